@@ -51,7 +51,7 @@ from commands.run.prepare import Ready, observing, ready
 from commands.selftest.command import measure
 from provisioning.metrics.accounting import HostMeter
 from scenarios.events import Silent
-from scenarios.synthetic import Synthetic
+from scenarios.training import Synthetic
 from suite.interfaces import Turn, TurnTaker
 from suite.job.ablations import properties_of
 from suite.plan import Trial, balanced
@@ -259,7 +259,7 @@ def seconds_of_block(directory: Path, design: str) -> float:
     """Return the mean of how long the trials of a design take in a block."""
     found: dict[str, float] = {}
     for header in headers(directory):
-        own = "alternating" if (header.job.get("turns") or {}) else "sequential"
+        own = "alternating" if header.job.turns else "sequential"
         if own == design and not header.warm_up:
             block = header.trial_id.rpartition("-b")[2]
             found[block] = found.get(block, 0.0) + header.duration_s

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
 from scenarios.job import AttestedJob, data_use_of, digest_of_ranks, listening, measurement_of, prepare, recordable
-from scenarios.real import ReadingScenario
+from scenarios.training import ReadingScenario
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer, Turn, TurnTaker

@@ -24,7 +24,12 @@ SERVER_ORDER = ("started", "imported", "environment", "built", "done")
 """The events of a parameter server, which trains nothing."""
 PROBE_PHASES = {"started": "preparing", "environment": "measuring", "metrics": "finishing", "done": "finishing"}
 """The events of a probe in their order, and the phase that begins with each."""
-PROBE_TURNS_ORDER = ("started", "environment", "measuring", "computed", "burst", "metrics", "done")
+TURNS = "taking turns"
+PROBE_TURNS_PHASES = {
+    "started": "preparing",
+    "environment": "warm-up",
+    **dict.fromkeys(("measuring", "computed", "burst", "metrics", "done"), TURNS),
+}
 AGGRESSOR_ORDER = ("started", "environment", "measuring", "progress", "measured", "done")
 LEAST_BEFORE_S = 2.0
 LEAST_PROGRESS_BEFORE = 2
@@ -89,8 +94,15 @@ class EventLog:
             )
         event = Event(str(name), float(t_s), arrived_s, fields)
         self.events[event.name] = event
-        self._take(event)
+        if self.takes_turns and "measuring" in self.events:  # from then on another job may compute: nothing is told
+            self.phase = TURNS
+        else:
+            self._take(event)
         return event
+
+    @property
+    def takes_turns(self) -> bool:
+        return "burst" in self.order
 
     def _may_follow(self, name: object) -> bool:
         if name not in self.order:
@@ -141,7 +153,7 @@ class EventLog:
 class Transcript(EventLog):
     """The events of a training worker."""
 
-    repeated: ClassVar[Sequence[str]] = ("warmup", "model", "generating", "generated")
+    repeated: ClassVar[Sequence[str]] = ("warmup", "computed", "burst", "model", "generating", "generated")
     order: Sequence[str] = ORDER
     workload: Sizes
     models: list[tuple[Mapping[str, object], bytes]] = field(default_factory=list)
@@ -160,10 +172,10 @@ class Transcript(EventLog):
                 self._enter("building")
             case "built" | "warmup":
                 done, of = event.fields.get("step", 0), self.workload.warmup_steps
-                if done == of:
-                    self._enter("measuring", f"{self.workload.steps} steps")
-                else:
+                if done != of:
                     self._enter("warm-up", f"{done}/{of}")
+                elif not (self.takes_turns and of):
+                    self._enter("measuring", f"{self.workload.steps} steps")
             case "measured":
                 self._enter("finishing")
             case "model":
@@ -192,24 +204,10 @@ class Transcript(EventLog):
 
 
 @dataclass(kw_only=True)
-class TurnsTranscript(Transcript):
-    """The events of a training worker that takes turns."""
-
-    repeated = ("warmup", "computed", "burst")
-    order: Sequence[str] = TURNS_ORDER
-
-    def _take(self, event: Event) -> None:
-        """Tell the phases until the warm-up has ended: from then on another job may compute."""
-        if "measuring" in self.events:
-            self.phase = "taking turns"
-        elif event.name != "warmup" or event.fields.get("step") != self.workload.warmup_steps:
-            super()._take(event)
-
-
-@dataclass(kw_only=True)
 class PhaseLog(EventLog):
     """The events of a worker of which each begins a phase: a probe's, unless others are given."""
 
+    repeated = ("computed", "burst")
     order: Sequence[str] = ()
     phases: Mapping[str, str] = field(default_factory=lambda: PROBE_PHASES)
     heard: Callable[[str], object] = lambda _: None
@@ -222,20 +220,6 @@ class PhaseLog(EventLog):
         if (phase := self.phases[event.name]) != self.phase:
             self._enter(phase)
         self.heard(event.name)
-
-
-@dataclass(kw_only=True)
-class ProbeTurnsTranscript(EventLog):
-    """The events of a probing worker that takes turns; see ``TurnsTranscript``."""
-
-    repeated = ("computed", "burst")
-    order: Sequence[str] = PROBE_TURNS_ORDER
-
-    def _take(self, event: Event) -> None:
-        if "measuring" in self.events:
-            self.phase = "taking turns"
-        else:
-            self._enter("preparing" if event.name == "started" else "warm-up")
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import IO, Any, Generic, TypeVar
 import msgspec
 from pydantic import ValidationError
 
-from scenarios.events import EventLog, Transcript, TurnsTranscript
+from scenarios.events import ORDER, TURNS_ORDER, EventLog, Transcript
 from scenarios.failure import failure_of_exit, with_process
 from scenarios.members import plugin_of, turns_of
-from scenarios.reading import CachedData, arrange_page_cache, asked, data_of, data_use, mounted_at
+from scenarios.reading import CachedData, arrange_page_cache, asked, data_of, mounted_at
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Context, Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
@@ -202,8 +202,8 @@ def prepare(
     data, scratch = data_of(trial, node), scratch_of(trial, node)
     spec = specification(trial, data=data, distributed=distributed, scratch=scratch)
     observer.phase("attesting", detail)
-    log = TurnsTranscript if trial.job.turns else Transcript
-    job = attest(trial, node, spec, log(workload=workload_sizes(trial), observer=observer))
+    order = TURNS_ORDER if trial.job.turns else ORDER
+    job = attest(trial, node, spec, Transcript(order=order, workload=workload_sizes(trial), observer=observer))
     job.seen = arrange_page_cache(trial, node, worker_argv, observer)
     return job
 
@@ -315,8 +315,13 @@ def digest_of_ranks(digests: object) -> str | None:
 
 
 def data_use_of(job: AttestedJob[Transcript]) -> DataUse | None:
-    """Return the use of the data set; None without one. Raises ValidationError on what cannot be recorded."""
-    return data_use(job.trial, job.log.said("done", "data_use"), job.seen)
+    """Return what the worker said of its data, completed; None without any. Raises ValidationError on what is none."""
+    dataset = job.trial.job.dataset
+    if dataset is None:
+        return None
+    seen = vars(job.seen) if job.seen else {}
+    known = {name: getattr(dataset, name) for name in ("kind", "sha256", "images", "size_bytes")}
+    return DataUse.model_validate({**job.log.said("done", "data_use"), **known, **seen})
 
 
 def metrics_of(said: Mapping[str, object]) -> dict[str, MetricValue]:

@@ -11,7 +11,6 @@ from suite.job.datasets import LEAST_WARM, MOST_COLD, Dataset
 from suite.job.job import Job, Loading
 from suite.job.properties import DISK_STAND_INS
 from suite.plan import Trial
-from suite.records.record import DataUse
 from suite.registries import DATA_KINDS
 from suite.untrusted.parse import parse_object
 from worker.spec import Data
@@ -148,21 +147,6 @@ def mounted_at(node: Node, directory: str) -> tuple[str, str] | tuple[None, None
         if inside and (found is None or len(place) >= found[0]):
             found = (len(place), kind_and_source[0], kind_and_source[1])
     return found[1:] if found else (None, None)
-
-
-def data_use(trial: Trial, said: Mapping[str, object], seen: CachedData | None) -> DataUse | None:
-    """Return what the worker said of its data, completed. Raises ValidationError on what cannot be recorded."""
-    if trial.job.dataset is None:
-        return None
-    by_target = ("listing_sha256", "page_cache_share", "filesystem", "device")
-    known = {
-        "kind": trial.job.dataset.kind,
-        "sha256": trial.job.dataset.sha256,
-        "images": trial.job.dataset.images,
-        "size_bytes": trial.job.dataset.size_bytes,
-        **({name: getattr(seen, name) for name in by_target} if seen else {}),
-    }
-    return DataUse.model_validate({**said, **known})
 
 
 def _directory(node: Node) -> str:

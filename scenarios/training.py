@@ -1,18 +1,39 @@
-"""A training on one instance, with its epochs and checkpoints."""
+"""The trainings on one instance, synthetic and real, with their epochs and checkpoints."""
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
+from scenarios.datasets import resolve as datasets
 from scenarios.events import Transcript
 from scenarios.job import AttestedJob, launch, prepare, recordable, scratch_of
-from scenarios.preemption import with_preemption
+from scenarios.preemption import CHECKPOINT_BYTES, with_preemption
 from scenarios.reading import TEMPORARY, mounted_at
 from scenarios.turns import TrainingTurns
-from suite.errors import MeasurementError, option
-from suite.interfaces import Context, Instance, Measurement, Observer, TurnTaker
+from suite.errors import MeasurementError, RequestError, option
+from suite.interfaces import Context, Instance, Measurement, Note, Observer, TurnTaker
+from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
 from suite.plan import Trial
 from suite.records.record import Epochs, Timeline
+from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
+
+
+class ReadingScenario(PlannedScenario):
+    """A training that reads a data set; see ``needs_data`` for whether it always does."""
+
+    reads = True
+
+    def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
+        asked = request.data.data or (GENERATED if self.needs_data else SYNTHETIC)
+        if asked != SYNTHETIC:
+            return datasets.resolve(asked, home, request.data.frame_stride, note)
+        if self.needs_data:
+            raise RequestError(
+                f"{option('data')} {asked} with {option('scenario')} {self.name}",
+                remedy=f"use {option('scenario')} {SYNTHETIC} for it",
+            )
+        return SYNTHETIC, None
 
 
 class TrainingScenario(PlannedScenario):
@@ -42,6 +63,31 @@ class TrainingScenario(PlannedScenario):
                 remedy=f"name one with {option('data')}",
             )
         return prepare(trial, instance.node, observer)
+
+
+class Synthetic(TrainingScenario):
+    """The paper's synthetic benchmark: one batch in memory, used in every step, so that only computing is measured."""
+
+    name = "synthetic"
+
+    def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
+        return {} if request.measurement.checkpoint == "off" else dict.fromkeys(models, CHECKPOINT_BYTES)
+
+
+class Real(ReadingScenario, TrainingScenario):
+    """The paper's benchmark on real data, which is decoded, cropped and normalised while the job trains."""
+
+    name = "real"
+    needs_data = epochs = True
+
+    def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
+        return dict.fromkeys(models, CHECKPOINT_BYTES) if request.measurement.preempt else {}
+
+    def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
+        if request.data.cache == "warm":
+            return None
+        why = "a cold page cache is cold once, and not in every turn"
+        return why, f"add {option('cache')} warm, or leave {option('design')} out"
 
 
 def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measurement:

@@ -27,13 +27,11 @@ class FactRule:
     tolerance: float = 0.0
     """The share of the smaller of two numbers by which they may differ."""
     text: Callable[[Any], str] = str
-    lenient: bool = False
-    """Whether a value that is null on one side agrees with any."""
 
     def agree(self, first: Any, second: Any) -> bool:  # noqa: ANN401 (any value of JSON)
         """Return whether two values agree; one that is null on one side differs."""
         if first is None or second is None:
-            return first is second or self.lenient
+            return first is second
         if self.counts:
             first, second = self.counts(first), self.counts(second)
         if isinstance(first, list) and isinstance(second, list):

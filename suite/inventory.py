@@ -20,8 +20,7 @@ from suite.errors import RequestError, option
 from suite.job.envelope import parse_cpu_list
 from suite.part import Part, checked
 from suite.targets import IN_PLACE, ListedMachine
-from suite.untrusted.files import refuse_writable_by_others
-from suite.untrusted.toml import read_toml
+from suite.untrusted.files import read_toml, refuse_writable_by_others
 
 DIRECTORY = "/var/lib/virtbench"
 EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for each machine'

@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -51,9 +51,20 @@ class Trial(Part):
     trial_timeout_s: int
     scratch_bytes: int | None = None
     """The disk space that the job needs on the data disk; None if it writes nothing."""
-    instances: tuple[InstancePlan, ...] = ()
-    """The instances of a distributed job, by rank, or of jobs that share the machine, the victim first. Empty if there
-    is one, which has the whole envelope."""
+
+    @property
+    def instances(self) -> tuple[InstancePlan, ...]:
+        """Return the instances of a distributed job, by rank, or of jobs that share the machine, the victim first.
+
+        It is empty if there is one, which has the whole envelope.
+        """
+        if self.job.sharing:
+            return self.job.sharing.instances_of(self.target, self.envelope)
+        return instances_of(self.job.distributed, self.job.envelope) if self.job.distributed else ()
+
+    @property
+    def arm(self) -> Arm:
+        return self.target, self.replica, self.ablation, self.aggressor
 
     @property
     def cpu_capability(self) -> CpuCapability | None:
@@ -101,18 +112,6 @@ class Detection(Part):
         """Return whether it is what a run needs that detects a difference with at most so many blocks."""
         fits = self.difference == difference and self.blocks <= most
         return fits and not (self.capped and self.blocks < most)
-
-
-class TrialPlace(NamedTuple):
-    """The name of a trial, and what it follows from: its place in the plan, its arm and its job."""
-
-    trial_id: str
-    block: int
-    position: int
-    warm_up: bool
-    seed: int
-    arm: Arm
-    job: Job
 
 
 class Plan(Part):
@@ -180,20 +179,14 @@ class Plan(Part):
         """Yield the trials of one block, in order. The first one has the warm-up blocks; ``WARM_UP`` is these alone."""
         if block in (0, WARM_UP):
             for warm_up in range(self.warmup_blocks):
-                yield from map(self._trial, self._places(warm_up, warm_up=True))
+                yield from self._trials(warm_up, warm_up=True)
         if block != WARM_UP:
-            yield from map(self._trial, self._places(block, warm_up=False))
+            yield from self._trials(block, warm_up=False)
 
-    def places(self) -> Iterator[TrialPlace]:
-        """Yield what tells each trial from all others and where it is due, without making the trials."""
-        for warm_up, blocks in ((True, self.warmup_blocks), (False, self.blocks)):
-            for block in range(blocks):
-                yield from self._places(block, warm_up=warm_up)
-
-    def _places(self, block: int, *, warm_up: bool) -> Iterator[TrialPlace]:
+    def _trials(self, block: int, *, warm_up: bool) -> Iterator[Trial]:
         kind, seed = "warm-up/" if warm_up else "", self.seed * 100_003 + block
         alone = random.Random(f"{self.seed}/{kind}{block}")
-        position = 0
+        positions = itertools.count()
         for job in self.jobs:
             arms = self._arms(job)
             if self.order_seed is None:
@@ -201,9 +194,22 @@ class Plan(Part):
             else:
                 order = balanced(arms, block, f"{self.order_seed}/{kind}{job.model}/{job.design}")
             for arm in order:
-                name = trial_name(job.scenario, job.model, arm_name(*arm, job.design), block, warm_up=warm_up)
-                yield TrialPlace(name, block, position, warm_up, seed, arm, job)
-                position += 1
+                target, replica, ablation, aggressor = arm
+                yield Trial(
+                    trial_id=trial_name(job.scenario, job.model, arm_name(*arm, job.design), block, warm_up=warm_up),
+                    job=job,
+                    target=target,
+                    replica=replica,
+                    ablation=ablation,
+                    aggressor=aggressor,
+                    warm_up=warm_up,
+                    block=block,
+                    position=next(positions),
+                    seed=seed,
+                    order_seed=self.order_seed,
+                    trial_timeout_s=self.trial_timeout_s,
+                    scratch_bytes=self.scratch_bytes.get(job.model),
+                )
 
     def _arms(self, job: Job) -> list[Arm]:
         arms = self._alone(job)
@@ -221,29 +227,6 @@ class Plan(Part):
             plain = (BASELINE, 0, None, None)
             arms = [plain, *(arm for arm in arms if arm[0] == partner and arm != plain)]
         return arms
-
-    def _trial(self, place: TrialPlace) -> Trial:
-        (target, replica, ablation, aggressor), job = place.arm, place.job
-        if job.sharing:
-            instances = job.sharing.instances_of(target, job.envelope_of(target))
-        else:
-            instances = instances_of(job.distributed, job.envelope) if job.distributed else ()
-        return Trial(
-            trial_id=place.trial_id,
-            job=job,
-            target=target,
-            replica=replica,
-            ablation=ablation,
-            aggressor=aggressor,
-            warm_up=place.warm_up,
-            block=place.block,
-            position=place.position,
-            seed=place.seed,
-            order_seed=self.order_seed,
-            trial_timeout_s=self.trial_timeout_s,
-            scratch_bytes=self.scratch_bytes.get(job.model),
-            instances=instances,
-        )
 
 
 def planned(part: _Item | None, what: str) -> _Item:

@@ -17,8 +17,8 @@ SCENARIOS = Registry(
     "virtbench.scenarios",
     "scenario",
     {
-        "synthetic": "scenarios.synthetic:Synthetic",
-        "real": "scenarios.real:Real",
+        "synthetic": "scenarios.training:Synthetic",
+        "real": "scenarios.training:Real",
         "probe": "scenarios.probe:Probing",
         "distributed": "scenarios.distributed:Distributed",
         "shared": "scenarios.shared:Shared",

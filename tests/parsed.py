@@ -46,6 +46,7 @@ from suite.sweep.file import read_sweep
 from suite.units import parse_duration_s, parse_share
 from tests.provisioning.conftest import FakeNode
 from tests.sites import IMAGE
+from tests.suite.judged import JUDGED
 
 TRANSCRIPT = Path(__file__).parent / "samples/parsed.txt"
 
@@ -146,6 +147,7 @@ def parallel(options: dict[str, Any]) -> str:
 
 
 FORMS: Mapping[str, Callable[[Any], object]] = {
+    **JUDGED,
     "share": parse_share,
     "span": parse_duration_s,
     "cpus": parse_cpu_list,

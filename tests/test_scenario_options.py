@@ -11,10 +11,9 @@ from provisioning.sites.cluster import JoinedPods
 from provisioning.targets import Choices
 from scenarios.distributed import Distributed
 from scenarios.probe import Probing
-from scenarios.real import Real
 from scenarios.serve import Serve
 from scenarios.shared import Shared
-from scenarios.synthetic import Synthetic
+from scenarios.training import Real, Synthetic
 from suite.errors import RequestError
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
@@ -97,7 +96,7 @@ def test_where_they_do_not_bare_metal_takes_turns_with_one_at_a_time() -> None:
     assert groups == [{base, ("bare-metal", 1)}, {base, ("container", 0)}, {base, ("vm", 0)}]
     names = [trial.trial_id for trial in plan.trials()]
     assert len(set(names)) == len(names)
-    assert names == [place.trial_id for place in plan.places()]
+    assert names == [trial.trial_id for trial in plan.trials()]
     assert {settings(job)["partner"] for job in plan.jobs} == {"bare-metal", "container", "vm"}
 
 

@@ -16,7 +16,7 @@ from analysis.warnings.conditions import ARM, changed_arms
 from suite.differ import FactRule, differ, flattened
 from suite.errors import RequestError
 from suite.job.job import SEQUENTIAL
-from suite.plan import Plan, TrialPlace
+from suite.plan import Plan, Trial
 from suite.records.headers import record_entries
 from suite.results.quality import FILE as QUALITY
 from suite.results.store import MANIFEST, PLAN, TRIALS, ListedFile, read_manifest
@@ -51,6 +51,8 @@ NO_MANIFEST = Kind(
     "no-manifest", "named", "the run is of an older suite, was killed, or is going on: edits cannot be seen"
 )
 
+_PLACE = ("block", "position", "warm_up", "seed")
+_ARM = ("target", "replica", "ablation", "aggressor")
 _BLOCK = ["warm_up", "block", "model", "design"]
 _TOGETHER = [*_BLOCK, "block_s"]
 _CHOSEN = ("envelope.cpus", "envelope.node_cpus")
@@ -66,38 +68,37 @@ _READ_BYTES = 64 << 20
 
 def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Finding]:
     """Yield the records that are not what the plan says, or whose files are not called after them."""
-    places = {place.trial_id: place for place in plan.places()} if plan else {}
+    due = {trial.trial_id: trial for trial in plan.trials()} if plan else {}
     jobs = {(job.model, job.design): job.model_dump_json() for job in plan.jobs} if plan else {}
     if plan is None:
         yield NO_PLAN.at(run, f"{PLAN} is missing, or cannot be read")
-    yield from _instances(trials, places.values())
-    columns = ["path", "trial_id", "block", "position", "warm_up", "seed", "target", "replica", "ablation", "aggressor"]
+    yield from _instances(trials, due.values())
+    columns = ["path", "trial_id", "job", *_PLACE, *_ARM]
     # As objects: a missing name is then None, whatever the column holds else.
-    rows = trials[[*columns, "job"]].astype(object).where(trials[[*columns, "job"]].notna(), None)
-    for path, name, block, position, warm_up, seed, *arm, job in rows.itertuples(index=False, name=None):
+    rows = trials[columns].astype(object).where(trials[columns].notna(), None)
+    for path, name, job, *place in rows.itertuples(index=False, name=None):
         if Path(path).name != record_file(name):
             yield NAME.at(path, f"the record is of the trial {name}")
         if plan is None:
             continue
-        if (place := places.get(name)) is None:
+        if (trial := due.get(name)) is None:
             yield FOREIGN.at(path, f"the plan has no trial {name}")
             continue
-        recorded = TrialPlace(name, block, position, warm_up, seed, tuple(arm), place.job)
-        wrong = [
-            f"{key} {value} instead of {due}"
-            for key, value, due in zip(TrialPlace._fields, recorded, place, strict=True)
-            if value != due
-        ]
-        if wrong:
+        recorded = {**dict(zip(_PLACE, place, strict=False)), "arm": tuple(place[len(_PLACE) :])}
+        if wrong := [
+            f"{key} {value} instead of {getattr(trial, key)}"
+            for key, value in recorded.items()
+            if value != getattr(trial, key)
+        ]:
             yield PLACE.at(path, f"it is not where the plan has it: {', '.join(wrong)}")
-        if differences := _job_differences(job.text, jobs[place.job.model, place.job.design]):
+        if differences := _job_differences(job.text, jobs[trial.job.model, trial.job.design]):
             yield JOB.at(path, f"its job is not that of the plan: {', '.join(differences)} differ")
 
 
-def _instances(trials: pd.DataFrame, places: Collection[TrialPlace]) -> Iterator[Finding]:
+def _instances(trials: pd.DataFrame, plan: Collection[Trial]) -> Iterator[Finding]:
     """Yield the records that took turns among more or fewer instances than the plan has in their block."""
     taking = trials[trials["alternation"].notna()]
-    due = Counter((place.warm_up, place.block, place.job.model, place.job.design) for place in places)
+    due = Counter((trial.warm_up, trial.block, trial.job.model, trial.job.design) for trial in plan)
     if not due:
         return
     for path, taken, *block in taking[["path", "alternation", *_BLOCK]].itertuples(index=False, name=None):

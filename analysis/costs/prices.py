@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from suite.errors import RequestError, nearest
 from suite.part import Part, Seconds, first_problem
-from suite.untrusted.toml import read_toml
+from suite.untrusted.files import read_toml
 
 Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

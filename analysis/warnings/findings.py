@@ -183,10 +183,10 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
         of_sweep = f"go on with the sweep: bench sweep run FILE --out {run.parent}"
         missing: Counter[tuple[str, str, str]] = Counter()
         total: Counter[tuple[str, str, str]] = Counter()
-        for planned in plan.places():
+        for planned in plan.trials():
             if planned.warm_up or (grows and planned.block > begun):
                 continue
-            key = planned.job.model, planned.arm[0], arm_name(*planned.arm)
+            key = planned.job.model, planned.target, arm_name(*planned.arm)
             total[key] += 1
             missing[key] += planned.trial_id not in names
         of_run = trials.loc[trials["path"].str.startswith(f"{run / TRIALS}/"), ROW].drop_duplicates(["model", "target"])

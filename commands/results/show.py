@@ -122,8 +122,8 @@ def run_output(run: Path) -> ShownRunOutput:
     for header in headers(run):
         hosts[header.host] = None
         if not header.warm_up:
-            arm = {"model": header.model, "target": header.arm, "ok": 0, "failed": 0}
-            arms.setdefault((header.model, header.arm), arm)["ok" if header.ok else "failed"] += 1
+            arm = {"model": header.job.model, "target": header.arm, "ok": 0, "failed": 0}
+            arms.setdefault((header.job.model, header.arm), arm)["ok" if header.ok else "failed"] += 1
         if not header.ok:
             failures.append(Failure(trial_id=header.trial_id, kind=header.error_kind, message=header.error_message))
     return ShownRunOutput(

@@ -13,7 +13,7 @@ from provisioning.paths import home
 from provisioning.volumes import disk_of, packed_bytes
 from suite.job.ablations import arms, label_of
 from suite.job.envelope import GIB, format_cpu_list
-from suite.plan import Plan
+from suite.plan import WARM_UP, Plan
 from suite.request.repetitions import MARGIN, MOST_BLOCKS, RepetitionOptions
 from suite.results.store import RESULTS, Run
 from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
@@ -83,7 +83,7 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
         directory=str(store.directory),
         blocks=least,
         most_blocks=most,
-        trials=sum(place.warm_up for place in plan.places()) + least * len(block),
+        trials=sum(1 for _ in plan.trials_of(WARM_UP)) + least * len(block),
         trials_left=len(left),
         seconds=seconds,
         most_s=seconds + sum(block) * (most - least),

@@ -24,9 +24,9 @@ class Outlook:
         self.blocks = plan.blocks
         """The blocks that are expected in all."""
         self._observer, self._store, self._ratios = observer, store, plan.job.sharing is None
-        places = list(plan.model_copy(update={"blocks": 1}).places())
-        self._of_block = sum(not place.warm_up for place in places)
-        self._warm_ups = len(places) - self._of_block
+        trials = list(plan.trials_of(0))
+        self._of_block = sum(not trial.warm_up for trial in trials)
+        self._warm_ups = len(trials) - self._of_block
         self._allowance = Allowance()
         self.deadline_s: float | None = None
         """When the budget is spent, on the monotonic clock; None without one."""

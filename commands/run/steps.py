@@ -135,7 +135,7 @@ def _blocks_of(store: Run, most: int) -> int:
 def _unfinished(plan: Plan, store: Run) -> list[int]:
     """Return the blocks that have trials left, and the last one: with it, the plan is stored whole."""
     finished = set(store.finished())
-    left = {0 if place.warm_up else place.block for place in plan.places() if place.trial_id not in finished}
+    left = {0 if trial.warm_up else trial.block for trial in plan.trials() if trial.trial_id not in finished}
     return sorted(left | {plan.blocks - 1})
 
 

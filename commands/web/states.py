@@ -79,7 +79,7 @@ def facts(run: Path, _written: tuple[int, ...]) -> RunFacts:
             log = file.read(LOG_BYTES).decode(errors="replace")
     except OSError as error:
         log = None if isinstance(error, FileNotFoundError) else f"{LOG}: {error.strerror}"
-    return RunFacts(summary, sum(1 for _ in plan.places()) if plan else 0, log)
+    return RunFacts(summary, sum(1 for _ in plan.trials()) if plan else 0, log)
 
 
 def processes() -> Mapping[Path, ProcessIdentity]:

@@ -17,7 +17,7 @@ from suite.plan import Trial
 from suite.records.record import MetricValue
 from worker.probes.probe import writes_nothing
 
-LEAST = ("alexnet", Sizes(batch=1, image_px=64, warmup_steps=0, steps=1))
+LEAST = Sizes(batch=1, image_px=64, warmup_steps=0, steps=1)
 LAUNCH = "launching"
 # The phase that is told when the metric is reached.
 REACHED = {"importing": "first-instruction", "building": "import-torch", "finishing": "first-step"}
@@ -25,8 +25,7 @@ REACHED = {"importing": "first-instruction", "building": "import-torch", "finish
 
 def least_job(trial: Trial) -> Trial:
     """Return the trial with the least training there is as its job."""
-    model, sizes = LEAST
-    return trial.with_job(model=model, sizes=sizes, devices=Devices(device=trial.job.devices.device))
+    return trial.with_job(model="alexnet", sizes=LEAST, devices=Devices(device=trial.job.devices.device))
 
 
 @dataclass
@@ -64,10 +63,9 @@ class StartupProbe:
 
     def run(self, trial: Trial, instance: Instance, observer: Observer, account: Context) -> Measurement:
         """Run the least training there is. Raises MeasurementError when it does not come to its end."""
-        model, workload = LEAST
-        stopwatch = PhaseRecorder(observer)
-        measured = run_job(least_job(trial), instance.node, stopwatch, account)
-        details = {**measured.details, "model": model, **workload.model_dump()}
+        stopwatch, least = PhaseRecorder(observer), least_job(trial)
+        measured = run_job(least, instance.node, stopwatch, account)
+        details = {**measured.details, "model": least.job.model, **LEAST.model_dump()}
         return measured.changed(throughput_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
 
 

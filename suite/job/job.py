@@ -189,14 +189,10 @@ class Job(Part):
 
     @property
     def design(self) -> str:
-        return design_of(self.turns)
-
-
-def design_of(turns: Alternating | None) -> str:
-    """Return the name of the design, which is part of the names of trials, of the ``turns`` of a job."""
-    if not turns:
-        return SEQUENTIAL
-    return turns.design + (f"-with-{turns.partner}" if turns.partner else "")
+        """Return the name of the design, which is part of the names of trials."""
+        if not self.turns:
+            return SEQUENTIAL
+        return self.turns.design + (f"-with-{self.turns.partner}" if self.turns.partner else "")
 
 
 IN_COLUMNS = ("scenario", "model", "data", "profile", "recipe")

@@ -20,18 +20,6 @@ TREATMENTS: Mapping[Treatment, str] = {
 }
 
 
-def _refused(path: str, label: str, why: str) -> Field:
-    return Field(path, "refused", why, label)
-
-
-def _named(path: str, label: str, group: str, why: str) -> Field:
-    return Field(path, "named", why, label, group)
-
-
-def _constant(path: str, label: str, why: str) -> Field:
-    return Field(path, "constant", why, label)
-
-
 def _many(treatment: Treatment, why: str, *paths: str) -> tuple[Field, ...]:
     return tuple(Field(path, treatment, why) for path in paths)
 
@@ -51,53 +39,55 @@ _OF_POD = {
 }
 
 INSIDE = (
-    _refused("userland_sha256", "userland", "other libraries are another program"),
-    _refused("userland_differences", "departures from the userland's manifest", "see the userland"),
-    _refused("cpus", "CPUs seen inside", "part of the envelope; only their number counts"),
-    _refused("memory_bytes", "memory seen inside", "part of the envelope; 2 % may differ"),
-    _refused("threads", "threads seen inside", "part of the envelope"),
-    _refused("host_cpus", "host CPUs pinned to", "part of the envelope"),
-    _refused("disk_limit_bytes_per_s", "disk limit", "part of the envelope"),
-    _refused("disk_limit_iops", "limit of disk requests", "part of the envelope"),
-    _refused("torch", "torch", "another version has other kernels"),
-    _refused("torch_cpu_capability", "CPU capability", "another instruction set; named with --isa native"),
-    _refused("memory_format", "memory format", "another layout has other kernels"),
-    _refused("gpus.name", "GPUs", "another device"),
-    _refused("gpus.memory_bytes", "GPU memory", "another device; 2 % may differ: drivers keep other parts of it"),
-    _refused("gpus.capability", "GPU capability", "another device"),
-    _refused("cuda", "CUDA", "another version has other kernels"),
-    _refused("cudnn", "cuDNN", "another version has other kernels"),
-    _named("gpus.driver", "GPU driver", "GPU", "a driver decides part of the speed"),
-    _named("gpus.uuid", "GPU card", "GPU", "cards of one model differ by some percent"),
-    _named("kernel", "kernel", "kernel", "scheduler, page faults and network are the kernel's"),
-    _named("clocksource", "clock source", "kernel", "reading hpet takes a hundred times as long as tsc"),
-    _named("transparent_hugepages", "huge pages", "kernel", "always and madvise differ by several percent"),
-    _named("mitigations.*", "CPU mitigations", "kernel", "each costs entries to the kernel"),
-    _named("cgroup_version", "control groups", "kernel", "they account in different ways"),
-    _named("cpu_model", "CPU model", "CPU", "libraries choose their code by it"),
-    _named("cpu_flags", "CPU flags", "CPU", "vector instructions that a guest lacks are not used"),
-    _named("tf32", "TF32", "GPU", "it rounds, and is several times as fast"),
-    _named("python", "Python", "software", "the interpreter runs between the kernels of torch"),
-    _named("libc", "libc", "software", "copying memory is libc's"),
-    _named("allocator", "allocator", "software", "page faults follow from it"),
-    _named("torchvision", "torchvision", "software", "it holds the models"),
-    _named("seccomp", "seccomp", "seccomp", "it slows system calls; expected in containers"),
-    _constant("accelerator", "accelerator", "belongs to the virtual machine"),
-    _constant("hypervisor", "hypervisor", "belongs to the virtual machine"),
-    _constant("disk", "disk", "belongs to the virtual machine"),
-    _constant("filesystem", "file system of the data volume", "depends on the target's layers"),
-    _constant("container_engine.name", "engine", "belongs to the container"),
-    _constant("container_engine.version", "engine version", "belongs to the container"),
-    _constant("container_engine.network", "container network", "belongs to the container"),
-    _constant("container_engine.rootfs", "root file system", "belongs to the container"),
-    _constant("container_engine.runtime", "OCI runtime", "belongs to the container"),
-    _constant("container_engine.kernel", "kernel inside", "belongs to the container"),
-    _constant("container_engine.platform", "gVisor's platform", "belongs to the container"),
-    _constant("container_engine.seccomp_sha256", "seccomp profile", "belongs to the container"),
-    _named("machine", "machine of the inventory", "machine", "another machine"),
-    _named("machine_disk", "disk of the machine", "disk", "files come from it, and go to it"),
-    _named("pod.node", "node of the cluster", "machine", "another machine"),
-    *(_constant(f"pod.{name}", label, "belongs to the pod") for name, label in _OF_POD.items()),
+    Field("userland_sha256", "refused", "other libraries are another program", "userland"),
+    Field("userland_differences", "refused", "see the userland", "departures from the userland's manifest"),
+    Field("cpus", "refused", "part of the envelope; only their number counts", "CPUs seen inside"),
+    Field("memory_bytes", "refused", "part of the envelope; 2 % may differ", "memory seen inside"),
+    Field("threads", "refused", "part of the envelope", "threads seen inside"),
+    Field("host_cpus", "refused", "part of the envelope", "host CPUs pinned to"),
+    Field("disk_limit_bytes_per_s", "refused", "part of the envelope", "disk limit"),
+    Field("disk_limit_iops", "refused", "part of the envelope", "limit of disk requests"),
+    Field("torch", "refused", "another version has other kernels", "torch"),
+    Field("torch_cpu_capability", "refused", "another instruction set; named with --isa native", "CPU capability"),
+    Field("memory_format", "refused", "another layout has other kernels", "memory format"),
+    Field("gpus.name", "refused", "another device", "GPUs"),
+    Field(
+        "gpus.memory_bytes", "refused", "another device; 2 % may differ: drivers keep other parts of it", "GPU memory"
+    ),
+    Field("gpus.capability", "refused", "another device", "GPU capability"),
+    Field("cuda", "refused", "another version has other kernels", "CUDA"),
+    Field("cudnn", "refused", "another version has other kernels", "cuDNN"),
+    Field("gpus.driver", "named", "a driver decides part of the speed", "GPU driver", "GPU"),
+    Field("gpus.uuid", "named", "cards of one model differ by some percent", "GPU card", "GPU"),
+    Field("kernel", "named", "scheduler, page faults and network are the kernel's", "kernel", "kernel"),
+    Field("clocksource", "named", "reading hpet takes a hundred times as long as tsc", "clock source", "kernel"),
+    Field("transparent_hugepages", "named", "always and madvise differ by several percent", "huge pages", "kernel"),
+    Field("mitigations.*", "named", "each costs entries to the kernel", "CPU mitigations", "kernel"),
+    Field("cgroup_version", "named", "they account in different ways", "control groups", "kernel"),
+    Field("cpu_model", "named", "libraries choose their code by it", "CPU model", "CPU"),
+    Field("cpu_flags", "named", "vector instructions that a guest lacks are not used", "CPU flags", "CPU"),
+    Field("tf32", "named", "it rounds, and is several times as fast", "TF32", "GPU"),
+    Field("python", "named", "the interpreter runs between the kernels of torch", "Python", "software"),
+    Field("libc", "named", "copying memory is libc's", "libc", "software"),
+    Field("allocator", "named", "page faults follow from it", "allocator", "software"),
+    Field("torchvision", "named", "it holds the models", "torchvision", "software"),
+    Field("seccomp", "named", "it slows system calls; expected in containers", "seccomp", "seccomp"),
+    Field("accelerator", "constant", "belongs to the virtual machine", "accelerator"),
+    Field("hypervisor", "constant", "belongs to the virtual machine", "hypervisor"),
+    Field("disk", "constant", "belongs to the virtual machine", "disk"),
+    Field("filesystem", "constant", "depends on the target's layers", "file system of the data volume"),
+    Field("container_engine.name", "constant", "belongs to the container", "engine"),
+    Field("container_engine.version", "constant", "belongs to the container", "engine version"),
+    Field("container_engine.network", "constant", "belongs to the container", "container network"),
+    Field("container_engine.rootfs", "constant", "belongs to the container", "root file system"),
+    Field("container_engine.runtime", "constant", "belongs to the container", "OCI runtime"),
+    Field("container_engine.kernel", "constant", "belongs to the container", "kernel inside"),
+    Field("container_engine.platform", "constant", "belongs to the container", "gVisor's platform"),
+    Field("container_engine.seccomp_sha256", "constant", "belongs to the container", "seccomp profile"),
+    Field("machine", "named", "another machine", "machine of the inventory", "machine"),
+    Field("machine_disk", "named", "files come from it, and go to it", "disk of the machine", "disk"),
+    Field("pod.node", "named", "another machine", "node of the cluster", "machine"),
+    *(Field(f"pod.{name}", "constant", "belongs to the pod", label) for name, label in _OF_POD.items()),
     Field("pod.changed", "ignored", "changes that matter fail the trial"),
     Field("pod.others", "ignored", "their CPU time is in the conditions"),
     *_many("ignored", "identifies the machine, as the node does", "pod.this_machine", "pod.boot_id"),
@@ -127,9 +117,15 @@ _OF_HOST = {
     "gpus.driver": "GPU",
 }
 HOST = (
-    _refused("hostname", "host", "a ratio would measure both machines"),
+    Field("hostname", "refused", "a ratio would measure both machines", "host"),
     *(
-        _named(fact.path, f"host {fact.label.removesuffix(' seen inside')}", f"host {_OF_HOST[fact.path]}", _CHANGED)
+        Field(
+            fact.path,
+            "named",
+            _CHANGED,
+            f"host {fact.label.removesuffix(' seen inside')}",
+            f"host {_OF_HOST[fact.path]}",
+        )
         for fact in INSIDE
         if fact.path in _OF_HOST
     ),
@@ -148,7 +144,7 @@ _BURST = (
     *_many("ignored", "explanation only", "faults"),
 )
 _AGGRESSION = (
-    _constant("unit", "unit of the aggressor", "belongs to the aggressor"),
+    Field("unit", "constant", "belongs to the aggressor", "unit of the aggressor"),
     *_many("checked", "an aggressor encloses its victim", "begun_s", "ended_s"),
     *_many("checked", "the work that it reported only grows", "heard_s", "steps", "work"),
     *_many("measured", "the speed that the aggressor keeps", "before_per_s", "beside_per_s"),
@@ -163,14 +159,14 @@ _ELSEWHERE = (
     Field("epochs.*", "checked", "the metrics of epochs are computed from it"),
     Field("kept.*", "checked", "as the job and its epochs have it; the weights of the whole training are compared"),
     *(replace(field, path=f"alternation.bursts.{field.path}") for field in _BURST),
-    _refused("data_use.sha256", "data set", "other images are other work"),
+    Field("data_use.sha256", "refused", "other images are other work", "data set"),
     *_many("checked", "it is the job's data set", "data_use.kind", "data_use.images", "data_use.size_bytes"),
     *_many("checked", "it is the job's data set", "data_use.listing_sha256"),
-    _named("data_use.decoder", "decoder", "loading", "decoders differ in speed"),
-    _named("data_use.loader_workers", "loader workers", "loading", "default: one per visible CPU"),
+    Field("data_use.decoder", "named", "decoders differ in speed", "decoder", "loading"),
+    Field("data_use.loader_workers", "named", "default: one per visible CPU", "loader workers", "loading"),
     Field("data_use.page_cache_share", "checked", "as the job requests"),
-    _constant("data_use.filesystem", "file system of the data", "depends on the target's layers"),
-    _constant("data_use.device", "device of the data", "depends on the target's layers"),
+    Field("data_use.filesystem", "constant", "depends on the target's layers", "file system of the data"),
+    Field("data_use.device", "constant", "depends on the target's layers", "device of the data"),
     Field("data_use.bytes_read", "checked", "no more is read than the images hold"),
     Field("data_use.damaged_files", "ignored", "names what data_use.damaged counts"),
     *_many("checked", "the ranks are those of the job", "ranks.rank", "ranks.role"),

@@ -5,7 +5,7 @@ Made for 100,000 records.
 
 import datetime
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from suite.host_compatibility import Host
-from suite.job.job import Alternating, design_of
+from suite.job.job import Job
 from suite.records.columns import AUDIT, FURTHER, TABLE, Column
-from suite.records.reader import NewerRecordError, Projection
+from suite.records.reader import NewerRecordError, Projection, job_of
 from suite.results.files import open_small
 from suite.results.store import TRIALS
 from suite.trial_names import arm_name
@@ -56,9 +56,7 @@ class RecordHeader:
     """The seconds of the measured steps."""
     block_s: float | None
     instances: int | None
-    job: Mapping[str, Any]
-    """The job as its JSON has it."""
-    turns: Alternating | None
+    job: Job
     host: Host
     """The machine, as far as it decides whether records may be pooled."""
 
@@ -66,24 +64,14 @@ class RecordHeader:
     def of(cls, content: bytes) -> Self:
         """Return the header of a text, whose rest is not validated. Raises ValueError, and NewerRecordError."""
         record = _HEADER.decode(content)
-        job = msgspec.json.decode(record.job, type=dict[str, Any])
         machine = msgspec.json.decode(record.environment, type=dict[str, Any])["host"]
         columns = dict(zip((column.name for column in _HEADER.columns), _HEADER.values(record), strict=True))
         datetime.datetime.fromisoformat(columns["started_at"]).timestamp()  # readers order and subtract it
-        return cls(
-            **columns,
-            job=job,
-            turns=Alternating.model_validate(job["turns"]) if job.get("turns") else None,
-            host=Host.of(machine),
-        )
-
-    @property
-    def model(self) -> str:
-        return str(self.job.get("model"))
+        return cls(**columns, job=job_of(record.job), host=Host.of(machine))
 
     @property
     def arm(self) -> str:
-        return arm_name(self.target, self.replica, self.ablation, self.aggressor, design_of(self.turns))
+        return arm_name(self.target, self.replica, self.ablation, self.aggressor, self.job.design)
 
     @property
     def duration_s(self) -> float:
@@ -99,9 +87,7 @@ def _named(*names: str) -> list[Column]:
 
 
 _HEAD = Projection(_named("trial_id", "started_at", "ok"), parts=())
-_HEADER = Projection(
-    _named(*(name for name in RecordHeader.__dataclass_fields__ if name not in ("job", "turns", "host")))
-)
+_HEADER = Projection(_named(*(name for name in RecordHeader.__dataclass_fields__ if name not in ("job", "host"))))
 
 
 def read_head(path: str | Path) -> RecordHead | None:

@@ -6,7 +6,6 @@ that repeats a run. To add an option, write a field here and use it.
 """
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -48,20 +47,13 @@ def _models(scenario: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for each in scenarios for name in traits_of(each).model_names()))
 
 
-def words_of(form: str, what: str, example: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a parser of words between commas, each of the form of a regular expression."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        words = tuple(word.strip() for word in text.split(","))
-        for word in words:
-            if not re.fullmatch(form, word):
-                raise RequestError(f"{word!r} is not {what}", remedy=f"write it as {example}; see bench doctor")
-        return words
-
-    return parse
-
-
-gpu_words = words_of(r"\d+(:\d+)?|(GPU|MIG)-[0-9a-f-]+", "an index or UUID of a GPU", "0,1")
+def gpu_words(text: str) -> tuple[str, ...]:
+    """Return the GPUs of ``"0,1"`` or ``"GPU-8932f937"``. Raises RequestError for other text."""
+    words = tuple(word.strip() for word in text.split(","))
+    for word in words:
+        if not re.fullmatch(r"\d+(:\d+)?|(GPU|MIG)-[0-9a-f-]+", word):
+            raise RequestError(f"{word!r} is not an index or UUID of a GPU", remedy="write it as 0,1; see bench doctor")
+    return words
 
 
 def memory_of(text: str) -> int:

@@ -131,12 +131,9 @@ class Certificate(Part):
         """Return it in one line, as runs on the same machine refer to it."""
         found = sum(one.found for one in self.judged)
         effect = self.smallest.get("throughput")
-        smallest = (
-            ""
-            if effect is None
-            else (f"; smallest throughput effect that {count(self.blocks, 'block')} show: {effect:.1%}")
-        )
-        return f"this machine's selftest of {self.made_at[:10]} found {found} of {len(self.judged)} injuries{smallest}"
+        line = f"this machine's selftest of {self.made_at[:10]} found {found} of {len(self.judged)} injuries"
+        shown = f"; smallest throughput effect that {count(self.blocks, 'block')} show: "
+        return line if effect is None else f"{line}{shown}{effect:.1%}"
 
 
 def by_chance(intervals: int) -> int:

@@ -5,13 +5,13 @@ import itertools
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from suite.host_compatibility import Host
-from suite.job.job import leaves
+from suite.job.job import Job, leaves
 from suite.plan import Trial
 from suite.records.headers import RecordHeader, headers
 from suite.results.store import TRIALS
@@ -68,17 +68,13 @@ class Durations:
         if not header.ok:
             return
         seconds = took_s or header.duration_s
-        try:
-            fit, own, similar = _fit(header, seconds), _key(header.job, header), _similar(header.job, header)
-        except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError):
-            return  # what others have made: its job is none, or its steps are no numbers
-        self._seconds[own].append(seconds)
-        for key in similar:
-            self._fits[key].append(fit)
+        self._seconds[_key(header)].append(seconds)
+        for key in _similar(header):
+            self._fits[key].append(_fit(header, seconds))
 
     def of(self, trial: Trial) -> float | None:
         """Return the seconds that the trial takes; None if no record is like it."""
-        measured = self._seconds.get(_key(trial.job.model_dump(mode="json"), trial))
+        measured = self._seconds.get(_key(trial))
         return statistics.median(measured) if measured else None
 
     def guess(self, *trials: Trial) -> Guess:
@@ -89,9 +85,8 @@ class Durations:
     def _guess(self, trial: Trial) -> Guess:
         if (measured := self.of(trial)) is not None:
             return Guess(measured, "records")
-        job = trial.job.model_dump(mode="json")
-        work = _steps(job) * _unit(job)
-        for key in _similar(job, trial):
+        work = _steps(trial.job) * _unit(trial.job)
+        for key in _similar(trial):
             if fits := self._fits.get(key):
                 beside_s, rate_s = map(statistics.median, zip(*fits, strict=True))
                 return Guess(beside_s + work * rate_s, "similar")
@@ -124,23 +119,23 @@ def _timed(run: Path) -> Iterator[tuple[RecordHeader, float]]:
         yield header, header.duration_s + (beside_s if 0 < beside_s < pause_s else 0.0)
 
 
-def _key(job: Mapping[str, Any], trial: RecordHeader | Trial) -> str:
+def _key(trial: RecordHeader | Trial) -> str:
     """Return the key of trials that take equally long: their job and arm."""
     # A new image, or another engine, hardly changes how long a trial takes, so earlier records still count.
-    facts = {name: value for name, value in dict(leaves(job)).items() if not name.startswith("layers.")}
-    return json.dumps([facts, _accelerator(job, trial), _arm(trial)], sort_keys=True)
+    facts = dict(leaves(trial.job.model_dump(mode="json", exclude={"layers"})))
+    return json.dumps([facts, _accelerator(trial), _arm(trial)], sort_keys=True)
 
 
-def _similar(job: Mapping[str, Any], trial: RecordHeader | Trial) -> Sequence[tuple[str, ...]]:
+def _similar(trial: RecordHeader | Trial) -> Sequence[tuple[str, ...]]:
     """Return the keys of trials of other sizes, and then of other models, the nearest first."""
-    shared = (str(job["scenario"]), str(_accelerator(job, trial)), _arm(trial))
-    nearest = (*shared, str(job["model"]))
+    shared = (trial.job.scenario, str(_accelerator(trial)), _arm(trial))
+    nearest = (*shared, trial.job.model)
     # The time of one probe does not predict another.
-    return (nearest, shared) if job.get("sizes") else (nearest,)
+    return (nearest, shared) if trial.job.sizes else (nearest,)
 
 
-def _accelerator(job: Mapping[str, Any], trial: RecordHeader | Trial) -> str | None:
-    return (job.get("layers") or {}).get("accelerator") if trial.target in VMS else None
+def _accelerator(trial: RecordHeader | Trial) -> str | None:
+    return trial.job.layers.accelerator if trial.target in VMS else None
 
 
 def _arm(trial: RecordHeader | Trial) -> str:
@@ -148,28 +143,25 @@ def _arm(trial: RecordHeader | Trial) -> str:
     return arm_name(trial.target, 0, trial.ablation, trial.aggressor)
 
 
-def _steps(job: Mapping[str, Any]) -> int:
-    sizes = job.get("sizes") or {}
-    return int(sizes.get("steps", 0)) + int(sizes.get("warmup_steps", 0))
+def _steps(job: Job) -> int:
+    return job.sizes.steps + job.sizes.warmup_steps if job.sizes else 0
 
 
-def _unit(job: Mapping[str, Any]) -> float:
+def _unit(job: Job) -> float:
     """Return the millions of pixels, or of what has none, that one step is about, of all workers and devices."""
-    sizes, devices = job.get("sizes") or {}, (job.get("devices") or {}).get("devices", 1)
-    pixels = sizes.get("batch", 0) * (sizes.get("image_px") or 1) ** 2
-    return float(pixels * devices * _workers(job) / 1e6)
+    pixels = job.sizes.batch * (job.sizes.image_px or 1) ** 2 if job.sizes else 0
+    return pixels * job.devices.devices * _workers(job) / 1e6
 
 
-def _workers(job: Mapping[str, Any]) -> int:
-    return int((job.get("distributed") or {}).get("workers", 1))
+def _workers(job: Job) -> int:
+    return job.distributed.workers if job.distributed else 1
 
 
 def _fit(header: RecordHeader, seconds: float) -> _Fit:
-    measured, unit = (header.job.get("sizes") or {}).get("steps", 0), _unit(header.job)
-    if not (header.measured_s and measured and unit):
+    if not (header.measured_s and header.job.sizes):
         return _Fit(seconds, 0.0)
-    step_s = header.measured_s / measured
-    return _Fit(max(0.0, seconds - _steps(header.job) * step_s), step_s / unit)
+    step_s = header.measured_s / header.job.sizes.steps
+    return _Fit(max(0.0, seconds - _steps(header.job) * step_s), step_s / _unit(header.job))
 
 
 def is_emulated(trial: Trial) -> bool:
@@ -178,12 +170,12 @@ def is_emulated(trial: Trial) -> bool:
 
 def rough_s(trial: Trial) -> float:
     """Return the seconds that the trial takes by a rule that is right within a factor of 5."""
-    job, emulated = trial.job.model_dump(mode="json"), is_emulated(trial)
+    job, emulated = trial.job, is_emulated(trial)
     opened_s = ROUGH_EMULATED_S[trial.target] if emulated else ROUGH_OPENED_S[trial.target]
     opened_s *= max(1, len(trial.instances))
-    if not job.get("sizes"):
+    if not job.sizes:
         return opened_s + ROUGH_PROBE_S
-    computing_s = _unit(job) * ROUGH_CPU_S_PER_UNIT / trial.job.envelope.threads
-    computing_s *= ROUGH_EMULATION if emulated else ROUGH_CUDA if trial.job.devices.device == "cuda" else 1.0
-    exchange_s = ROUGH_EXCHANGE_S * _workers(job) if trial.job.distributed else 0.0
+    computing_s = _unit(job) * ROUGH_CPU_S_PER_UNIT / job.envelope.threads
+    computing_s *= ROUGH_EMULATION if emulated else ROUGH_CUDA if job.devices.device == "cuda" else 1.0
+    exchange_s = ROUGH_EXCHANGE_S * _workers(job) if job.distributed else 0.0
     return opened_s + _steps(job) * (computing_s + exchange_s)

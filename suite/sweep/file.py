@@ -9,8 +9,7 @@ from suite.errors import RequestError, nearest
 from suite.request.parts import EnvelopeOptions
 from suite.request.request import OPTIONS
 from suite.sweep.model import Budget, OutputOptions, Settings, Sweep, key_of
-from suite.untrusted.files import refuse_writable_by_others
-from suite.untrusted.toml import read_toml
+from suite.untrusted.files import read_toml, refuse_writable_by_others
 
 _TABLES: dict[str, type[BaseModel]] = {
     "include": Settings,

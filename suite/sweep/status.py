@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,7 +81,8 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     if running:
         state: SweepState = "stopping" if stop_requested(sweep_directory.path) else "running"
     else:
-        state = "incomplete" if blocks_left else _end_of(cells)
+        failed = any(counts.failed for cell in cells for counts in cell.arms.values())
+        state = "incomplete" if blocks_left else "failed" if failed else "complete"
     return SweepStatus(
         name=sweep.name,
         directory=str(directory),
@@ -92,10 +93,6 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
         left_s=None if None in left else guess.seconds,
         left_source=None if None in left else guess.source,
     )
-
-
-def _end_of(cells: Sequence[CellStatus]) -> SweepState:
-    return "failed" if any(counts.failed for cell in cells for counts in cell.arms.values()) else "complete"
 
 
 def latest_sweep(results: Path = RESULTS) -> Path:
@@ -135,8 +132,8 @@ def _counts(
 ) -> dict[str, TrialCounts]:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for trial in trials:
-        arm = arm_name(trial.target, trial.replica, trial.ablation, trial.aggressor, trial.job.design)
-        counts[arm]["running" if trial.trial_id in running else states.get(trial.trial_id, "missing")] += 1
+        state = "running" if trial.trial_id in running else states.get(trial.trial_id, "missing")
+        counts[arm_name(*trial.arm, trial.job.design)][state] += 1
     return {name: TrialCounts(**counts[name]) for name in sorted(counts)}
 
 

@@ -1,4 +1,4 @@
-"""Files that can make this process run commands: who may write them is who may run commands as this user.
+"""Files that users write. Some can make this process run commands: who may write those may run commands as this user.
 
 A plan names an inventory, an inventory names an ssh_config(5) with its ``ProxyCommand`` and ``Match exec``, and a plan
 for Slurm has options of sbatch. OpenSSH refuses an ssh_config of the user's that others may write; so are all of these.
@@ -8,9 +8,28 @@ import grp
 import os
 import pwd
 import stat
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from suite.errors import RequestError
+
+_LARGEST_BYTES = 1 << 20
+
+
+def read_toml(path: Path, what: str, remedy: str) -> dict[str, Any]:
+    """Return the content of a file. Raises RequestError if it cannot be read; ``what`` names it there."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_BYTES + 1)
+        if len(text) > _LARGEST_BYTES:
+            raise RequestError(f"{what} is larger than 1 MiB", remedy=remedy)
+        return tomllib.loads(text.decode())
+    except OSError as error:
+        raise RequestError(f"cannot read {what}: {error.strerror}", remedy=remedy) from error
+    # Not UTF-8, not TOML, a number of more digits than Python reads, or nested too deeply.
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{what} is not TOML: {error}", remedy=remedy) from error
 
 
 def refuse_writable_by_others(path: Path, what: str) -> None:

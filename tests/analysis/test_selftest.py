@@ -21,7 +21,7 @@ from suite.selftest.certificate import CertifiedMachine, InjuryFinding
 from suite.targets import TARGETS
 from tests.analysis.conftest import Save, printed
 from tests.suite.conftest import make_plan
-from tests.suite.test_selftest import certificate
+from tests.suite.judged import certificate
 
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=5, steps=30)
 SPAN_S, LATE_S = 6.0, 0.6667

@@ -21,7 +21,7 @@ from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.load.records import Records
 from commands.compare import show
-from scenarios.synthetic import Synthetic
+from scenarios.training import Synthetic
 from suite.errors import RequestError
 from suite.interfaces import Instance
 from suite.inventory import read_inventory

@@ -17,7 +17,7 @@ from provisioning.nodes import WrappedNode, write_file
 from provisioning.paths import home
 from provisioning.sites.here import Here
 from provisioning.targets import Choices
-from scenarios.synthetic import Synthetic
+from scenarios.training import Synthetic
 from suite.interfaces import Instance
 from suite.job.profiles import Sizes
 from suite.plan import Trial

@@ -18,7 +18,7 @@ from provisioning.paths import home, state
 from provisioning.sites.here import Here
 from provisioning.targets import Choices
 from scenarios.datasets.resolve import resolve
-from scenarios.real import Real
+from scenarios.training import Real
 from suite.interfaces import Instance, Node
 from suite.job.datasets import Dataset
 from suite.job.job import Loading

@@ -21,7 +21,7 @@ from provisioning.remote.machine import Machine
 from provisioning.remote.network import DEVICE, routed
 from provisioning.sites.here import Here
 from provisioning.targets import Choices
-from scenarios.synthetic import Synthetic
+from scenarios.training import Synthetic
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 from suite.job.ablations import properties_of

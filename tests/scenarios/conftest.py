@@ -13,7 +13,7 @@ import pytest
 from provisioning.nodes import LocalNode
 from provisioning.processes import LocalProcess
 from scenarios.events import Silent
-from suite.errors import CommandError
+from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed, Process
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
@@ -21,6 +21,17 @@ from suite.plan import Trial
 from tests.jobs import in_job
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+def failure(measure: Callable[..., object], *words: Any, **more: Any) -> MeasurementError:
+    """Return the error by which what is measured fails."""
+    with pytest.raises(MeasurementError) as raised:
+        measure(*words, **more)
+    return raised.value
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @dataclass

@@ -14,12 +14,10 @@ import pytest
 from provisioning.layers.userland import own_environment
 from provisioning.nodes import local_node
 from scenarios.command import Command
-from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement
 from suite.job.command import CommandJob
 from suite.plan import Trial
-from suite.request.request import RunRequest
-from tests.scenarios.conftest import REPOSITORY, HereNode
+from tests.scenarios.conftest import REPOSITORY, HereNode, failure
 
 Run = Callable[..., Any]
 
@@ -36,12 +34,6 @@ def run(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> Run:
         return Command().measure(planned, [Instance(here)], observer, nullcontext())
 
     return measured
-
-
-def failure(run: Run, *words: str, throughput: str | None = None) -> MeasurementError:
-    with pytest.raises(MeasurementError) as raised:
-        run(*words, throughput=throughput)
-    return raised.value
 
 
 def test_time_memory_and_exit_status_are_measured_of_any_command(run: Run, observer: Any) -> None:
@@ -76,19 +68,6 @@ def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run:
 
 
 RATE = "(?P<throughput>[0-9.,]+)"
-
-
-def test_a_pattern_of_times_counts_steps_unless_a_unit_is_given() -> None:
-    def unit(pattern: str, **more: str) -> str:
-        words = {"scenario": "command", "command": "python train.py", "throughput_pattern": pattern, **more}
-        request = RunRequest.of(words)
-        return Command.of(request).unit(request, "train.py")
-
-    assert unit("time (?P<seconds>[0-9.]+)ms") == "steps"
-    assert unit("time (?P<seconds>[0-9.]+)ms", unit="epochs") == "epochs"
-    assert unit("time (?P<seconds>[0-9.]+)ms", unit="samples") == "samples"
-    assert unit("(?P<throughput>[0-9.]+) images/s") == "samples"
-    assert unit("auto") == "units"
 
 
 def test_rates_that_cannot_be_read_fail_the_trial_or_are_named(run: Run, observer: Any) -> None:

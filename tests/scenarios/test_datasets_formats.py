@@ -20,6 +20,7 @@ from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make, verify
 from suite.errors import RequestError
 from suite.registries import DATA_KINDS
+from tests.scenarios.conftest import contents
 from worker.data.kinds.kind import DataKind, DrawnSet
 from worker.data.listing import listing
 from worker.data.sets import FileSet, PixelSet
@@ -33,10 +34,6 @@ IMAGES = 20
 def made(directory: Path, name: str, images: int = IMAGES, workers: int = 1, **options: Any) -> Path:
     make(directory, images, workers=workers, name=name, **options)
     return directory
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
 
 
 def opened(name: str, directory: Path, frame_stride: int = 1) -> Any:
@@ -71,13 +68,6 @@ def test_a_kind_of_another_package_can_be_generated(tmp_path: Path, monkeypatch:
     assert verify(tmp_path, workers=1) == []
 
 
-def test_a_kind_that_cannot_be_generated_is_refused_with_those_that_can(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="--format imagenet cannot be generated") as refused:
-        made(tmp_path / "set", "imagenet")
-    assert ", ".join(GENERATED) in str(refused.value.remedy)
-    assert not (tmp_path / "set").exists()
-
-
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_set_is_whole_and_is_read_as_its_kind_and_as_a_generated_one(name: str, tmp_path: Path) -> None:
     place = made(tmp_path / "set", name, size="small" if name == "imagefolder" else None)
@@ -103,21 +93,10 @@ def test_bytes_depend_on_the_seed_and_not_on_the_processes(name: str, tmp_path: 
     assert contents(tmp_path / "a") == one
 
 
-def test_formats_with_sizes_labels_and_no_videos_of_their_own_take_no_others(tmp_path: Path) -> None:
-    for options in ({"size": "small"}, {"classes": 3}):
-        with pytest.raises(RequestError, match="--format mnist, which has"):
-            made(tmp_path, "mnist", **options)
+def test_a_format_without_videos_has_no_stride_of_frames(tmp_path: Path) -> None:
     made(tmp_path, "mnist")
     with pytest.raises(RequestError, match="kind mnist has no videos"):
         resolve(f"generated:{tmp_path}", tmp_path, 2)
-
-
-@pytest.mark.parametrize(("name", "images", "word"), [("cifar10", 4, "from 5 up"), ("coco", 4, "celeba")])
-def test_what_no_format_can_be_is_refused(name: str, images: int, word: str, tmp_path: Path) -> None:
-    with pytest.raises(RequestError) as refused:
-        made(tmp_path / "set", name, images)
-    assert word in str(refused.value.remedy)
-    assert not (tmp_path / "set").exists()
 
 
 def test_a_set_of_a_suite_that_knew_one_format_stays_whole(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import statistics
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from scenarios.datasets.writer import JOURNAL, make, read_journal, verify
 from suite.errors import BenchError, RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results.files import temporary_name
+from tests.scenarios.conftest import contents
 from worker.data.kinds import imagefolder, pictures
 from worker.data.kinds.kind import PictureSize
 from worker.data.kinds.pictures import picture
@@ -28,10 +30,6 @@ from worker.data.listing import listing
 
 def small(directory: Path, number: int = 20, **options: Any) -> Any:
     return make(directory, number, **{"size": "small", "classes": 4, "workers": 1, **options})
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
 
 
 def refused(directory: Path, *words: str, **options: Any) -> None:
@@ -98,14 +96,6 @@ def test_all_may_read_it_whatever_the_umask(tmp_path: Path) -> None:
         os.umask(before)
     for path in [tmp_path / "set", *(tmp_path / "set").rglob("*")]:
         assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
-
-
-def test_an_image_depends_on_its_seed_and_number_alone_and_not_on_the_processes(tmp_path: Path) -> None:
-    small(tmp_path / "one", 50)
-    small(tmp_path / "two", 50, workers=2)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    assert picture(3, 5, "small") == picture(3, 5, "small")
-    assert len({picture(seed, index, "small") for seed in (0, 1) for index in range(5)}) == 10
 
 
 def test_sizes_are_as_those_of_imagenet() -> None:
@@ -217,51 +207,33 @@ def test_what_a_killed_process_left_is_no_part_of_the_set(tmp_path: Path) -> Non
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
 
 
+ANOTHER = ("another plan", "--format imagefolder --images 20 --size small --seed 0 --classes 4")
+NO_PLANS = ("", "{", "[]", '{"seed": 1}', '{"schema_version": 99}', "\x00")
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("there", "options", "words"),
     [
-        ({"number": 0}, ("--images 0", "from 1 up")),
-        ({"number": -5}, ("--images -5", "from 1 up")),
-        ({"classes": 0}, ("--classes 0",)),
-        ({"classes": 1001}, ("--classes 1001", "1000 apart")),
-        ({"seed": -1}, ("--seed -1", "from 0 up")),
-        ({"workers": 0}, ("--workers 0",)),
-        ({"size": "huge"}, ("--size 'huge'", "imagenet, small")),
+        *(((), {name: value}, (*ANOTHER, name)) for name, value in (("seed", 9), ("classes", 5), ("size", "imagenet"))),
+        ((), {"number": 19}, (*ANOTHER, "images")),
+        *(
+            ((name, "mine"), {}, ("holds something else", name[:5]))
+            for name in ("photo.jpg", "class-0/0.jpg", MANIFEST)
+        ),
+        *(((PLAN, text), {}, (PLAN, "give another directory")) for text in NO_PLANS),
     ],
 )
-def test_what_no_set_can_be_is_refused_before_anything_is_made(
-    tmp_path: Path, options: dict[str, Any], words: tuple[str, ...]
+def test_a_directory_of_something_else_is_refused_and_left_alone(
+    tmp_path: Path, there: tuple[str, ...], options: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    refused(tmp_path / "set", *words, **options)
-    assert not (tmp_path / "set").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [({"seed": 9}, "seed"), ({"classes": 5}, "classes"), ({"size": "imagenet"}, "size"), ({"number": 19}, "images")],
-)
-def test_a_set_of_another_plan_is_refused_and_left_alone(tmp_path: Path, options: dict[str, Any], word: str) -> None:
-    small(tmp_path)
-    whole = contents(tmp_path)
-    refused(
-        tmp_path, "another plan", word, "--format imagefolder --images 20 --size small --seed 0 --classes 4", **options
-    )
-    assert contents(tmp_path) == whole
-
-
-@pytest.mark.parametrize("name", ["photo.jpg", "class-0000/00000000.jpg", MANIFEST])
-def test_a_directory_with_files_of_others_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_bytes(b"mine")
-    refused(tmp_path, "holds something else", name.partition("/")[0])
-    assert contents(tmp_path) == {name: b"mine"}
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"seed": 1}', '{"schema_version": 99}', "\x00"])
-def test_a_plan_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / PLAN).write_text(text)
-    refused(tmp_path, PLAN, "give another directory")
-    assert (tmp_path / PLAN).read_text() == text
+    if there:
+        (tmp_path / there[0]).parent.mkdir(exist_ok=True)
+        (tmp_path / there[0]).write_text(there[1])
+    else:
+        small(tmp_path)
+    before = contents(tmp_path)
+    refused(tmp_path, *words, **options)
+    assert contents(tmp_path) == before
 
 
 def test_a_file_of_others_in_the_middle_of_a_set_stops_it_from_being_finished(tmp_path: Path) -> None:
@@ -270,6 +242,12 @@ def test_a_file_of_others_in_the_middle_of_a_set_stops_it_from_being_finished(tm
     with pytest.raises(BenchError, match=r"1 files that are no part of the set: class-0000/mine\.jpg"):
         small(tmp_path, 20)
     assert (tmp_path / "class-0000" / "mine.jpg").read_bytes() == b"mine"
+
+
+def test_nothing_is_made_of_what_no_set_can_be(tmp_path: Path) -> None:
+    for options in ({"number": 0}, {"workers": 0}):
+        refused(tmp_path / "set", "from 1 up", **options)
+        assert not (tmp_path / "set").exists()
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,33 +266,28 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: 
         small(tmp_path / "set")
 
 
-class Disk:
-    """A disk with so much room."""
-
-    f_frsize = 1000
-
-    def __init__(self, blocks: int, files: int = 0, free_files: int = 0) -> None:
-        self.f_bavail, self.f_files, self.f_favail = blocks, files, free_files
+def disk(blocks: int, files: int = 0, free_files: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(f_frsize=1000, f_bavail=blocks, f_files=files, f_favail=free_files)
 
 
 @pytest.mark.parametrize(
-    ("disk", "words"),
+    ("found", "words"),
     [
-        (Disk(114_000), ("1,000 files of about 115 kB are 115.0 MB", "114.0 MB free", "991 files fit")),
-        (Disk(10**6, 10**6, 999), ("1,000 files", "room for 999 more")),
+        (disk(114_000), ("1,000 files of about 115 kB are 115.0 MB", "114.0 MB free", "991 files fit")),
+        (disk(10**6, 10**6, 999), ("1,000 files", "room for 999 more")),
     ],
 )
 def test_too_little_room_is_said_before_the_first_file_with_the_arithmetic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Disk, words: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: SimpleNamespace, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("os.statvfs", lambda _: disk)
+    monkeypatch.setattr("os.statvfs", lambda _: found)
     refused(tmp_path / "new" / "set", *words, number=1000, size="imagenet")
     assert not (tmp_path / "new").exists()
 
 
 def test_what_is_already_there_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(tmp_path, 20)
-    monkeypatch.setattr("os.statvfs", lambda _: Disk(6 * 5))
+    monkeypatch.setattr("os.statvfs", lambda _: disk(6 * 5))
     assert small(tmp_path, 25).images == 25
     refused(tmp_path, "6 files", number=31)
 

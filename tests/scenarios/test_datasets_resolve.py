@@ -1,17 +1,191 @@
-"""From --data to a data set, and whether a set is as it was made: a refusal with a remedy for all that is none."""
+"""From --data to a data set: what it is taken for, the identity of what it holds, and whether it is as it was made."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from provisioning.data_device import _identity as device_uuid
+from provisioning.volumes import disk_name
+from scenarios.datasets import resolve as datasets
 from scenarios.datasets.generated import MANIFEST, PLAN
 from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make, verify
 from suite.errors import BenchError, RequestError
-from worker.data.listing import listing
+from suite.job.datasets import Dataset
+from suite.job.envelope import GIB, Envelope
+from suite.job.job import settings as comparison_key
+from tests.jobs import in_job
+from worker.data import listing as listing_module
+from worker.data.listing import entries_of, identify, listing
 from worker.workloads.workload import CLASSES
+
+FORMATS = ["mnist", "cifar10"]
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.fixture
+def every_set_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (listing_module, datasets):
+        monkeypatch.setattr(module, "HASHED_WHOLE_BELOW", 0)
+
+
+def found(directory: Path, name: str = "imagefolder") -> Dataset:
+    return resolve(f"{name}:{directory}", directory.parent)[1]
+
+
+def folder(root: Path, count: int = 6, size_bytes: int = 100) -> Path:
+    for number in range(count):
+        place = root / f"class{number % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number}.jpg").write_bytes(bytes([number]) * size_bytes)
+        os.utime(place / f"{number}.jpg", ns=(HOUR_NS, HOUR_NS))
+    return root
+
+
+def altered(path: Path) -> None:
+    """Change one byte, and neither the size nor the time."""
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("read_as", ["own", "generated"])
+def test_two_sets_of_equal_names_and_sizes_are_two_sets(name: str, read_as: str, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make(tmp_path / str(seed), 20, seed=seed, workers=1, name=name)
+    one, other = (found(tmp_path / seed, name if read_as == "own" else "generated") for seed in "01")
+    drawn = [listing(tmp_path / seed / {"mnist": "MNIST", "cifar10": "cifar-10-batches-py"}[name]) for seed in "01"]
+    assert drawn[0] == drawn[1], "names and sizes say nothing"
+    assert one.digest == other.digest == "contents"
+    assert one.sha256 != other.sha256
+    assert disk_name(one) != disk_name(other), "a VM would train on the other"
+    assert device_uuid(one) != device_uuid(other)
+    envelope = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+    keys = [comparison_key(in_job({"dataset": each, "envelope": envelope})["job"]) for each in (one, other)]
+    assert keys[0] != keys[1], "runs would be pooled"
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_byte_counts_in_a_set_below_a_gibibyte(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = folder(tmp_path_factory.mktemp("set"))
+    before = identify(root, tuple(entries_of(root)))
+    path = data.draw(st.sampled_from(sorted(root.rglob("*.jpg"))))
+    at, content = data.draw(st.integers(0, 99)), bytearray(path.read_bytes())
+    content[at] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    assert identify(root, tuple(entries_of(root))) != before
+
+
+def test_a_copy_and_a_touched_set_are_the_same_set(tmp_path: Path) -> None:
+    one, other = found(folder(tmp_path / "a")), found(folder(tmp_path / "b"))
+    assert (one.sha256, one.digest) == (other.sha256, "contents")
+    os.utime(tmp_path / "a/class0/0.jpg")
+    assert found(tmp_path / "a").sha256 == one.sha256
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(0, 2 * HOUR_NS))
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+    os.utime(path, ns=(HOUR_NS, HOUR_NS))
+
+
+@pytest.mark.usefixtures("every_set_is_large")
+@pytest.mark.parametrize("change", [touch, grow, altered, lambda path: path.rename(path.with_name("9.jpg"))])
+def test_of_a_large_set_names_sizes_times_and_samples_count(change: Callable[[Path], None], tmp_path: Path) -> None:
+    before = found(folder(tmp_path / "set"))
+    assert before.digest == "sampled"
+    assert found(folder(tmp_path / "copy")).sha256 == before.sha256, "a copy with its times"
+    change(tmp_path / "set/class1/3.jpg")
+    datasets._known.clear()
+    after = found(tmp_path / "set")
+    assert after.sha256 != before.sha256
+    assert disk_name(after) != disk_name(before), "it is packed anew"
+
+
+@pytest.mark.usefixtures("every_set_is_large")
+def test_of_a_large_set_some_of_many_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing_module, "SAMPLES", 5)
+    root = folder(tmp_path / "set", 40, 50_000)
+    opened: list[bytes] = []
+    own = listing_module._opened
+
+    def heard(place: Path, entry: listing_module.File) -> Any:
+        opened.append(entry.path)
+        return own(place, entry)
+
+    monkeypatch.setattr(listing_module, "_opened", heard)
+    entries = tuple(entries_of(root))
+    first = identify(root, entries)
+    assert len(opened) == 5
+    assert identify(root, entries) == first
+    assert opened[:5] == opened[5:], "the digest draws them"
+    touch(root / "class1/39.jpg")
+    identify(root, tuple(entries_of(root)))
+    assert opened[10:] != opened[:5], "and nobody knows them beforehand"
+
+
+@pytest.mark.usefixtures("every_set_is_large")
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_large_generated_set_has_the_digest_of_its_manifest(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "set", 20, workers=1, name=name)
+    whole = found(tmp_path / "set", "generated")
+    assert whole.digest == "manifest"
+    monkeypatch.undo()
+    datasets._known.clear()
+    contents = found(tmp_path / "set", "generated")
+    assert (contents.digest, contents.sha256) == ("contents", whole.sha256), "which is that of its contents"
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_generated_set_with_another_byte_is_refused(
+    large: bool, drawn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "set", 20, workers=1, name="mnist")
+    monkeypatch.setattr(datasets, "HASHED_WHOLE_BELOW", 0 if large else 1 << 30)
+    monkeypatch.setattr(datasets, "HASHED_AGAIN", 100 if drawn else 0)
+    found(tmp_path / "set", "generated")
+    path = tmp_path / "set/MNIST/raw/train-images-idx3-ubyte"
+    altered(path)
+    if not drawn:
+        os.utime(path)  # what is newer than the manifest is hashed, too
+    datasets._known.clear()
+    with pytest.raises(RequestError, match="set has changed since it was made") as refused:
+        found(tmp_path / "set", "generated")
+    assert "bench data verify" in str(refused.value.remedy)
+
+
+def test_one_process_hashes_a_set_once_unless_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Path] = []
+
+    def heard(root: Path, *rest: Any) -> Any:
+        calls.append(root)
+        return identify(root, *rest)
+
+    monkeypatch.setattr(datasets, "identify", heard)
+    first = found(folder(tmp_path / "set"))
+    assert found(tmp_path / "set") == first
+    assert len(calls) == 1
+    altered(tmp_path / "set/class0/0.jpg")
+    touch(tmp_path / "set/class0/0.jpg")
+    assert found(tmp_path / "set").sha256 != first.sha256
+    assert len(calls) == 2
 
 
 def fill(root: Path, *names: str) -> Path:
@@ -27,21 +201,6 @@ def refused(text: str, home: Path, *words: str) -> None:
     told = f"{raised.value.message} {raised.value.remedy}"
     assert raised.value.remedy
     assert all(word in told for word in words), told
-
-
-def test_a_folder_of_classes_with_images_of_many_kinds(tmp_path: Path) -> None:
-    fill(tmp_path, "cat/1.jpg", "cat/deep/2.JPEG", "dog/3.png", "dog/4.Webp", "dog/notes.txt", "readme.md")
-    name, found = resolve(f"imagefolder:{tmp_path}", tmp_path)
-    assert (name, found.kind, found.images, found.size_bytes) == ("imagefolder", "imagefolder", 4, 30)
-    listed = listing(tmp_path).sha256
-    assert (found.directory, found.digest, found.listing_sha256) == (str(tmp_path), "contents", listed)
-
-
-def test_of_ilsvrc2012_the_training_images_alone_are_taken(tmp_path: Path) -> None:
-    fill(tmp_path, "train/n01440764/a.JPEG", "train/n01443537/b.JPEG", "val/n01440764/c.JPEG", "devkit/data.mat")
-    name, found = resolve(f"imagenet:{tmp_path}", tmp_path)
-    assert (name, found.kind, found.images, found.directory) == ("imagenet", "imagenet", 2, str(tmp_path / "train"))
-    assert resolve(f"imagenet:{tmp_path}/train", tmp_path)[1] == found
 
 
 def test_imagenet_whose_train_is_a_link_is_taken_from_where_it_is(tmp_path: Path) -> None:
@@ -60,68 +219,9 @@ def test_the_directory_may_be_relative_a_link_or_below_home(tmp_path: Path, monk
         assert resolve(f"imagefolder:{written}", tmp_path)[1].directory == str(tmp_path / "pets")
 
 
-def test_what_a_file_system_and_the_user_hide_is_no_class(tmp_path: Path) -> None:
-    fill(tmp_path, "cat/1.jpg", ".thumbs/1.jpg")
-    (tmp_path / "lost+found").mkdir()
-    assert resolve(f"imagefolder:{tmp_path}", tmp_path)[1].images == 1
-
-
-ONE = {"cat/1.jpg": b"image"}
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, ("there is no",)),
-        (b"", ("is not a directory",)),
-        ({}, ("is empty",)),
-        ({"1.jpg": b"image"}, ("no class folders", "DIR/CLASS/*.jpg")),
-        ({**ONE, "dog/notes.txt": b""}, ("1 of 2 class folders", "hold no images: dog", ".jpeg")),
-        ({"cat/1.jpg": b""}, ("1 of 1 class folders",)),
-        ({**ONE, "dog/": b""}, ("hold no images: dog",)),
-        ({**ONE, "cat/again": ".."}, ("cannot read", "again", "links")),
-        ({**ONE, "cat/2.jpg": "nowhere.jpg"}, ("cannot read", "2.jpg")),
-        ({**ONE, "dog": "../elsewhere"}, ("1 links that lead nowhere in a container", "dog", "cp -rlL")),
-        ({**ONE, "cat/2.jpg": "{root}/cat/1.jpg"}, ("1 links", "cat/2.jpg", "cp -rL")),
-    ],
-)
-def test_what_is_no_folder_of_images_is_refused(
-    tmp_path: Path, content: dict[str, bytes | str] | bytes | None, words: tuple[str, ...]
-) -> None:
-    """Of a directory the content is by name: bytes of a file, or where a link leads."""
-    root = tmp_path / "data"
-    if isinstance(content, bytes):
-        root.write_bytes(content)
-    elif content is not None:
-        root.mkdir()
-        for name, inside in content.items():
-            (root / name).parent.mkdir(exist_ok=True)
-            if isinstance(inside, str):
-                (root / name).symlink_to(inside.format(root=root))
-            else:
-                (root / name).mkdir() if name.endswith("/") else (root / name).write_bytes(inside)
-    refused(f"imagefolder:{root}", tmp_path, *words)
-
-
 def test_more_classes_than_the_models_have_are_refused(tmp_path: Path) -> None:
     fill(tmp_path, *(f"{number}/1.jpg" for number in range(CLASSES + 1)))
     refused(f"imagefolder:{tmp_path}", tmp_path, "1001 class folders", "1000 apart")
-
-
-def test_links_inside_the_directory_are_fine(tmp_path: Path) -> None:
-    fill(tmp_path, "cat/1.jpg")
-    (tmp_path / "cat" / "2.jpg").symlink_to("1.jpg")
-    (tmp_path / "dog").symlink_to("./dog/../cat")
-    (tmp_path / "dog").unlink()
-    (tmp_path / "dog").symlink_to("cat")
-    assert resolve(f"imagefolder:{tmp_path}", tmp_path)[1].images == 4
-
-
-@pytest.mark.parametrize("names", [["cats/1.jpg"], ["train/cats/1.jpg"], ["train/n01440764.tar"], ["n1/1.JPEG"]])
-def test_imagenet_without_its_classes_is_refused(tmp_path: Path, names: list[str]) -> None:
-    refused(f"imagenet:{fill(tmp_path, *names)}", tmp_path, "n01440764", "train/")
-    mixed = fill(tmp_path / "mixed", "n01440764/a.JPEG", "val/b.JPEG")
-    refused(f"imagenet:{mixed}", tmp_path, "no classes: val", "imagefolder:DIR")
 
 
 def test_a_directory_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +235,7 @@ def test_a_directory_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch
 
 
 def test_words_that_name_no_data_set_are_refused(tmp_path: Path) -> None:
-    refused("photos:/x", tmp_path, "is not a data set")
     refused("synthetic", tmp_path, "--scenario synthetic")
-    refused("generated", tmp_path, "no data set has been generated", "bench data make")
     fill(tmp_path, "cat/1.jpg")
     refused(f"generated:{tmp_path}", tmp_path, "no generated data set", f"imagefolder:{tmp_path}")
 
@@ -180,12 +278,6 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -193,7 +285,7 @@ def truncate(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
-        (flip, f"{VICTIM}: other content"),
+        (altered, f"{VICTIM}: other content"),
         (truncate, f"{VICTIM}: other content"),
         (lambda path: path.write_bytes(b""), f"{VICTIM}: other content"),
         (Path.unlink, f"{VICTIM}: is missing"),
@@ -212,7 +304,7 @@ def test_everything_that_differs_is_named_in_order(directory: Path) -> None:
     (directory / "zebra").mkdir()
     (directory / "zebra" / "1.jpg").write_bytes(b"1")
     (directory / "class-0000" / "00000000.jpg").unlink()
-    flip(directory / VICTIM)
+    altered(directory / VICTIM)
     (directory / PLAN).write_text("{}")
     missing, changed = "class-0000/00000000.jpg: is missing", f"{VICTIM}: other content"
     others = ["plan.json: other content", "zebra/1.jpg: is no part of the set"]

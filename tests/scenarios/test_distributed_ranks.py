@@ -13,13 +13,13 @@ from scenarios.distributed import Distributed
 from scenarios.job import digest_of_ranks
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, TurnTaker
-from suite.job.distributed import DistributedJob, divided, instances_of
+from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Alternating, Devices
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from tests.scenarios.conftest import HereNode
+from tests.scenarios.conftest import HereNode, failure
 from tests.scenarios.test_job import KEPT, STEPS, event
 
 Scripted = Callable[..., Any]
@@ -50,8 +50,7 @@ def worker(span_s: float) -> list[str]:
 
 @pytest.fixture
 def planned(trial: Trial) -> Trial:
-    made = trial.with_job(scenario="distributed", distributed=DISTRIBUTED, envelope=ENVELOPE)
-    return made.model_copy(update={"instances": instances_of(DISTRIBUTED, ENVELOPE)})
+    return trial.with_job(scenario="distributed", distributed=DISTRIBUTED, envelope=ENVELOPE)
 
 
 def instances(nodes: Sequence[Any]) -> list[Instance]:
@@ -71,13 +70,6 @@ def measure(planned: Trial, observer: Any) -> Measure:
     return measured
 
 
-def failure(measure: Measure, *nodes: Any) -> MeasurementError:
-    with pytest.raises(MeasurementError) as raised:
-        measure(*nodes)
-    assert all(node.process.killed for node in nodes)
-    return raised.value
-
-
 @pytest.fixture
 def nodes(scripted: Scripted) -> list[Any]:
     """A server, a worker that takes 4 s, and one that takes 8."""
@@ -86,8 +78,7 @@ def nodes(scripted: Scripted) -> list[Any]:
 
 def serverless(trial: Trial, strategy: Any, **job: Any) -> Trial:
     parts = DistributedJob(strategy=strategy, workers=2, servers=0, network="overlay", lab=LabSpec(nodes=2))
-    made = trial.with_job(scenario="distributed", distributed=parts, envelope=ENVELOPE, **job)
-    return made.model_copy(update={"instances": instances_of(parts, ENVELOPE)})
+    return trial.with_job(scenario="distributed", distributed=parts, envelope=ENVELOPE, **job)
 
 
 def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(
@@ -149,12 +140,13 @@ def test_the_rank_that_has_the_generator_keeps_it(
 
 def test_who_lost_a_peer_is_not_blamed_for_it(measure: Measure, scripted: Scripted) -> None:
     lost = event("error", 106.0, kind="network", message="lost worker 1 (rank 2)")
-    error = failure(
-        measure,
+    nodes = [
         scripted(*BEGIN, lost, status=1),
         scripted(*worker(4.0)[:7], 0.1, lost, status=1),
         scripted(*worker(4.0)[:7], 0.2, status=-9),
-    )
+    ]
+    error = failure(measure, *nodes)
+    assert all(node.process.killed for node in nodes)
     assert error.kind == "killed"
     assert error.message.startswith("worker (rank 2) on ")
     assert "lost worker 1 (rank 2)" in error.output_tail
@@ -224,19 +216,3 @@ def test_a_rank_that_is_killed_between_turns_is_blamed_and_the_others_end(taker:
     assert raised.value.kind == "killed"
     assert raised.value.message.startswith("server (rank 0) on ")
     assert not any(process.running() for process in here.processes)
-
-
-# ------------------------------------------------------------------------------------------------ dividing the envelope
-
-
-def test_cpus_and_memory_are_parted_equally() -> None:
-    shares = divided(Envelope(cpus=(0, 1, 4, 5, 6), memory_bytes=4 * GIB, threads=5), 2)
-    assert [share.cpus for share in shares] == [(0, 1), (4, 5)]
-    assert [share.threads for share in shares] == [2, 2]
-    assert {share.memory_bytes for share in shares} == {2 * GIB}
-
-
-def test_with_fewer_cpus_than_instances_each_has_one_and_some_share() -> None:
-    shares = divided(Envelope(cpus=(2, 3), memory_bytes=3 * GIB, threads=2), 3)
-    assert [share.cpus for share in shares] == [(2,), (3,), (2,)]
-    assert {share.threads for share in shares} == {1}

@@ -1,27 +1,24 @@
 """The job as the host sees it: what the worker says becomes a measurement, and every bad end one clear failure."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from provisioning.gpus import Card
 from scenarios.events import Transcript
-from scenarios.job import digest_of_ranks, merged_environment, run_job, specification, worker_argv
+from scenarios.job import run_job, specification, worker_argv
 from suite.errors import MeasurementError
-from suite.interfaces import Completed, Measurement
-from suite.job.envelope import GIB, MEMORY_NOT_LIMITED, Envelope
+from suite.interfaces import Measurement
+from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import Generated, KeptModel, MetricValue, Steps
 from suite.records.usage import Usage
-from tests.scenarios.conftest import Account
+from tests.scenarios.conftest import Account, failure
 from worker.spec import parse_spec
 
 Scripted = Callable[..., Any]
@@ -84,12 +81,6 @@ def run(trial: Trial, observer: Any, scripted: Scripted) -> Run:
     return measured
 
 
-def failure(run: Run, *script: str | float | None, **how: Any) -> MeasurementError:
-    with pytest.raises(MeasurementError) as raised:
-        run(*script, **how)
-    return raised.value
-
-
 def test_throughput_is_images_over_the_measured_span_of_all_devices(run: Run) -> None:
     measured = run(*STORY, job={"devices": Devices(devices=2, parallel="parameter-cpu")})
     assert measured.throughput_per_s == 2 * 2 * 3 / 4.0
@@ -128,15 +119,6 @@ def test_usage_and_digests_are_what_the_worker_says(run: Run) -> None:
     assert measured.usage == Usage(cpu_s=7.5, peak_memory_bytes=1 << 30)
     silent = run(*STORY)
     assert (silent.usage, silent.weights_sha256, silent.data_use) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("digests", "combined"),
-    [([], None), (["ab"], "ab"), (["ab", None], None), ([None, None], None), (["ab", "cd"], "both"), (None, None)],
-)
-def test_the_digest_of_several_ranks_is_that_of_all_digests(digests: Any, combined: str | None) -> None:
-    both = hashlib.sha256(b"ab\ncd").hexdigest()
-    assert digest_of_ranks(digests) == (both if combined == "both" else combined)
 
 
 @pytest.mark.usefixtures("clock")
@@ -237,63 +219,6 @@ def test_every_bad_end_is_a_failure_of_one_kind_that_says_what_happened(
     assert [word for word in words if word not in f"{error.message} {error.remedy}"] == []
 
 
-V1 = "9:memory:/virtbench-0\n4:cpu,cpuacct:/virtbench-0\n0::/\n"
-V2, STAT = {"/proc/self/cgroup": "0::/\n"}, "/proc/vmstat"
-COUNTED_1, COUNTED_2 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n", "low 0\noom 3\noom_kill {}\noom_group_kill 9\n"
-MEMORY = "/sys/fs/cgroup/memory"
-SHARED = (MEMORY_NOT_LIMITED,)
-"""Of a user without root, whose other processes are in the same group."""
-
-
-@pytest.mark.parametrize(
-    ("files", "attributes", "kills"),
-    [
-        ({"/proc/self/cgroup": V1, f"{MEMORY}/virtbench-0/memory.oom_control": COUNTED_1}, {}, 2),
-        ({"/proc/self/cgroup": V1, f"{MEMORY}/virtbench-0/memory.oom_control": COUNTED_1}, {}, 0),
-        ({"/proc/self/cgroup": V1, f"{MEMORY}/memory.oom_control": COUNTED_1}, {}, 1),
-        ({**V2, "/sys/fs/cgroup/memory.events": COUNTED_2}, {}, 1),
-        ({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/b/memory.events": COUNTED_2}, {}, 0),
-        ({**V2, STAT: "pgfault 7\noom_kill {}\n"}, {"facts": {"accelerator": "tcg"}}, 1),
-        ({**V2, STAT: "pgfault 7\noom_kill 3\n"}, {"facts": {"accelerator": "none"}}, None),
-        ({**V2, "/sys/fs/cgroup/memory.events": COUNTED_2}, {"substitutes": SHARED}, None),
-        ({}, {}, None),
-    ],
-)
-def test_want_of_memory_is_what_the_kernel_has_counted_inside_of_the_instance(
-    files: dict[str, str],
-    attributes: dict[str, Any],
-    kills: int | None,
-    trial: Trial,
-    observer: Any,
-    scripted: Scripted,
-) -> None:
-    node = scripted(*STORY[:5], status=137, node=attributes)
-    attested = node.attestation
-
-    def run(argv: list[str], **_: Any) -> Completed:
-        if argv[0] != "cat":
-            return Completed(0, attested, "")
-        return Completed(0, files[argv[1]].format(kills), "") if argv[1] in files else Completed(1, "", "no such file")
-
-    node.run = run
-    says = {None: "either it wanted more memory", 0: "from outside"}.get(kills, "; it wanted more memory")
-    with pytest.raises(MeasurementError, match=says) as raised:
-        run_job(trial, node, observer, nullcontext())
-    assert raised.value.kind == ("out-of-memory" if kills else "killed")
-
-
-def test_facts_complete_what_the_inside_sees_and_never_replace_it() -> None:
-    attested = {"userland_sha256": "ab", "kernel": "6.0", "hostname": "guest"}
-    said = {"kernel": "6.1", "hostname": None}
-    facts = {"accelerator": "tcg", "host_cpus": [0, 1], "hostname": "host", "hypervisor": "QEMU"}
-    merged = merged_environment(attested, said, facts)
-    assert (merged.kernel, merged.hostname, merged.userland_sha256) == ("6.1", "guest", "ab")
-    assert (merged.accelerator, merged.host_cpus, merged.hypervisor) == ("tcg", [0, 1], "QEMU")
-    shown = {**attested, "seccomp": "disabled"}
-    assert merged_environment(shown, said, facts).seccomp == "disabled"
-    assert merged_environment(shown, said, {**facts, "seccomp": "sentry"}).seccomp == "sentry"
-
-
 def test_the_worker_is_launched_with_the_variables_of_its_node_and_job_alone(trial: Trial, scripted: Scripted) -> None:
     node = scripted(node={"python": ("/usr/bin/python3", "/opt"), "variables": {"CUDA_VISIBLE_DEVICES": "GPU-a"}})
     argv = worker_argv(node, trial.with_job(envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=3)))
@@ -374,42 +299,3 @@ def test_a_worker_that_generated_or_kept_something_else_has_failed(said: Any, wh
     with pytest.raises(MeasurementError, match=why) as raised:
         generating(run, **said) if isinstance(said, dict) else keeping(run, *said)
     assert raised.value.kind == "protocol"
-
-
-@pytest.mark.parametrize(
-    ("chosen", "reported", "ends"),
-    [
-        (["GPU-a"], ["GPU-a"], None),
-        (["GPU-b", "GPU-a"], ["GPU-b", "GPU-a"], None),
-        (["GPU-a"], ["GPU-b"], "the worker computes on GPU-b instead of GPU-a"),
-        (["GPU-a", "GPU-b"], ["GPU-b", "GPU-a"], "the worker computes on GPU-b, GPU-a instead of GPU-a, GPU-b"),
-        (["GPU-a"], ["GPU-a", "GPU-b"], "the worker computes on GPU-a, GPU-b instead of GPU-a"),
-        (["GPU-a"], [], "the worker computes on no GPU instead of GPU-a"),
-        (["GPU-a"], None, None),
-        (["MIG-a"], ["GPU-whole"], None),
-        (["MIG-a"], ["GPU-a"], None),
-        (["MIG-b", "MIG-a"], ["GPU-MIG-b", "MIG-a"], None),
-        (["MIG-a", "MIG-b"], ["GPU-whole", "GPU-whole"], None),
-        (["MIG-a"], [None], None),
-        (["MIG-a"], ["GPU-b"], "the worker computes on GPU-b instead of MIG-a"),
-        (["MIG-a", "MIG-b"], ["GPU-b", "GPU-a"], "the worker computes on GPU-b, GPU-a instead of MIG-a, MIG-b"),
-        (["MIG-a"], ["GPU-whole", "GPU-whole"], "the worker computes on GPU-whole, GPU-whole instead of MIG-a"),
-        (["GPU-a"], [None], None),
-    ],
-)
-def test_a_job_computes_on_the_gpus_that_were_chosen_or_fails(
-    chosen: list[str], reported: list[str | None] | None, ends: str | None
-) -> None:
-    """torch shows an instance by MIG under its own UUID, or that of the whole GPU, whose kind it does not know."""
-    cards = [Card(str(n), "RTX", uuid=uuid, pci_address=f"0000:{n}") for n, uuid in enumerate(chosen)]
-    whole = [replace(card, whole_uuid="GPU-whole" if str(card.uuid).startswith("MIG") else None) for card in cards]
-    facts = {"gpus": [card.fact for card in whole]}
-    seen = [{"name": "RTX", "uuid": uuid, "pci_address": f"0000:{n}"} for n, uuid in enumerate(reported or [])]
-    said = {"gpus": seen if reported is not None else None}
-    if ends:
-        with pytest.raises(MeasurementError, match=ends) as caught:
-            merged_environment({}, said, facts)
-        assert caught.value.kind == "device"
-        return
-    found = merged_environment({}, said, facts).gpus
-    assert [gpu.uuid for gpu in found or []] == chosen

@@ -1,22 +1,28 @@
 """A probe as the host sees it: what the worker says becomes metrics, and every bad end one clear failure."""
 
 import json
+import re
+import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scenarios.probe import Probing, scratch_bytes
+from scenarios.probe import Probing
 from scenarios.probes.startup import PhaseRecorder
 from suite.errors import MeasurementError
 from suite.interfaces import Instance
 from suite.job.job import Devices
-from suite.job.profiles import PROFILES
 from suite.plan import Trial
-from suite.registries import AGGRESSORS, PROBES
-from tests.scenarios.conftest import Account
+from suite.records.record import MetricValue
+from tests.scenarios.conftest import Account, failure
 from tests.scenarios.test_job import event
+from worker.probes.probe import ProbeError, median, quantile
+from worker.probes.tools import version_of
 
 Scripted = Callable[..., Any]
 MIB = 1 << 20
@@ -42,12 +48,6 @@ Measure = Callable[..., Any]
 @pytest.fixture
 def measure(probe: Trial, observer: Any) -> Measure:
     return lambda node, trial=probe: Probing().measure(trial, [Instance(node)], observer, nullcontext())
-
-
-def failure(measure: Measure, node: Any, *trial: Trial) -> MeasurementError:
-    with pytest.raises(MeasurementError) as raised:
-        measure(node, *trial)
-    return raised.value
 
 
 def test_what_the_worker_says_becomes_metrics(measure: Measure, observer: Any, scripted: Scripted) -> None:
@@ -109,29 +109,6 @@ def test_what_is_no_metric_is_not_recorded(metrics: object, says: str, measure: 
     assert says in error.message
 
 
-@pytest.mark.parametrize(
-    "story",
-    [
-        *(STORY[1:], [STORY[0], *STORY], [*STORY[:2], STORY[3]], [*STORY, STORY[3]], [event("measured", 1.0)]),
-        *(['{"event": "started", "t": "now"}'], ['{"event": [], "t": 1}']),
-    ],
-)
-def test_what_does_not_belong_there_is_quoted(story: list[str], measure: Measure, scripted: Scripted) -> None:
-    node = scripted(*story)
-    error = failure(measure, node)
-    assert error.kind == "protocol"
-    assert "the worker said in the phase" in error.message
-    assert error.remedy
-    assert node.process.killed
-
-
-def test_a_worker_that_ends_early_has_failed(measure: Measure, scripted: Scripted) -> None:
-    assert failure(measure, scripted(*STORY[:3])).kind == "protocol"
-    assert failure(measure, scripted(*STORY[:2], status=137)).kind == "killed"
-    timeout = failure(measure, scripted(*STORY[:2], None))
-    assert (timeout.kind, "'measuring'" in timeout.message) == ("timeout", True)
-
-
 def test_a_probe_that_nobody_knows_is_refused(probe: Trial, measure: Measure, scripted: Scripted) -> None:
     error = failure(measure, scripted(), probe.with_job(model="gpu"))
     assert error.kind == "probe"
@@ -150,18 +127,6 @@ def test_the_disk_probe_needs_the_room_that_was_planned(
     assert [word for word in ("the disk probe writes 134 MB", says) if word not in error.message] == []
     assert error.remedy
     assert node.started == []
-
-
-def test_the_room_is_planned_for_the_disk_probe_alone() -> None:
-    assert scratch_bytes(PROBES, ["memory", "startup"], "smoke") == {}
-    assert scratch_bytes(PROBES, ["memory", "disk"], "smoke") == {"disk": 192 * MIB}
-    assert scratch_bytes(PROBES, PROBES.names(), "paper") == {"disk": 6144 * MIB}
-    for profile in (name for name, profile in PROFILES.items() if not profile.settle_s):
-        assert scratch_bytes(PROBES, ["disk"], profile)
-
-
-def test_an_aggressor_that_trains_needs_no_room() -> None:
-    assert scratch_bytes(AGGRESSORS, ["alexnet", "disk", "cpu"], "smoke") == {"disk": 192 * MIB}
 
 
 def test_the_start_up_is_the_training_workers_own(probe: Trial, here: Any, measure: Measure) -> None:
@@ -188,3 +153,33 @@ def test_a_probe_measures_through_a_node(here: Any, measure: Measure) -> None:
     assert {metric.unit for metric in measured.metrics.values()} == {"GB/s"}
     assert 0 < measured.timeline.launch_s < measured.elapsed_s
     assert measured.timeline.launch_s + measured.timeline.exit_s <= measured.elapsed_s
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [("nerdctl version 3.41", "fio 3.0 or newer is needed; here it says 'nerdctl version 3.41'"), ("fio-3.33", None)],
+)
+def test_a_tool_is_the_one_of_its_name(answer: str, message: str | None, tmp_path: Path) -> None:
+    program = tmp_path / "fio"
+    program.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    program.chmod(0o755)
+    if message is None:
+        assert version_of(str(program), (3, 0)) == "3.33"
+        return
+    with pytest.raises(ProbeError, match=re.escape(message)):
+        version_of(str(program), (3, 0))
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0.001, 1))
+def test_a_quantile_is_one_of_the_samples_with_enough_of_them_below(samples: list[float], share: float) -> None:
+    found = quantile(samples, share)
+    assert found in samples
+    below = sum(sample <= found for sample in samples)
+    assert below >= (round(share * 1000) / 1000) * len(samples) - 1e-9
+
+
+def test_a_median_keeps_what_it_was_taken_from_and_fits_a_record() -> None:
+    reading = median([3.0, 1.0, 2.0], "us", "less")
+    assert reading.value == statistics.median(reading.samples or [])
+    metric = MetricValue(value=reading.value, unit=reading.unit, better=reading.better, samples=reading.samples)
+    assert metric.samples == [3.0, 1.0, 2.0]

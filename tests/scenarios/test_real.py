@@ -11,8 +11,7 @@ import pytest
 
 from scenarios.job import run_job, worker_argv
 from scenarios.reading import data_of
-from scenarios.real import Real
-from scenarios.synthetic import Synthetic
+from scenarios.training import Real, Synthetic
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed, Instance
 from suite.job.datasets import Dataset
@@ -107,17 +106,6 @@ def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, used: 
     argv, timeout_s = node.asked[0]
     assert argv[-5:] == ["-m", "worker", "--page-cache", "cold", "/mnt/data"]
     assert timeout_s == planned.trial_timeout_s
-
-
-@pytest.mark.parametrize(
-    ("data", "filesystem"), [("/nowhere", "ext4"), ("/mnt/database", "tmpfs"), ("/mnt/data2/sub", "overlay")]
-)
-def test_the_file_system_is_that_of_the_innermost_mount(
-    data: str, filesystem: str, planned: Trial, observer: Any, reading: Any
-) -> None:
-    warm, node = planned.with_job(page_cache="warm"), reading(data=data, page_cache_share=1)
-    measured: Any = Real().measure(warm, [Instance(node)], observer, nullcontext())
-    assert measured.environment.filesystem == measured.data_use.filesystem == filesystem
 
 
 @pytest.mark.parametrize("behind", [False, True])
@@ -318,6 +306,7 @@ def test_the_first_epoch_the_others_and_the_checkpoints_are_apart(planned: Trial
     found = measured(of_epochs(planned, 3), observer, epochs_s=[2.0, 1.0, 0.5], checkpoints=CHECKPOINTS)
     assert found.epochs.scaled_share is None
     assert found.epochs.checkpoints.filesystem == "ext4", "that of /tmp, where the target has no other"
+    assert found.environment.filesystem == found.data_use.filesystem == "ext4"
     values = {name: metric.value for name, metric in found.metrics.items()}
     assert values == {"first-epoch": 2.0, "epoch": 0.75, "checkpoint": 0.1875}
     assert found.metrics["epoch"].samples == [1.0, 0.5]

@@ -12,7 +12,6 @@ from scenarios.probes import resize as probe_resize
 from scenarios.probes.resize import RESIZE, Report, ResizeLoop, level_s, resized, seen_s
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Instance, Shares
-from suite.job.envelope import Envelope
 from suite.request.request import RunRequest
 from tests.scenarios.conftest import HereNode
 
@@ -85,27 +84,6 @@ def test_an_instance_is_resized_and_has_all_of_its_cpus_afterwards(
 def test_a_target_that_cannot_be_resized_fails_with_what_can(trial: Any, here: HereNode, observer: Any) -> None:
     with pytest.raises(MeasurementError, match="cannot be resized while it is open"):
         RESIZE.run(trial, Instance(here), observer, None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("given", "targets", "words"),
-    [
-        ({"engine": "gvisor"}, ["container"], "--engine gvisor"),
-        ({"engine": "charliecloud"}, ["container"], "--engine charliecloud"),
-        ({"engine": "kubernetes", "registry": "r.example"}, ["container"], "--engine kubernetes"),
-        ({"inventory": "hosts.toml"}, ["vm"], "--inventory"),
-        ({}, ["bare-metal"], "--target bare-metal without root"),
-        ({"cpus": "1"}, ["vm"], "one CPU, of which none can be taken away"),
-    ],
-)
-def test_what_cannot_be_resized_is_refused_before_the_start(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], targets: list[str], words: str
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    request = RunRequest.of({"scenario": "probe", "probe": ("resize",), **given})
-    envelope = Envelope(cpus=tuple(range(int(given.get("cpus", "2")))), memory_bytes=1 << 30, threads=1)
-    with pytest.raises(RequestError, match=f"--probe resize does not go with {words}"):
-        RESIZE.check(request, targets, envelope)
 
 
 def test_it_is_measured_only_if_it_is_named() -> None:

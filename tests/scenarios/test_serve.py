@@ -12,7 +12,7 @@ from provisioning.machines.ssh import free_port
 from scenarios.serve import Serve
 from suite.errors import MeasurementError
 from suite.interfaces import Instance
-from suite.job.distributed import DistributedJob, instances_of
+from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.serving import Serving
@@ -29,10 +29,9 @@ ASKING = [event("started", 101.0), ENVIRONMENT]
 
 @pytest.fixture
 def planned(trial: Trial) -> Trial:
-    made = trial.with_job(
+    return trial.with_job(
         scenario="serve", model="gan", sizes=None, unit="images", serving=LOAD, distributed=JOINED, envelope=ENVELOPE
     )
-    return made.model_copy(update={"instances": instances_of(JOINED, ENVELOPE)})
 
 
 def instances(*nodes: Any) -> list[Instance]:

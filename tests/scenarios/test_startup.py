@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scenarios.startup import Startup, Together, memory_bytes, parse_instances
+from scenarios.startup import Startup, Together, memory_bytes
 from suite.errors import MeasurementError, RequestError
 from suite.request.request import RunRequest
 from tests.scenarios.conftest import HereNode
@@ -88,12 +88,6 @@ def test_ctrl_c_closes_what_is_open(here: HereNode, monkeypatch: pytest.MonkeyPa
 def test_memory_counts_shared_pages_once_and_a_process_that_has_ended_is_left_out() -> None:
     own = psutil.Process().memory_full_info()
     assert 0 < memory_bytes([psutil.Process().pid, 1 << 22]) <= own.rss
-
-
-@pytest.mark.parametrize("text", ["", "0", "1,", "1,1", "5,x", "1001"])
-def test_numbers_of_instances_that_cannot_be_are_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="holds no different numbers"):
-        parse_instances(text)
 
 
 def test_more_instances_than_memory_carries_are_refused_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

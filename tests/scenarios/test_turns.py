@@ -16,7 +16,7 @@ import pytest
 from scenarios import preemption
 from scenarios.job import worker_argv
 from scenarios.probe import Probing
-from scenarios.synthetic import Synthetic
+from scenarios.training import Synthetic
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Instance, Measurement, Process, TurnTaker
 from suite.job.job import Alternating

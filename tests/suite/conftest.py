@@ -26,6 +26,12 @@ FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), 
 WORKLOAD = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 
 
+def inside(envelope: Envelope, **changes: Any) -> Environment:
+    """What a target attests that has this envelope."""
+    seen = {"cpus": list(envelope.cpus), "memory_bytes": envelope.memory_bytes, "threads": envelope.threads}
+    return Environment.model_validate({**seen, **changes})
+
+
 @dataclass
 class FakeNode(provisioning.FakeNode):
     """A place of this machine where every command succeeds and says nothing."""
@@ -74,14 +80,12 @@ class FakeScenario:
         with account:
             if trial.target in self.failing:
                 raise self.failing[trial.target]
-        plan = trial.job.envelope
-        given = {"cpus": list(plan.cpus), "threads": plan.threads, "memory_bytes": plan.memory_bytes}
         return Measurement(
             elapsed_s=5.0,
             throughput_per_s=10.0,
             steps=Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3),
             timeline=Timeline(measured_s=0.6),
-            environment=Environment.model_validate({**given, **self.seen}),
+            environment=inside(trial.job.envelope, **self.seen),
             weights_sha256="ab" * 32,
             clock_ratio=1.0,
             usage=Usage(cpu_s=4.0),

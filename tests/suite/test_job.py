@@ -1,21 +1,39 @@
-"""The comparison key: every field of a job is in it, or is exempted with a reason."""
+"""Jobs: their comparison key, in which every field is or is exempted with a reason, their words and their sizes."""
 
+import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from suite.job.command import CommandJob
+from suite.errors import RequestError
+from suite.job.command import CommandJob, parse_command
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob, MachineSpec
-from suite.job.envelope import GIB, Envelope
-from suite.job.job import IN_COLUMNS, NOT_IN_KEY, Alternating, Devices, Job, Layers, Loading, leaves, settings
+from suite.job.envelope import GIB, Envelope, format_cpu_list, parse_cpu_list
+from suite.job.job import (
+    IN_COLUMNS,
+    NOT_IN_KEY,
+    Alternating,
+    Devices,
+    Job,
+    Layers,
+    Loading,
+    comparison_key,
+    leaves,
+    settings,
+)
 from suite.job.lab import LabSpec
 from suite.job.preemption import Preemption
-from suite.job.profiles import Sizes
+from suite.job.profiles import PROFILES, Profile, Sizes, check_sizes
 from suite.job.serving import Serving
 from suite.job.sharing import Sharing
+from suite.registries import WORKLOADS
 from suite.targets import OwnMachine
+from tests.jobs import in_job
 
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 LAB = DistributedJob(
@@ -112,16 +130,74 @@ def test_settings_are_told_by_names_for_people() -> None:
     assert not set(told) & {*IN_COLUMNS, "directory"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "global_batch"),
-    [
-        ({"distributed": None}, 2),
-        ({"distributed": None, "devices": Devices(device="cuda", devices=4, parallel="ddp")}, 8),
-        ({"distributed": LAB}, 4),
-        ({"distributed": LAB, "devices": Devices(device="cuda", devices=2, parallel="parameter-cpu")}, 8),
-        ({"distributed": LAB.model_copy(update={"strategy": "split"})}, 2),
-        ({"distributed": LAB, "sizes": None}, None),
-    ],
-)
-def test_the_global_batch_is_that_of_all_ranks(changes: dict[str, Any], global_batch: int | None) -> None:
-    assert WHOLE.model_copy(update={"shares_batch": None, **changes}).global_batch == global_batch
+PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), min_size=1, max_size=20)
+
+
+@given(st.lists(PRINTABLE, min_size=1, max_size=5))
+def test_the_words_are_those_that_a_shell_would_make(words: list[str]) -> None:
+    assume(not re.match(r"\w+=", words[0]))  # a variable, which is refused
+    assert parse_command(shlex.join(words)) == tuple(words)
+
+
+@given(st.lists(PRINTABLE, min_size=1, max_size=5))
+def test_every_command_has_a_name_that_files_can_have(words: list[str]) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}", CommandJob(argv=tuple(words)).name)
+
+
+def test_the_words_and_the_pattern_are_part_of_the_comparison_key() -> None:
+    def job(*argv: str) -> Job:
+        command = CommandJob(argv=argv, throughput="(?P<throughput>x; y)")
+        values = {"scenario": "command", "model": "x", "command": command}
+        envelope = {"cpus": (0,), "memory_bytes": 1 << 30, "threads": 1}
+        return Job.model_validate(in_job({**values, "envelope": envelope})["job"])
+
+    def key(*argv: str) -> dict[str, str]:
+        return settings(job(*argv))
+
+    assert key("python", "-c", "a; b")["command.argv"] == "python -c 'a; b'"
+    assert key("python", "-c", "a; b") != key("python", "-c", "a;b")
+    assert key("a", "b c") != key("a", "b", "c")
+    assert len(str(comparison_key(job("a; b"))).split("; ")) == len(key("a; b")), "as text it can be divided again"
+
+
+@given(st.sets(st.integers(min_value=0, max_value=8191), min_size=1))
+def test_a_cpu_list_comes_back_from_its_text(cpus: set[int]) -> None:
+    assert parse_cpu_list(format_cpu_list(cpus)) == tuple(sorted(cpus))
+
+
+def test_the_paper_profile_is_table_1_of_the_paper() -> None:
+    workloads = {name: PROFILES["paper"].sizes_of(name) for name in ("inception_v3", "resnet50", "alexnet")}
+    # shared/reference/README.md: batch per device 32, 32, 512; 10 warm-up steps, then 100 measured steps.
+    assert {model: w.batch for model, w in workloads.items()} == {"inception_v3": 32, "resnet50": 32, "alexnet": 512}
+    assert {(w.warmup_steps, w.steps) for w in workloads.values()} == {(10, 100)}
+    # The models' own image sizes.
+    assert {name: w.image_px for name, w in workloads.items()} == {"inception_v3": 299, "resnet50": 224, "alexnet": 224}
+
+
+def test_the_gpu_profile_has_the_sizes_of_paper_and_is_long_enough_for_clocks_to_settle() -> None:
+    for name in WORKLOADS:
+        gpu, paper = (PROFILES[profile].sizes_of(name) for profile in ("gpu", "paper"))
+        assert gpu == paper.model_copy(update={"steps": 1000, "settle_s": 5.0, "least_s": 20.0})
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
+def test_every_profile_says_what_it_is_for_and_has_every_model(profile: Profile) -> None:
+    assert PROFILES[profile.name] is profile
+    assert profile.summary
+    for name in WORKLOADS:
+        check_sizes(name, profile.sizes_of(name), name)
+
+
+def test_profiles_grow_from_smoke_to_paper() -> None:
+    def work(name: str) -> int:
+        sizes = [PROFILES[name].sizes_of(workload) for workload in WORKLOADS]
+        return sum(w.batch * (w.image_px or 0) ** 2 * (w.steps + w.warmup_steps) for w in sizes)
+
+    assert work("smoke") < work("quick") < work("paper")
+
+
+def test_a_workload_without_sizes_for_a_profile_is_refused_with_those_it_has() -> None:
+    huge = PROFILES["paper"].model_copy(update={"name": "huge"})
+    with pytest.raises(RequestError, match="alexnet has no sizes for the profile huge") as caught:
+        huge.sizes_of("alexnet")
+    assert caught.value.remedy == "use --profile paper or quick or smoke"

@@ -11,12 +11,11 @@ from suite.errors import BenchError, CommandError, MeasurementError
 from suite.interruption import cleaning_up
 from suite.loop import Loop
 from suite.plan import Plan
-from suite.records.course import envelope_differences
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 from suite.results.store import Run, StoreError
-from tests.suite.conftest import ENVELOPE, FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
+from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
 
 Go = Callable[..., list[TrialRecord]]
 HOST = Environment(kernel="6.1", accelerator="none")
@@ -215,48 +214,6 @@ def test_an_observer_hears_each_trial_and_nothing_between_measuring_and_closing(
     go(make_plan(blocks=1, targets=("vm",)))
     name = "synthetic-resnet50-vm-b000"
     assert observer.told == [f"1/1 {name}", "opening", "measuring", "closing", f"{name} ok"]
-
-
-GIVEN = {"cpus": [0, 1], "threads": 2, "memory_bytes": ENVELOPE.memory_bytes}
-UNLIMITED = "memory:not-limited"
-
-
-@pytest.mark.parametrize(
-    ("switched", "seen", "differences"),
-    [
-        (None, {}, []),
-        (None, {"cpus": [4, 5]}, []),
-        (None, {"cpus": [0]}, ["CPUs [0] instead of 2"]),
-        (None, {"cpus": None}, ["CPUs None instead of 2"]),
-        (None, {"host_cpus": [0, 1]}, []),
-        (None, {"host_cpus": [0, 2]}, ["pinned to host CPUs [0, 2] instead of [0, 1]"]),
-        (None, {"threads": None}, ["None threads instead of 2"]),
-        (None, {"memory_bytes": None}, ["None bytes of memory instead of 2147483648"]),
-        (None, {"memory_bytes": int(ENVELOPE.memory_bytes * 0.985)}, []),
-        (None, {"memory_bytes": int(ENVELOPE.memory_bytes * 1.015)}, []),
-        (None, {"memory_bytes": 2_000_000_000}, ["2000000000 bytes of memory instead of 2147483648"]),
-        (None, {"memory_bytes": 2_200_000_000}, ["2200000000 bytes of memory instead of 2147483648"]),
-        (None, {"userland_differences": []}, []),
-        (None, {"userland_differences": [*"abcd"]}, ["userland departs from its manifest: a, b, c"]),
-        # A limit that was switched must be seen switched.
-        ("memory-limit", {"memory_bytes": 2 * ENVELOPE.memory_bytes}, []),
-        ("memory-limit", {}, ["memory is limited to 2147483648 bytes, which it should not be"]),
-        ("disk-limit", {"disk_limit_bytes_per_s": 32 << 20}, []),
-        ("disk-limit", {}, ["disk_limit_bytes_per_s None instead of 33554432"]),
-        ("disk-iops", {"disk_limit_iops": 100}, []),
-        ("disk-iops", {"disk_limit_iops": 99}, ["disk_limit_iops 99 instead of 100"]),
-        (None, {"disk_limit_bytes_per_s": 32 << 20}, ["disk_limit_bytes_per_s 33554432 instead of None"]),
-        # Memory that a substitute leaves unlimited may be more, and not less.
-        (UNLIMITED, {"memory_bytes": 100 * ENVELOPE.memory_bytes}, []),
-        (UNLIMITED, {"memory_bytes": 2_000_000_000}, ["2000000000 bytes of memory instead of 2147483648"]),
-        (UNLIMITED, {"memory_bytes": None}, ["None bytes of memory instead of 2147483648"]),
-    ],
-)
-def test_each_departure_is_named(switched: str | None, seen: dict[str, object], differences: list[str]) -> None:
-    ablation, substitutes = (None, (UNLIMITED,)) if switched == UNLIMITED else (switched, ())
-    trial = next(make_plan().trials()).model_copy(update={"ablation": ablation})
-    inside = Environment.model_validate({**GIVEN, **seen})
-    assert envelope_differences(trial, trial.job.envelope, inside, substitutes) == differences
 
 
 @pytest.fixture

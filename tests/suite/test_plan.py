@@ -1,15 +1,29 @@
+"""The plan: which trials, in which order, alone and beside aggressors, injured, and with which instances."""
+
 import itertools
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from suite.errors import RequestError
-from suite.plan import balanced
+from suite.interfaces import Measurement
+from suite.job.ablations import get_ablation, properties_of
+from suite.job.envelope import GIB
+from suite.job.profiles import PROFILES, Sizes
+from suite.job.properties import AS_IT_IS
+from suite.job.sharing import PAPERS_VICTIMS, Sharing, architecture, sizes_of, victim_names
+from suite.plan import Plan, Trial, balanced
+from suite.records.course import _differences
+from suite.records.record import Aggression, AggressorInstance
+from suite.registries import ABLATIONS, INJURIES
+from suite.request.request import RunRequest
+from suite.selftest.injuries import BATCHES_AHEAD, get_injury, injuries_of
 from suite.targets import TARGETS
-from tests.suite.conftest import make_plan
+from tests.suite.conftest import inside, make_plan
+from worker.data.loader import PREFETCH
 
 seeds = st.integers(min_value=0, max_value=1 << 40)
 
@@ -81,12 +95,6 @@ def test_the_switched_instructions_are_the_next_lower_level() -> None:
     assert {(trial.ablation, trial.cpu_capability) for trial in trials} == {(None, "avx512"), ("isa", "avx2")}
 
 
-@pytest.mark.parametrize(("capability", "why"), [(None, "not capped"), ("default", "already default")])
-def test_instructions_that_cannot_be_lowered_are_refused(capability: str | None, why: str) -> None:
-    with pytest.raises(RequestError, match=why):
-        [trial.cpu_capability for trial in make_plan(cpu_capability=capability, ablations=("isa",)).trials()]
-
-
 def test_warm_up_blocks_come_first_and_change_nothing_of_the_others() -> None:
     trials = list(make_plan(warmup_blocks=2).trials())
     assert [trial.warm_up for trial in trials] == [True] * 6 + [False] * 6
@@ -94,9 +102,99 @@ def test_warm_up_blocks_come_first_and_change_nothing_of_the_others() -> None:
     assert len({trial.trial_id for trial in trials}) == 12
 
 
-@pytest.mark.parametrize(
-    "change", [{"blocks": 0}, {"targets": ()}, {"models": ("../x",)}, {"trial_timeout_s": 0}, {"x": 1}]
-)
-def test_a_plan_holds_no_nonsense(change: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        make_plan(**change)
+WORKLOAD = Sizes(batch=2, image_px=64, warmup_steps=1, steps=2)
+SHARING = Sharing(aggressors=("alexnet", "disk"), workloads={"alexnet": WORKLOAD})
+
+
+def shared(**changes: Any) -> Plan:
+    values: dict[str, Any] = {"scenario": "shared", "sharing": SHARING, "targets": ("bare-metal", "container")}
+    return make_plan(**(values | changes))
+
+
+def test_every_block_holds_every_target_alone_and_beside_each_aggressor() -> None:
+    trials = list(shared(blocks=3).trials())
+    assert len({trial.trial_id for trial in trials}) == len(trials) == 3 * 2 * 3
+    for block in range(3):
+        found = {(trial.target, trial.aggressor) for trial in trials if trial.block == block}
+        assert found == {(t, a) for t in ("bare-metal", "container") for a in (None, "alexnet", "disk")}
+    orders = {tuple((t.target, t.aggressor) for t in trials if t.block == block) for block in range(3)}
+    assert len(orders) > 1
+
+
+def test_the_instances_are_the_same_whether_the_aggressor_runs_or_not() -> None:
+    by_target: dict[str, set[Any]] = {}
+    for trial in shared().trials():
+        by_target.setdefault(trial.target, set()).add((trial.instances, trial.scratch_bytes))
+        assert [planned.role for planned in trial.instances] == ["victim", "aggressor"]
+    assert all(len(found) == 1 for found in by_target.values())
+
+
+def test_the_noise_and_an_ablation_are_measured_alone_and_beside_each_aggressor() -> None:
+    arms = Counter((trial.target, trial.aggressor) for trial in shared(blocks=1, aa=True).trials())
+    assert arms["container", None] == arms["bare-metal", None] == 2
+    assert arms["container", "disk"] == 1
+    trials = [trial for trial in shared(blocks=1, ablations=("seccomp",)).trials() if trial.ablation]
+    assert {(trial.target, trial.aggressor) for trial in trials} == {
+        ("container", aggressor) for aggressor in (None, "alexnet", "disk")
+    }
+
+
+def test_the_small_batch_of_alexnet_is_to_the_large_one_as_in_the_paper() -> None:
+    paper = PROFILES["paper"]
+    batches = {victim: sizes_of(paper, victim, {}).batch for victim in victim_names()}
+    of_paper = {"inception_v3": 32, "resnet50": 32, "alexnet": 512, "alexnet-small": 32}
+    assert {victim: batches[victim] for victim in PAPERS_VICTIMS} == of_paper
+    assert architecture("alexnet-small") == "alexnet"
+    assert sizes_of(PROFILES["smoke"], "alexnet-small", {}).batch == 1
+
+
+def aggression(**changes: Any) -> Aggression:
+    values: dict[str, Any] = {"unit": "images", "begun_s": -2.0, "ended_s": 9.0, "heard_s": [], "steps": [], "work": []}
+    return Aggression(**(values | changes))
+
+
+def measured(trial: Trial, **aggressor: Any) -> Measurement:
+    victim, other = (planned.envelope for planned in trial.instances)
+    beside = AggressorInstance(
+        environment=inside(other, **aggressor), aggression=aggression() if trial.aggressor else None
+    )
+    return Measurement(elapsed_s=5.0, throughput_per_s=10.0, environment=inside(victim), aggressors=[beside])
+
+
+def test_every_instance_is_held_to_its_own_share() -> None:
+    trials = {(trial.target, trial.aggressor): trial for trial in shared(blocks=1).trials()}
+    for trial in trials.values():
+        assert _differences(trial, measured(trial)) == []
+    trial = trials["container", "disk"]
+    (found,) = _differences(trial, measured(trial, memory_bytes=GIB // 2))
+    assert found.startswith("aggressor 1: ")
+    assert "bytes of memory" in found
+    victim = measured(trial).changed(environment=inside(trial.job.envelope))
+    assert any(found.startswith("victim: CPUs") for found in _differences(trial, victim))
+
+
+def test_an_idle_instance_has_no_threads_to_attest_and_a_working_one_has() -> None:
+    trials = {(trial.target, trial.aggressor): trial for trial in shared(blocks=1).trials()}
+    alone, beside = trials["container", None], trials["container", "disk"]
+    assert _differences(alone, measured(alone, threads=None)) == []
+    (found,) = _differences(beside, measured(beside, threads=None))
+    assert "None threads" in found
+
+
+def test_the_injuries_of_a_scenario_come_with_the_arm_that_changes_nothing() -> None:
+    assert injuries_of("synthetic", ["late-steps", "slow-disk"]) == ("nothing", "late-steps")
+    assert injuries_of("real", ["late-steps"]) == ()
+    assert [name for name in INJURIES if not get_injury(name).changes] == ["nothing"]
+
+
+def test_an_injury_is_an_arm_of_a_target_and_no_ablation_that_can_be_asked_for() -> None:
+    assert not set(ABLATIONS) & set(INJURIES)
+    assert get_ablation("cpu-quota-10") is get_injury("cpu-quota-10")
+    assert properties_of("nothing") == AS_IT_IS
+    assert properties_of("cpu-quota-10").cpu_share == 0.9
+    with pytest.raises(RequestError, match="cpu-quota-10"):
+        RunRequest.of({"ablate": ("cpu-quota-10",)})
+
+
+def test_the_loader_is_as_far_ahead_as_the_injuries_take_it_to_be() -> None:
+    assert BATCHES_AHEAD == PREFETCH

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from commands.run.command import run
 from commands.run.request_command import request_of
 from suite.errors import RequestError, flag
-from suite.registries import SCENARIOS, WORKLOADS
+from suite.registries import SCENARIOS
 from suite.request.option import ALL, Option
 from suite.request.request import OPTIONS, RunRequest, command_of
 from suite.sweep.directory import SweepDirectory
@@ -138,27 +138,6 @@ def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypa
     assert RunRequest.of({"scenario": "toy", "model": "alexnet", "until": "2%"}).models == ("alexnet",)
     with pytest.raises(RequestError, match="--strategy does not apply to --scenario toy"):
         RunRequest.of({"scenario": "toy", "strategy": "all-reduce"})
-
-
-@pytest.mark.parametrize(
-    ("given", "message", "remedy"),
-    [
-        ({"nothing": 1}, "no option nothing", "choose among scenario, "),
-        ({"cpus": "1-"}, "--cpus: '1-' is not a list of CPUs", "write it as 0-3"),
-        ({"steps": "many"}, "--steps 'many'", "bench run --help"),
-    ],
-)
-def test_a_value_that_cannot_be_is_refused(given: dict[str, object], message: str, remedy: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        RunRequest.of(given)
-    assert message in caught.value.message
-    assert remedy in str(caught.value.remedy)
-
-
-def test_all_stands_for_every_name_that_the_scenario_has() -> None:
-    assert RunRequest.of({"model": "all"}).models == tuple(WORKLOADS.own)
-    assert RunRequest.of({"scenario": "shared", "model": ["alexnet", "all"]}).models[-1] == "alexnet-small"
-    assert RunRequest.of({"target": ["vm", "vm"]}).targets.target == ("vm",)
 
 
 def test_a_request_says_nothing_of_a_default_that_its_scenario_does_not_know() -> None:

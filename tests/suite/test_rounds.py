@@ -1,6 +1,7 @@
 """The alternating design on fakes: what is opened, whose turn it is, what fails, and what is recorded."""
 
 import functools
+import io
 import itertools
 import signal
 from collections import Counter
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from rich.console import Console
 
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, Turn, TurnTaker
 from suite.job.job import Alternating
 from suite.loop import Loop
 from suite.plan import Plan, Trial, rounds_of, together
+from suite.progress import Display
 from suite.records.environment import Environment
 from suite.records.headers import read_header
 from suite.records.record import Steps, Timeline, TrialRecord
@@ -24,7 +27,7 @@ from suite.records.usage import GpuUsage, Usage
 from suite.results.store import MANIFEST, Run, read_manifest
 from suite.sweep.directory import CellRun
 from suite.trial_names import record_file
-from tests.suite.conftest import ENVELOPE, WORKLOAD, FakeAccount, FakeObserver, FakeTargets, make_plan
+from tests.suite.conftest import ENVELOPE, WORKLOAD, FakeAccount, FakeObserver, FakeTargets, inside, make_plan
 
 TURNS = Alternating(rounds=4, burst_steps=3)
 IN_TURNS = WORKLOAD.model_copy(update={"steps": 12})
@@ -54,13 +57,12 @@ class FakeJob:
 
     def end(self) -> Measurement:
         self._happens("end")
-        given = {"cpus": [0, 1], "threads": ENVELOPE.threads, "memory_bytes": ENVELOPE.memory_bytes}
         return Measurement(
             elapsed_s=100.0,
             throughput_per_s=24 / 2.0,
             steps=Steps(elapsed_s=[0.1] * 12, data_s=[0.0] * 12, compute_s=[0.1] * 12),
             timeline=Timeline(measured_s=2.0),
-            environment=Environment.model_validate(given),
+            environment=inside(ENVELOPE),
             usage=Usage(cpu_s=3.6),
         )
 
@@ -340,3 +342,18 @@ def test_a_header_knows_the_arm_and_what_the_trial_took_of_its_block(go: Go, sto
     header: Any = read_header(store.directory / "trials" / record_file(record.trial_id))
     assert header.arm == f"{record.target}-alternating"
     assert header.duration_s == pytest.approx(record.alternation.block_s / 3)
+
+
+def test_the_live_line_of_turns_shows_the_round_and_the_time_to_go_at_80_columns() -> None:
+    shown = io.StringIO()
+    display = Display(Console(file=shown, force_terminal=True, width=80))
+    turns = Alternating(rounds=8, burst_steps=5)
+    for number, trial in enumerate(make_plan(warmup_blocks=1).trials_of(0), start=1):
+        display.clock.expect(trial, 60.0)
+        if trial.warm_up:
+            display.trial_started(trial.with_job(turns=turns, model="inception_v3"), number, 12)
+    display.phase("round", "3 of 8")
+    display.close()
+    assert "[3/12] warm-up block 0, inception_v3 in turns: round 3 of 8, about " in shown.getvalue()
+    assert "12 min to go" in shown.getvalue()
+    assert "…" not in shown.getvalue()

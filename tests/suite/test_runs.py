@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from analysis.load.records import load, read_record
 from suite.errors import RequestError
@@ -94,6 +95,15 @@ def test_a_run_is_found_by_its_directory_or_its_id(run: Path, tmp_path: Path) ->
     assert find_run("t/x", results) == results / "t/x"
     with pytest.raises(RequestError, match="the name of 2 runs"):
         find_run("x", results)
+
+
+def test_what_was_not_measured_is_null_and_not_zero() -> None:
+    record = make_record()
+    written = json.loads(record.model_dump_json())
+    assert {written[name] for name in ("open_s", "steps", "clock_ratio", "conditions", "resources")} == {None}
+    assert (written["environment"]["host"]["memory_bytes"], written["schema_version"]) == (None, 3)
+    with pytest.raises(ValidationError, match="frozen"):
+        record.elapsed_s = 1.0
 
 
 SAMPLES = Path(__file__).parents[1] / "samples"

@@ -11,7 +11,6 @@ import pytest
 
 from suite.errors import RequestError
 from suite.job.envelope import Envelope
-from suite.results import files
 from suite.results.layout import latest_run
 from suite.results.store import Run, StoreError, new_run_directory, write_atomic
 from tests.suite.conftest import FAILED, make_plan, make_record
@@ -54,17 +53,6 @@ def test_a_place_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         write_atomic(tmp_path / "file/record.json", "new")
     with pytest.raises(RequestError, match="cannot write"), Run(tmp_path / "file/run").exclusive():
         pytest.fail("a run was begun below a file")
-
-
-def test_a_directory_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(files, "open_regular", refused)
-    with pytest.raises(StoreError, match="Read-only file system"):
-        write_atomic(tmp_path / "file.json", "new")
-    with pytest.raises(RequestError, match="Read-only file system"), Run(tmp_path).exclusive():
-        pytest.fail("a run was begun where nothing can be written")
 
 
 def _hold(

@@ -148,14 +148,6 @@ def test_names_that_are_no_utf_8_are_kept(tmp_path: Path) -> None:
     assert differences(str(tmp_path), everything=True) == []
 
 
-@pytest.mark.parametrize(
-    "line", ["", "file\t644", 'file\t9\t0\t""\t"a"', 'file\t644\tx\t""\t"a"', "file\t644\t0\ta\tb"]
-)
-def test_a_line_that_is_none_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        parse_line(line)
-
-
 def test_what_a_user_may_not_see_is_left_out_of_attestations_alone(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scandir = os.scandir
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from scenarios.synthetic import Synthetic
+from scenarios.training import Synthetic
 from suite.errors import MeasurementError
 from suite.interfaces import Instance
 from suite.job.job import Devices

@@ -183,17 +183,6 @@ def test_cancel_ends_a_sweep_at_once(machine: Machine) -> None:
     assert machine.run("sweep", "cancel", str(machine.out)).returncode == 2
 
 
-def test_a_lock_that_a_crash_left_is_not_held_against_the_next(machine: Machine) -> None:
-    process = machine.sweep(SLOW_S="30")
-    wait_for((machine.place / "measured").exists, process)
-    process.kill()
-    process.communicate(timeout=300)
-    assert [path.name for path in sorted(machine.left()) if path.suffix == ".json"] == ["block-000.json", "sweep.json"]
-    assert '"incomplete"' in machine.run("sweep", "status", str(machine.out), "--json").stdout
-    assert machine.sweep_to_its_end().returncode == 0
-    assert machine.left() == []
-
-
 def test_what_fails_is_tried_again_and_analysis_sees_it_once(machine: Machine) -> None:
     machine.plan.write_text(machine.plan.read_text() + "\n[budget]\nretries = 2\n")
     assert machine.sweep_to_its_end(FAILING="container").returncode == 1

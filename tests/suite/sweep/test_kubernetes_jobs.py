@@ -15,7 +15,7 @@ from commands.sweep.backends.kubernetes import BLOCK_LABEL, SWEEP_LABEL, JobProc
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.cluster import MANAGED
-from suite.errors import BenchError, RequestError
+from suite.errors import BenchError, MeasurementError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, packed
 from tests.kubernetes_schema import invalid
 from tests.provisioning.kubernetes.namespace import Namespace
@@ -118,30 +118,35 @@ def test_a_job_that_is_there_already_is_followed_and_not_made_again(tmp_path: Pa
     assert [change.partition(" ")[0] for change in cluster.changes] == ["POST", "DELETE"]
 
 
-def test_an_evicted_block_is_lost_with_the_clusters_reason_and_may_be_tried_again(tmp_path: Path) -> None:
-    evicted = {"status": {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, "job": "Failed"}
-    cluster = cluster_of([RUNNING, evicted], [RECORD])
-    with pytest.raises(BenchError, match="the pod was evicted: low on memory") as raised:
-        executor(cluster, tmp_path, []).run(3)
-    assert not isinstance(raised.value, RequestError)
-    assert not cluster.objects
+FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
+PSA, CLASS = 'violates PodSecurity "baseline:latest": privileged', 'pod rejected: RuntimeClass "kata" not found'
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+EXITED = {"state": {"terminated": {"reason": "Error", "exitCode": RequestError.exit_code}}}
+PULLS = {"reason": "ErrImagePull", "message": 'failed to pull and unpack image "localhost/virtbench-suite:1"'}
+REFUSED = {"status": {"phase": "Failed", "containerStatuses": [EXITED]}, "job": "Failed"}
+UNPULLED = {"status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": PULLS}}]}}
+BEGINS_NOT = "the pod of bench does not begin: .*"
 
 
-def test_what_bench_refuses_in_its_pod_is_a_refusal_here(tmp_path: Path) -> None:
-    ended = {"state": {"terminated": {"reason": "Error", "exitCode": RequestError.exit_code}}}
-    refused = {"status": {"phase": "Failed", "containerStatuses": [ended]}, "job": "Failed"}
-    with pytest.raises(RequestError, match="no such model"):
-        executor(cluster_of([refused], ["bench: no such model"]), tmp_path, []).run(3)
-
-
-def test_an_image_that_the_node_cannot_get_is_a_refusal_and_leaves_no_job(tmp_path: Path) -> None:
-    waiting = {"reason": "ErrImagePull", "message": 'failed to pull and unpack image "localhost/virtbench-suite:1"'}
-    status = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]}
-    cluster = cluster_of([{"status": status}], [])
-    with pytest.raises(RequestError, match=r"the pod of bench does not begin: .*ErrImagePull: failed") as raised:
-        executor(cluster, tmp_path, []).run(3)
-    assert "imagePullCredentialsVerificationPolicy: NeverVerify" in str(raised.value.remedy)
-    assert not cluster.objects
+@pytest.mark.parametrize(
+    ("cluster", "kind", "said", "remedy"),
+    [
+        (([RUNNING, {"status": EVICTED, "job": "Failed"}], [RECORD]), MeasurementError, "evicted: low on memory", ""),
+        (([REFUSED], ["bench: no such model"]), RequestError, "no such model", ""),
+        (([UNPULLED], []), RequestError, f"{BEGINS_NOT}ErrImagePull: failed", "VerificationPolicy: NeverVerify"),
+        (([], [], FORBIDDEN + PSA), RequestError, f"{BEGINS_NOT}admission refused it: .*{PSA}", "--namespace"),
+        (([], [], FORBIDDEN + CLASS), RequestError, f"{BEGINS_NOT}.* this runtime class.*{CLASS}", "kubectl"),
+    ],
+    ids=["evicted, to be tried again", "refused by bench in its pod", "no image", "not admitted", "no runtime class"],
+)
+def test_a_block_that_ends_badly_says_why_and_leaves_no_job(
+    cluster: tuple[Any, ...], kind: type[BenchError], said: str, remedy: str, tmp_path: Path
+) -> None:
+    server = cluster_of(*cluster)
+    with pytest.raises(BenchError, match=said) as raised:
+        executor(server, tmp_path, []).run(3)
+    assert (type(raised.value), remedy in str(raised.value.remedy)) == (kind, True)
+    assert not server.objects
 
 
 @pytest.mark.parametrize("error", [RequestError("another plan"), TransferError("no record of the block")])
@@ -154,25 +159,6 @@ def test_a_block_whose_records_are_refused_names_its_node_and_leaves_no_job(erro
     follower.receive = refuse
     with pytest.raises(type(error), match=f"on n1: {error.message}"):
         follower.run(3)
-    assert not cluster.objects
-
-
-FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
-
-
-@pytest.mark.parametrize(
-    ("event", "said", "remedy"),
-    [
-        (f'{FORBIDDEN}violates PodSecurity "baseline:latest": privileged', "admission refused it: ", "--namespace"),
-        (f'{FORBIDDEN}pod rejected: RuntimeClass "kata" not found', "does not have this runtime class", "kubectl"),
-    ],
-)
-def test_a_pod_not_admitted_is_a_refusal_and_leaves_no_job(event: str, said: str, remedy: str, tmp_path: Path) -> None:
-    cluster = cluster_of([], [], event)
-    with pytest.raises(RequestError, match=f"the pod of bench does not begin: .*{said}") as raised:
-        executor(cluster, tmp_path, []).run(3)
-    assert event in raised.value.message
-    assert remedy in str(raised.value.remedy)
     assert not cluster.objects
 
 

@@ -25,22 +25,6 @@ def words_for_sbatch(text: str) -> list[str]:
     return [word for line in text.splitlines() if line.startswith("#SBATCH ") for word in shlex.split(line[8:])]
 
 
-@pytest.mark.parametrize(
-    ("options", "estimate_s", "minutes"),
-    [
-        ({}, None, None),
-        ({}, 600.0, "21"),
-        ({"time_margin": 1.0}, 1.0, "2"),
-        ({"time_limit": "2h"}, 600.0, "120"),
-        ({"time_limit": "90s"}, None, "2"),
-    ],
-)
-def test_the_time_limit_is_the_estimate_with_a_margin(
-    options: dict[str, object], estimate_s: float | None, minutes: str | None
-) -> None:
-    assert slurm.time_limit(SlurmOptions.model_validate(options), estimate_s) == minutes
-
-
 def test_a_sweep_finds_its_jobs_by_its_directory(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     assert job_name(make_sweep(), tmp_path) == job_name(make_sweep(), tmp_path / "link")
@@ -134,8 +118,8 @@ def test_squeue_and_scancel_ask_the_cluster_that_takes_the_jobs_and_use_no_other
         assert called[-1] == "filter="
 
 
-@pytest.mark.parametrize(("state", "ended"), [("R", False), ("PD", False), ("CG", False), ("CD", True), ("NF", True)])
-def test_a_task_has_ended_when_it_does_not_come_back_by_itself(state: str, ended: bool, programs: Calls) -> None:
-    programs(f"12|3|{state}|n1|None")
-    (task,) = slurm.tasks(["--me"])
-    assert (task.job, task.block, task.node, task.ended) == ("12", 3, "n1", ended)
+def test_a_task_has_ended_when_it_does_not_come_back_by_itself(programs: Calls) -> None:
+    programs("".join(f"12|{block}|{state}|n1|None\n" for block, state in enumerate(("R", "PD", "CG", "CD", "NF"))))
+    tasks = slurm.tasks(["--me"])
+    assert {(task.job, task.node) for task in tasks} == {("12", "n1")}
+    assert [task.ended for task in tasks] == [False, False, False, True, True]
