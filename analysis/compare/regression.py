@@ -194,7 +194,7 @@ def _change(
         kind=kind.name,
         arm=arm,
         metric=metric if kind is RUN else replace(metric, unit="x"),
-        value=exp(new.centre),
+        value=new.ratio,
         trials=len(samples[1]),
         samples=(old.n, new.n),
         spread=None if old.spread is None else math.expm1(old.spread),
