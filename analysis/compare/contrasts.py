@@ -339,7 +339,6 @@ def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, t
 
 
 def sweeps_of(trials: pd.DataFrame) -> Sweeps:
-    """Return the sweep of each run."""
     return dict(trials[["run_id", "sweep"]].drop_duplicates("run_id").itertuples(index=False))
 
 

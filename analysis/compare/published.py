@@ -37,7 +37,6 @@ def published_claims(paper: str = "") -> list[PublishedClaim]:
 
 
 def citation(paper: str) -> str:
-    """Return the citation of a paper by its key."""
     return str(_shipped()["papers"][paper])
 
 

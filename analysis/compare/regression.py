@@ -103,7 +103,6 @@ class Regression:
         return any(change.outcome and change.spread is None for change in self.changes)
 
     def of(self, outcome: Outcome) -> tuple[Change, ...]:
-        """Return the rows of one outcome."""
         return tuple(change for change in self.changes if change.outcome == outcome)
 
 

@@ -39,7 +39,6 @@ def exp(logarithm: float) -> float:
 
 
 def exp_ends(interval: tuple[float, float]) -> tuple[float, float]:
-    """Return e to the power of both ends."""
     return exp(interval[0]), exp(interval[1])
 
 
@@ -89,7 +88,6 @@ class Location:
 
     @property
     def ratio_interval(self) -> tuple[float, float] | None:
-        """The interval of that ratio."""
         return self.interval and exp_ends(self.interval)
 
 

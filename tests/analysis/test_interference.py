@@ -94,7 +94,7 @@ def ranked(comparison: Comparison) -> list[Contrast]:
     return [one for one in comparison.contrasts if one.kind == "isolation"]
 
 
-def test_a_victim_is_held_against_the_same_target_alone_in_the_same_block(save: Save) -> None:
+def test_a_victim_is_held_against_the_same_target_alone_and_targets_are_ranked_by_what_it_keeps(save: Save) -> None:
     sweep(save)
     comparison = save.compare()
     effects = found(comparison)
@@ -106,13 +106,7 @@ def test_a_victim_is_held_against_the_same_target_alone_in_the_same_block(save: 
         times = {"elapsed": 1 / share, "step-p99": 1 / share, "cpu-time": 1 / share**0.5}
         assert ratios == pytest.approx({"throughput": share, **times, **misses}, rel=0.02)
         assert judged(effects[target, aggressor]["throughput"]).name == "slower"
-
-
-def test_what_is_beside_an_aggressor_is_in_no_number_of_the_targets_which_are_ranked_by_what_victims_keep(
-    save: Save,
-) -> None:
-    sweep(save)
-    comparison = save.compare()
+    # What is beside an aggressor is in no number of the targets, which are ranked by what victims keep.
     (group,) = comparison.groups
     assert [summary.ok for summary in group.targets] == [8, 8]
     assert group.of_target("vm")["throughput"].ratio == pytest.approx(0.5, rel=0.01)
@@ -124,15 +118,11 @@ def test_what_is_beside_an_aggressor_is_in_no_number_of_the_targets_which_are_ra
     assert (first.target, second.target) == ("vm", "bare-metal")
     assert first.ratio == pytest.approx(math.sqrt(0.8 * 0.95), rel=0.01)
     assert (len(first.members), first.blocks) == (2, 8)
-
-
-def test_targets_are_ranked_by_what_all_of_them_were_measured_beside(save: Save) -> None:
-    sweep(save)
     for block in range(8):
         victim(save, "bare-metal", "cpu", 0.1, block)
     comparison = save.compare()
     assert ("bare-metal", "cpu") in found(comparison)
-    assert {len(one.members) for one in ranked(comparison)} == {2}
+    assert {len(one.members) for one in ranked(comparison)} == {2}, "what all targets were measured beside"
 
 
 def test_what_disturbs_a_victim_alone_withholds_the_verdicts_of_its_target(save: Save) -> None:

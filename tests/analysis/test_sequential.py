@@ -52,24 +52,17 @@ def test_it_stops_once_every_interval_is_narrow_or_all_blocks_are_measured(
     assert (decision.stop, decision.reason, decision.half_width is not None) == (stop, reason, known)
 
 
-def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(save: Save) -> None:
+@pytest.mark.parametrize("second", [{"target": "vm"}, {"replica": 1}], ids=["a target", "bare metal against itself"])
+def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(save: Save, second: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     for block in range(5 + EXTRA_BLOCKS):
         drift = 10 * math.exp(rng.normal(0, 0.5))
         save(block=block, throughput_per_s=drift)
-        save(block=block, target="vm", throughput_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
+        save(block=block, **second, throughput_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
         decision = should_stop_run(save.load(), WITHIN_2, max_blocks=99)
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
-
-
-def test_bare_metal_alone_is_judged_against_itself(save: Save) -> None:
-    for block in range(5 + EXTRA_BLOCKS):
-        save(block=block, throughput_per_s=10.0)
-        save(block=block, replica=1, throughput_per_s=10.0 + block / 1000)
-        decision = should_stop_run(save.load(), WITHIN_2, max_blocks=99)
-        assert decision.stop == (block == 4 + EXTRA_BLOCKS)
-    save(block=5 + EXTRA_BLOCKS, target="vm", throughput_per_s=9.0)
-    assert not should_stop_run(save.load(), WITHIN_2, max_blocks=99).stop, "of a target it is that alone"
+    save(block=5 + EXTRA_BLOCKS, target="container", throughput_per_s=9.0)
+    assert not should_stop_run(save.load(), WITHIN_2, max_blocks=99).stop, "with a target it is that, too"
 
 
 def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio_from_which_nothing_is_planned(save: Save) -> None:
