@@ -54,10 +54,16 @@ Values = tuple[str, ...]
 class CellTrials:
     """The trials of one target that agree in all settings."""
 
+    keys: Values
     values: Values
     settings: Settings
     trials: pd.DataFrame
     metrics: Mapping[str, Metric]
+
+    @property
+    def name(self) -> Values:
+        """The values with their keys: ``("data=mnist",)``."""
+        return tuple(f"{key}={shortened(value)}" for key, value in zip(self.keys, self.values, strict=True))
 
     def logs(self, name: str) -> "pd.Series[float]":
         """Return the logarithms of a metric by sweep and block."""
@@ -80,12 +86,12 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
         cells.sort(key=lambda cell: [rank.index(value) for rank, value in zip(ranks, cell.values, strict=True)])
         if len(cells) > 1 and cells[0].values[: len(base)] == base:
             before = around[arm.job, arm.model].disturbed
-            by_cell = {", ".join((arm.target, *_named(keys, cell))): cell.trials for cell in cells}
+            by_cell = {", ".join((arm.target, *cell.name)): cell.trials for cell in cells}
             kinds = ((name, disturbed(rows, ["target", "model"])) for name, rows in by_cell.items())
             spoiled = {name: tuple(chain(*of_cell.values())) for name, of_cell in kinds}
             around[arm.job, arm.model] = Circumstances(disturbed={**before, **spoiled})
-            formed += _over_base(arm, keys, cells)
-            formed += _over_others(arm, keys, cells) if keys == ("machine",) else ()
+            formed += _over_base(arm, cells)
+            formed += _over_others(arm, cells) if keys == ("machine",) else ()
     if not formed:
         raise RequestError(f"no two records agree in all but {' and '.join(keys)}", remedy=_offer(jobs))
     # Trainings are the question; the probes after them explain.
@@ -182,7 +188,7 @@ def _alike(
         for values, numbers in of_values.items():
             rows, job = trials.iloc[numbers], jobs[numbers[0]]
             measured = in_units(metrics_of(metrics, job["scenario"], job["model"]), rows["unit"].iloc[0])
-            cells.append(CellTrials(values, job, rows, {metric.name: metric for metric in measured}))
+            cells.append(CellTrials(keys, values, job, rows, {metric.name: metric for metric in measured}))
         yield _arm(group[0], dict(zip(free, group[1:], strict=True)), [cell.settings for cell in cells]), cells
 
 
@@ -196,21 +202,16 @@ def _arm(target: str, free: Settings, cells: Sequence[Settings]) -> Arm:
     return Arm(ComparedJob(**named, variant=shortened(", ".join(differing))), model, target)
 
 
-def _named(keys: Values, cell: CellTrials) -> Values:
-    """Return ``("data=mnist",)``."""
-    return tuple(f"{key}={shortened(value)}" for key, value in zip(keys, cell.values, strict=True))
-
-
-def _over_base(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
+def _over_base(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield every metric of every cell over that of the first, which itself has neither interval nor verdict."""
     base = cells[0]
     for cell in cells:
-        notes = substitutes_of(cell.trials) + _differences(keys, base, cell)
-        own = arm._replace(cell=_named(keys, cell))
+        notes = substitutes_of(cell.trials) + _differences(base, cell)
+        own = arm._replace(cell=cell.name)
         for name, metric in cell.metrics.items():
             logs = cell.logs(name)
             if place := locate(list(logs)):
-                known: dict[str, Any] = {"base": _named(keys, base), "trials": len(cell.trials), "notes": notes}
+                known: dict[str, Any] = {"base": base.name, "trials": len(cell.trials), "notes": notes}
                 contrast = Contrast(kind=BY.name, arm=own, metric=metric, **valued(place), **known)
                 ratio = None
                 if cell is base:
@@ -221,15 +222,15 @@ def _over_base(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[
                 yield Unjudged(contrast, ratio, (BY.name, name))
 
 
-def _over_others(arm: Arm, keys: Values, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
+def _over_others(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield how each machine differs from the median of the others, by what decides and by every probe."""
     for name, metric in cells[0].metrics.items():
         if (metric.of_probe and not metric.supporting) or name == arm.job.traits.deciding[0]:
-            places = {_named(keys, cell): place for cell in cells if (place := locate(list(cell.logs(name))))}
+            places = {cell.name: place for cell in cells if (place := locate(list(cell.logs(name))))}
             for values, place in places.items() if len(places) >= _LEAST_MACHINES else ():
                 others = _median([other for of, other in places.items() if of != values])
-                own, value = arm._replace(cell=values), exp(place.centre)
-                contrast = Contrast(kind=MACHINE.name, arm=own, metric=metric, value=value, base=(_OTHERS,))
+                own = arm._replace(cell=values)
+                contrast = Contrast(kind=MACHINE.name, arm=own, metric=metric, value=place.ratio, base=(_OTHERS,))
                 # All probes are one family.
                 yield Unjudged(contrast, difference(others, place), (MACHINE.name, "" if metric.of_probe else name))
 
@@ -241,14 +242,14 @@ def _median(places: Sequence[Location]) -> Location:
     return Location(centre, error, n - len(places), n)
 
 
-def _differences(keys: Values, base: CellTrials, cell: CellTrials) -> tuple[str, ...]:
+def _differences(base: CellTrials, cell: CellTrials) -> tuple[str, ...]:
     """Return what else differs between two cells: settings that follow from no key alone, and facts of both sides."""
     sides = base.settings, cell.settings
-    names = [name for name in _names(sides) if name not in (*keys, *PLACES, _POOL)]
+    names = [name for name in _names(sides) if name not in (*base.keys, *PLACES, _POOL)]
     settings = [
         f"{name} {shortened(' -> '.join(side.get(name, _NONE) for side in sides))}"
         for name in names
-        if len(_values(name, sides)) > 1 and not {*keys} & {*may_decide(name)}
+        if len(_values(name, sides)) > 1 and not {*base.keys} & {*may_decide(name)}
     ]
     facts = (side.trials["facts"].unique() for side in (base, cell))
     chosen = tuple(f" {' -> '.join(pair)}" for pair in zip(base.values, cell.values, strict=True))

@@ -20,7 +20,7 @@ from analysis.compare.results import Arm, Contrast, Effect, Expected, known_firs
 from analysis.compare.validity import marks_of, usable
 from analysis.load.metrics import METRICS, Metric, metrics_of, with_trait
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
-from analysis.statistics.ratios import SIGNIFICANCE, Location, NoiseFloor, Verdict, exp, holm, judge, locate
+from analysis.statistics.ratios import SIGNIFICANCE, Location, NoiseFloor, Verdict, exp, exp_ends, holm, judge, locate
 from analysis.statistics.sequential import level_of
 from analysis.statistics.tails import Tail, qualified, tail_of
 from analysis.statistics.two_samples import difference
@@ -162,8 +162,8 @@ def form(
     pairs = pd.DataFrame()
     for sides in kind.sides(ok) if kind.sides else ():
         columns = [*ratios, *also]
-        formed = usable(pair(sides.own, sides.base, columns, same=sides.same), force=force, switched=sides.may_differ)
-        bad, pairs = formed.refused, formed.pairs
+        joined = pair(sides.own, sides.base, columns, same=sides.same)
+        pairs, bad = usable(joined, force=force, switched=sides.may_differ)
         # The pairs of bare metal with itself only count its blocks.
         compared = pairs[pairs["target"] != BASELINE] if kind is TARGET else pairs
         # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
@@ -279,22 +279,18 @@ def judged(unjudged: Sequence[Unjudged], margin: float, looked: int | None = Non
 def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = None) -> Effect:
     """Return the effect that a mean of log ratios stands for."""
     return Effect(
-        ratio=exp(place.centre),
+        ratio=place.ratio,
         blocks=place.n,
-        interval=place.interval and _exp(place.interval),
+        interval=place.ratio_interval,
         verdict=verdict,
-        expected=Expected(exp(tail.expected.centre), _exp(tail.expected.interval)) if tail else None,
+        expected=Expected(exp(tail.expected.centre), exp_ends(tail.expected.interval)) if tail else None,
         slow=tail.slow if tail else None,
     )
 
 
 def valued(place: Location | None) -> dict[str, Any]:
     """Return the fields of a contrast that the mean of an arm's own logarithms stands for; none without it."""
-    return {"value": exp(place.centre), "value_interval": place.interval and _exp(place.interval)} if place else {}
-
-
-def _exp(ends: tuple[float, float]) -> tuple[float, float]:
-    return exp(ends[0]), exp(ends[1])
+    return {"value": place.ratio, "value_interval": place.ratio_interval} if place else {}
 
 
 def layers(ratios: ByColumn) -> ByColumn:
@@ -343,7 +339,6 @@ def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, t
 
 
 def sweeps_of(trials: pd.DataFrame) -> Sweeps:
-    """Return the sweep of each run."""
     return dict(trials[["run_id", "sweep"]].drop_duplicates("run_id").itertuples(index=False))
 
 

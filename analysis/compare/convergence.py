@@ -20,7 +20,7 @@ from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, Metric, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.power import blocks_needed
-from analysis.statistics.ratios import Location, Samples, detectable_share, detection_level, exp, locate
+from analysis.statistics.ratios import Location, Samples, detectable_share, detection_level, locate
 from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop, should_stop_deciding
 from suite.plan import Detection
 from suite.request.repetitions import MARGIN, Repetitions
@@ -50,10 +50,9 @@ def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_bl
 
 def intervals(records: Records) -> dict[str, tuple[float, float, float]]:
     """Return each ratio so far with the ends of its interval, by its name; the widest first."""
-    places = _places(records)
-    ends = {name: (place.centre, *place.interval) for name, place in places.items() if place and place.interval}
-    widest = sorted(ends.items(), key=lambda ratio: ratio[1][1] - ratio[1][2])
-    return {name: (exp(centre), exp(low), exp(high)) for name, (centre, low, high) in widest}
+    known = ((name, place, place.ratio_interval) for name, place in _places(records).items() if place)
+    ratios = {name: (place.ratio, *ends) for name, place, ends in known if ends}
+    return dict(sorted(ratios.items(), key=lambda ratio: ratio[1][1] / ratio[1][2]))
 
 
 def half_widths(records: Records) -> dict[str, float | None]:
@@ -80,7 +79,7 @@ def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
     arms = trials.loc[trials["target"] != BASELINE, kinds].astype(str).drop_duplicates()
     if arms.empty:
         return _against_itself(finished, metrics, index)
-    formed = usable(to_baseline(finished, [metric.column for metric in metrics])).pairs
+    formed, _ = usable(to_baseline(finished, [metric.column for metric in metrics]))
     ratios: dict[str, dict[str, Samples]] = {}
     for scenario, model, target, design in arms.itertuples(index=False):
         rows = formed[(formed["model"] == model) & (formed["target"] == target) & (formed["design"] == design)]

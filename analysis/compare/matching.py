@@ -75,7 +75,7 @@ def other_code(old: pd.DataFrame, new: pd.DataFrame) -> str:
 
 def tables(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[ContrastKind, dict[Arm, pd.DataFrame]]:
     """Return the finished trials of each arm, and its pairs with bare metal."""
-    pairs = usable(to_baseline(ok, [metric.column for metric in metrics])).pairs
+    pairs, _ = usable(to_baseline(ok, [metric.column for metric in metrics]))
     return {RUN: by_row(ok), RELATIVE: by_row(pairs[pairs["target"] != BASELINE])}
 
 
@@ -101,9 +101,7 @@ def name_of(arm: Arm) -> str:
 
 def switches_of(arm: Arm) -> str:
     """Return the ablation of an arm and the aggressor in its blocks: ``ablation seccomp, beside disk``."""
-    return ", ".join(
-        [f"ablation {arm.ablation}"] * bool(arm.ablation) + [f"beside {arm.aggressor}"] * bool(arm.aggressor)
-    )
+    return ", ".join(f"{what} {name}" for what, name in (("ablation", arm.ablation), ("beside", arm.aggressor)) if name)
 
 
 def named(arm: Arm) -> str:

@@ -37,7 +37,6 @@ def published_claims(paper: str = "") -> list[PublishedClaim]:
 
 
 def citation(paper: str) -> str:
-    """Return the citation of a paper by its key."""
     return str(_shipped()["papers"][paper])
 
 
@@ -75,11 +74,6 @@ class _Item(NamedTuple):
         """Return the facts by which a claim tells this one from another."""
         names = (name for name in claim.over if self.facts.get(name) != other.facts.get(name))
         return ", ".join(f"{name}={self.facts.get(name) or 'none'}" for name in names)
-
-    def has_side(self, claim: PublishedClaim) -> bool:
-        """Return whether it can be a side of a claim: a target's values, or the ratio of a target or a victim."""
-        kinds = (TARGET.name,) if claim.kind == JOBS.name else (TARGET.name, AGGRESSOR.name)
-        return self.contrast.kind in kinds and (claim.kind == JOBS.name or self.contrast.verdict is not None)
 
     def side(self, claim: PublishedClaim, comparison: Comparison) -> Side:
         """Return the values of the trials, or their ratios, as one side of a claim."""
@@ -133,7 +127,11 @@ def _weights(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparis
 
 def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
     """Yield the contrasts between two sides of a claim, such as two jobs on one target, or two models over theirs."""
-    pairs = _pairs(claim, [item for item in items if item.has_side(claim)])
+    # A side is a target's values, or the ratio of a target or a victim.
+    of_values = claim.kind == JOBS.name
+    kinds = (TARGET.name,) if of_values else (TARGET.name, AGGRESSOR.name)
+    can_be = [one for one in items if one.contrast.kind in kinds and (of_values or one.contrast.verdict)]
+    pairs = _pairs(claim, can_be)
     sides = [(base.side(claim, comparison), one.side(claim, comparison)) for base, one in pairs]
     found = between(claim.kind, sides, sweeps_of(comparison.trials) if pairs else {}, comparison.margin)
     judged = with_standing(found, {group.key: group.circumstances for group in comparison.groups})

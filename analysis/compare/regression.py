@@ -103,7 +103,6 @@ class Regression:
         return any(change.outcome and change.spread is None for change in self.changes)
 
     def of(self, outcome: Outcome) -> tuple[Change, ...]:
-        """Return the rows of one outcome."""
         return tuple(change for change in self.changes if change.outcome == outcome)
 
 
@@ -194,7 +193,7 @@ def _change(
         kind=kind.name,
         arm=arm,
         metric=metric if kind is RUN else replace(metric, unit="x"),
-        value=exp(new.centre),
+        value=new.ratio,
         trials=len(samples[1]),
         samples=(old.n, new.n),
         spread=None if old.spread is None else math.expm1(old.spread),

@@ -319,7 +319,6 @@ class Group(Selection):
         return next(contrast for contrast in self.contrasts if (contrast.kind, contrast.arm, contrast.metric) == wanted)
 
     def noise(self, metric: Metric) -> NoiseFloor | None:
-        """Return the noise floor of bare metal."""
         base = self.of_target(BASELINE).get(metric.name)
         return base.noise if base else None
 

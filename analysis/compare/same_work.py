@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.compare.pairing import BLOCK, ROW, SWITCHES, baseline, job_of, plain
 from analysis.compare.results import ComparedJob, GroupKey, SameImage, SameWork
-from analysis.compare.validity import agreements, rounding
+from analysis.compare.validity import agreements
 from analysis.load.computed import AGREEMENTS, Agreement
 from analysis.load.metrics import with_trait
 from analysis.load.records import read_record
@@ -44,11 +44,10 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
         ]
     )
     arms: dict[tuple[ComparedJob, str, str], list[tuple[Agreement, str, Pair]]] = defaultdict(list)
-    for row, agreed in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
+    for row, (agreed, why) in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
         if agreed:
             ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in SWITCHES)
             arm = arm_name(row["target"], row["replica"], ablation, aggressor)
-            why = rounding(row["rounds_freely"], row["facts"], row["facts_base"])
             arms[job_of(row), row["model"], arm].append((agreed, why, row))
     by_group: dict[GroupKey, tuple[SameWork, ...]] = defaultdict(tuple)
     for (job, model, arm), agreed_trials in arms.items():

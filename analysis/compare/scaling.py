@@ -219,7 +219,7 @@ def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> I
         for number, location in of_metric.items():
             arm, notes = division(ways[first], ways[number])
             trials = int(metric.logs(ways[number]).count())
-            parts: dict[str, Any] = {"value": exp(location.centre), "trials": trials, "notes": notes}
+            parts: dict[str, Any] = {"value": location.ratio, "trials": trials, "notes": notes}
             contrast = Contrast(kind=DIVISION.name, arm=arm, metric=metric, **parts)
             unjudged.append(Unjudged(contrast, None if location is base else difference(base, location), metric))
     yield from judged(unjudged, margin)

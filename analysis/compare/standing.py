@@ -24,9 +24,19 @@ Sides = Mapping[str, Sequence[Disturbed]]
 """What has disturbed the trials of each side of a ratio, by ``on vm`` or ``of the new run``."""
 
 
-def withheld(profile: str, blocks: int, sides: Sides) -> tuple[str, ...]:
-    """Return why so many blocks of two sides decide nothing; empty where a verdict on them stands."""
-    return (*_of_run(profile, blocks), *spoiled(sides))
+def withheld(profile: str, blocks: int, *ratios: Sides, dependent: float | None = None) -> tuple[str, ...]:
+    """Return why so many blocks decide nothing on one or more ratios; empty where a verdict on them stands.
+
+    ``dependent``: see ``Effect.dependent``.
+    """
+    reasons = []
+    if (named := PROFILES.get(profile)) and not named.decides:
+        reasons.append(f"{profile} run: not a measurement")
+    if blocks < LEAST_BLOCKS:
+        reasons.append(f"at least {LEAST_BLOCKS} blocks are needed")
+    if dependent is not None:
+        reasons.append(f"blocks resemble the one before (p = {dependent:.1g})")
+    return (*reasons, *dict.fromkeys(why for sides in ratios for why in _spoiled(sides)))
 
 
 def sides_of(around: Circumstances, *targets: str, base: str = BASELINE) -> Sides:
@@ -41,12 +51,10 @@ def with_standing(
     standing = []
     for contrast in contrasts:
         if contrast.verdict:
-            reasons = [*_of_run(contrast.job.profile, contrast.blocks)]
-            if contrast.dependent is not None:
-                reasons.append(f"blocks resemble the one before (p = {contrast.dependent:.1g})")
-            reasons += dict.fromkeys(why for sides in _sides(contrast, circumstances) for why in spoiled(sides))
+            ratios = _sides(contrast, circumstances)
+            reasons = withheld(contrast.job.profile, contrast.blocks, *ratios, dependent=contrast.dependent)
             if reasons:
-                contrast = replace(contrast, verdict=replace(contrast.verdict, name=None, withheld=tuple(reasons)))
+                contrast = replace(contrast, verdict=replace(contrast.verdict, name=None, withheld=reasons))
         standing.append(contrast)
     return tuple(standing)
 
@@ -93,24 +101,14 @@ def _sides_of_several(
     return [{f"of {named(arm)}": circumstances[arm[:2]].disturbed.get(arm.target, ()) for arm in arms}]
 
 
-def _of_run(name: str, blocks: int) -> Iterator[str]:
-    profile = PROFILES.get(name)
-    if profile and not profile.decides:
-        yield f"{profile.name} run: not a measurement"
-    if blocks < LEAST_BLOCKS:
-        yield f"at least {LEAST_BLOCKS} blocks are needed"
-
-
-def spoiled(sides: Sides) -> tuple[str, ...]:
-    """Return what has disturbed too many trials of a side."""
+def _spoiled(sides: Sides) -> Iterator[str]:
+    """Yield what has disturbed too many trials of a side."""
     by_kind: dict[str, list[tuple[str, Disturbed]]] = defaultdict(list)
     for side, disturbed in sides.items():
         for one in disturbed:
             if one.spoiled > TRIM * one.of:
                 by_kind[one.kind].append((side, one))
-    reasons = []
     for (side, first), *others in by_kind.values():
         spoiled, of = (sum(getattr(one, name) for _, one in [(side, first), *others]) for name in ("spoiled", "of"))
         where = "" if others else f" {side}"
-        reasons.append(f"{first.finding} ({first.bound} in {spoiled} of {of} trials{where})")
-    return tuple(reasons)
+        yield f"{first.finding} ({first.bound} in {spoiled} of {of} trials{where})"

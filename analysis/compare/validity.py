@@ -121,29 +121,30 @@ def changes(*sides: Iterable[Facts]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def agreements(pairs: pd.DataFrame) -> Iterator[Agreement | None]:
-    """Yield how the two sides of each pair agree in what they computed; None where nothing is known of it."""
+def agreements(pairs: pd.DataFrame) -> Iterator[tuple[Agreement | None, str]]:
+    """Yield how the two sides of each pair agree in what they computed, and why equal work may end in other bits.
+
+    The agreement is None where nothing is known of it; the reason is that of ``_rounding``.
+    """
     names = ("computed", "computed_base", "rounds_freely", "facts", "facts_base")
     runs = pairs.groupby(["run_id", "scenario", "model", "design"], observed=True, sort=False)
     seeds_apart = runs["computed_base"].transform(lambda trials: seed_distance(trials) or math.nan)
     for own, base, freely, facts, its, seeds in zip(*(pairs[name] for name in names), seeds_apart, strict=True):
-        may_round = own != base and bool(rounding(freely, facts, its))
-        yield agreement(own, base, may_round=may_round, seeds_apart=None if math.isnan(seeds) else seeds)
+        why = _rounding(freely, facts, its)
+        yield agreement(own, base, may_round=bool(why), seeds_apart=None if math.isnan(seeds) else seeds), why
 
 
 def _other_work(pairs: pd.DataFrame) -> Iterator[tuple[str, bool]]:
     """Yield what other work the two sides of each pair did, empty for the same, and whether rounding may explain it."""
-    sides = zip(agreements(pairs), *(pairs[name] for name in ("rounds_freely", "facts", "facts_base")), strict=True)
-    for agreed, freely, facts, its in sides:
+    for (agreed, why), freely in zip(agreements(pairs), pairs["rounds_freely"], strict=True):
         if agreed and agreed.kind == "other":
-            may_round = agreed.rounded or SEED_IS_NOT_ALL in freely
-            yield agreed.text, may_round and bool(rounding(freely, facts, its))
+            yield agreed.text, bool(why) and (agreed.rounded or SEED_IS_NOT_ALL in freely)
         else:
             yield "", False
 
 
 @lru_cache(maxsize=10_000)
-def rounding(freely: str, own: Facts, base: Facts) -> str:
+def _rounding(freely: str, own: Facts, base: Facts) -> str:
     """Return why equal work may end in other bits, by ``Job.rounds_freely`` or facts; empty where it may not."""
     mine, its = own.by_path, base.by_path
     differing = [
@@ -263,16 +264,13 @@ def all_named(named: Iterable[tuple[Difference, ...]]) -> tuple[Difference, ...]
     return tuple(dict.fromkeys(one for found in kinds.values() for one in found))
 
 
-@dataclass(frozen=True)
-class Usable:
-    """Pairs that may form a ratio, with ``marks`` and ``named``, and pairs that are refused, with ``difference``."""
+def usable(
+    pairs: pd.DataFrame, *, force: bool = False, switched: Collection[str] = ()
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Part pairs into usable ones, with ``marks`` and ``named``, and refused ones, with ``difference``.
 
-    pairs: pd.DataFrame
-    refused: pd.DataFrame
-
-
-def usable(pairs: pd.DataFrame, *, force: bool = False, switched: Collection[str] = ()) -> Usable:
-    """Part pairs into usable and refused ones; ``force`` marks these instead. ``switched`` fields may differ."""
+    ``force`` marks these instead. ``switched`` fields may differ.
+    """
     # Pairs are many, and the ways in which they differ few.
     both = [*(side for name in COLUMNS if name != "computed" for side in (name, f"{name}_base")), "other_work"]
     pairs = pairs.assign(other_work=pd.Series([*_other_work(pairs)], index=pairs.index, dtype=object))
@@ -283,4 +281,4 @@ def usable(pairs: pd.DataFrame, *, force: bool = False, switched: Collection[str
     for name, values in zip(("difference", "marks", "named"), columns, strict=True):
         pairs[name] = pd.Series(list(values), index=pairs.index, dtype=object)
     bad = pairs["difference"] != ""
-    return Usable(pairs if force else pairs[~bad], pairs.iloc[:0] if force else pairs[bad])
+    return (pairs, pairs.iloc[:0]) if force else (pairs[~bad], pairs[bad])

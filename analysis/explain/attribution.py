@@ -97,7 +97,7 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
     every = with_changes(with_variants(records.trials))
     trials = plain(every)
     ok = trials[trials["ok"] & ~with_trait(trials, "probes")]
-    formed = usable(to_baseline(ok, []), force=force).pairs
+    formed, _ = usable(to_baseline(ok, []), force=force)
     read, groups = _PartsOfTrials(ok), {group.key: group for group in comparison.groups}
     explanations = []
     for (job, model, target), blocks in grouped(formed[formed["target"] != BASELINE]):

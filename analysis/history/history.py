@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.compare.contrasts import RELATIVE, RUN, effect
+from analysis.compare.contrasts import RELATIVE, RUN
 from analysis.compare.matching import logs_of, place_of, prepared, switches_of, tables
 from analysis.compare.pairing import with_variants
 from analysis.compare.results import ComparedJob
@@ -21,12 +21,10 @@ from analysis.compare.validity import changes as changes_of
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.change_points import change_points
-from analysis.statistics.ratios import exp, locate, slower_by
+from analysis.statistics.ratios import locate, slower_by
 from analysis.statistics.two_samples import difference
 from suite.targets import BASELINE
 
-FactsByRun = Mapping[Any, Mapping[Any, Any]]
-"""The facts and the image of each run."""
 SCHEMA_VERSION: Final = 1
 """The version of the JSON: that of ``History`` as its fields stand here, described in ``docs/guide/nightly.md``."""
 
@@ -133,7 +131,7 @@ def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterat
         for metric, kind in product(measured, kinds):
             by_run = logs_of(kind, kinds[kind].get(arm), metric)
             located = ((str(run), at, locate(by_run.get(str(run), ()))) for run, at in runs.items())
-            points = tuple(Point(run, at, exp(p.centre), effect(p).interval, p.n) for run, at, p in located if p)
+            points = tuple(Point(run, at, p.ratio, p.ratio_interval, p.n) for run, at, p in located if p)
             if points and not metric.supporting:
                 yield Series(
                     **vars(arm.job),
@@ -149,7 +147,7 @@ def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterat
                 )
 
 
-def _shifts(points: Sequence[Point], facts: FactsByRun, *, more_is_faster: bool) -> Iterator[Shift]:
+def _shifts(points: Sequence[Point], facts: Mapping[Any, Any], *, more_is_faster: bool) -> Iterator[Shift]:
     logs = np.log([point.value for point in points])
     changes = change_points(logs)
     for begin, first, end in zip([0, *changes], changes, [*changes[1:], len(points)], strict=False):
@@ -161,19 +159,22 @@ def _shifts(points: Sequence[Point], facts: FactsByRun, *, more_is_faster: bool)
         yield Shift(
             run=points[first].run,
             started_at=points[first].started_at,
-            before=exp(before.centre),
-            after=exp(after.centre),
+            before=before.ratio,
+            after=after.ratio,
             runs=(before.n, after.n),
-            ratio=exp(shift.centre),
-            interval=effect(shift).interval,
-            slower=slower_by(exp(shift.centre), more_is_faster=more_is_faster),
+            ratio=shift.ratio,
+            interval=shift.ratio_interval,
+            slower=slower_by(shift.ratio, more_is_faster=more_is_faster),
             machine=machine,
             machine_at=at,
         )
 
 
-def _changed(points: Sequence[Point], facts: FactsByRun, first: int) -> tuple[str | None, tuple[str, ...]]:
-    """Return what changed on the machine where the level did, else a run before or after, and at which run."""
+def _changed(points: Sequence[Point], facts: Mapping[Any, Any], first: int) -> tuple[str | None, tuple[str, ...]]:
+    """Return what changed on the machine where the level did, else a run before or after, and at which run.
+
+    ``facts`` holds the facts and the image of each run.
+    """
     for number in (first, first - 1, first + 1):
         if 0 < number < len(points):
             old, new = (facts[points[neighbour].run] for neighbour in (number - 1, number))

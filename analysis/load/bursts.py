@@ -34,11 +34,7 @@ def check_bursts(alternation: Alternation, steps_s: Sequence[float]) -> None:
 
 def switching(trials: pd.DataFrame) -> SwitchingCost | None:
     """Return what switching costs the trials of one target, from rows of evidence; None if it cannot be estimated."""
-    instances = [bursts_of(trial) for _, trial in trials.iterrows()]
-    return switching_cost(
-        [[burst[0] for burst in bursts] for bursts in instances],
-        [[burst[1:] for burst in bursts] for bursts in instances],
-    )
+    return switching_cost(bursts_of(trial) for _, trial in trials.iterrows())
 
 
 def step_variance(trials: pd.DataFrame) -> float | None:

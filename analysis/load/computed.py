@@ -64,7 +64,6 @@ def computed(
     drawn_sha256: str | None = None,
     last_step: int | None = None,
 ) -> Computed:
-    """Return what a trial computed."""
     nonempty = sorted((name, column) for name, column in losses.items() if column)
     digest = hashlib.sha256()
     for name, column in nonempty:

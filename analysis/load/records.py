@@ -267,7 +267,10 @@ def _table(
         warnings.append(AnalysisWarning("copied-records", found, "name each run once"))
         trials = trials[~copies].reset_index(drop=True)
     trials = trials.assign(run_id=_run_ids(trials))
-    trials = trials.assign(sweep=_sweeps(trials))
+    # The directory of the sweep around each trial's run; of a run alone, its id.
+    paths = trials.drop_duplicates("run_id").set_index("run_id")["path"].to_dict()
+    sweeps = {run: str(sweep_around(Path(_run_of(path))) or run) for run, path in paths.items()}
+    trials = trials.assign(sweep=trials["run_id"].map(sweeps).astype("category"))
     trials = trials.assign(pool=_pools(trials))
     warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
     if warm_up.all():
@@ -292,13 +295,6 @@ def _run_ids(trials: pd.DataFrame) -> pd.Series:
     if not twice.any():
         return ids
     return ids.astype(object).mask(twice, trials["path"].map(_run_of)).astype("category")
-
-
-def _sweeps(trials: pd.DataFrame) -> pd.Series:
-    """Return the directory of the sweep around each trial's run; of a run alone, its id."""
-    paths = trials.drop_duplicates("run_id").set_index("run_id")["path"].to_dict()
-    around = {run: sweep_around(Path(_run_of(path))) for run, path in paths.items()}
-    return trials["run_id"].map({run: str(sweep or run) for run, sweep in around.items()}).astype("category")
 
 
 def _run_of(path: str) -> str:

@@ -16,8 +16,9 @@ Sources:
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -185,19 +186,15 @@ class SwitchingCost:
         return self.interval is not None and self.interval[0] > 1
 
 
-def switching_cost(first_steps: Sequence[Samples], other_steps: Sequence[Sequence[Samples]]) -> SwitchingCost | None:
+def switching_cost(steps_s: Iterable[Sequence[Samples]]) -> SwitchingCost | None:
     """Compare the first step of a burst with the others of the same burst; None where there are no others.
 
-    ``first_steps`` holds the seconds of [instance][burst], ``other_steps`` those of [instance][burst][step]. Bursts of
-    one instance depend on each other, so that the sample is the instance: the mean of its log ratios.
+    ``steps_s`` holds the seconds of [instance][burst][step]. Bursts of one instance depend on each other, so that the
+    sample is the instance: the mean of its log ratios.
     """
     instances = []
-    for firsts, bursts in zip(first_steps, other_steps, strict=True):
-        compared = [(first, steps) for first, steps in zip(firsts, bursts, strict=True) if len(steps)]
-        if compared:
-            instances.append(float(np.mean([np.log(first) - np.log(steps).mean() for first, steps in compared])))
+    for bursts in steps_s:
+        if logs := [np.log(burst) for burst in bursts if len(burst) > 1]:
+            instances.append(fmean(steps[0] - steps[1:].mean() for steps in logs))
     place = locate(instances)
-    if place is None:
-        return None
-    interval = place.interval and (math.exp(place.interval[0]), math.exp(place.interval[1]))
-    return SwitchingCost(math.exp(place.centre), interval, place.n)
+    return SwitchingCost(place.ratio, place.ratio_interval, place.n) if place else None

@@ -11,6 +11,7 @@ Statist. 16 (1945) 243), the promise then holds however few blocks s comes from.
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 
 from scipy import special
 
@@ -55,9 +56,10 @@ def blocks_needed(
     difference: float, deviation: float, freedom: float, *, level: float, power: float = POWER, least: int = 2
 ) -> int | None:
     """Return how many blocks, ``least`` or more, detect a difference of log ratios; None above ``MOST_BLOCKS``."""
+    return fewest(lambda n: detectable(deviation, freedom, n, level=level, power=power) <= difference, least)
 
-    def suffice(blocks: int) -> bool:
-        return detectable(deviation, freedom, blocks, level=level, power=power) <= difference
 
+def fewest(suffice: Callable[[int], bool], least: int) -> int | None:
+    """Return the fewest blocks, ``least`` or more, that suffice; None above ``MOST_BLOCKS``."""
     needed = least + bisect_left(range(least, MOST_BLOCKS + 1), True, key=suffice)
     return needed if needed <= MOST_BLOCKS else None

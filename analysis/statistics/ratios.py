@@ -38,6 +38,10 @@ def exp(logarithm: float) -> float:
     return math.exp(max(-700.0, min(logarithm, 700.0)))
 
 
+def exp_ends(interval: tuple[float, float]) -> tuple[float, float]:
+    return exp(interval[0]), exp(interval[1])
+
+
 def slower_by(ratio: float, *, more_is_faster: bool) -> float:
     """Return the share by which a ratio is slower: what a rate loses, what a time adds. Negative is faster."""
     return 1 - ratio if more_is_faster else ratio - 1
@@ -76,6 +80,15 @@ class Location:
         """The two-sided interval at ``CONFIDENCE``; None for one value."""
         half = self.half_width
         return None if half is None else (self.centre - half, self.centre + half)
+
+    @property
+    def ratio(self) -> float:
+        """The ratio of which the centre is the logarithm."""
+        return exp(self.centre)
+
+    @property
+    def ratio_interval(self) -> tuple[float, float] | None:
+        return self.interval and exp_ends(self.interval)
 
 
 def locate(values: Samples, trim: float = TRIM) -> Location | None:

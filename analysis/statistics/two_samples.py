@@ -6,13 +6,12 @@ that can be, three old runs or more show, of which each is a draw (random effect
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
 
-from analysis.statistics.power import MOST_BLOCKS, degrees_of_freedom, errors_detected
+from analysis.statistics.power import degrees_of_freedom, errors_detected, fewest
 from analysis.statistics.ratios import CONFIDENCE, Location, Samples, locate
 from analysis.statistics.tails import Mean
 
@@ -105,5 +104,4 @@ def more_blocks(old: Location, new: Location, distance: float) -> int | None:
         shift = detectable(old, new, more)
         return shift is not None and shift <= distance
 
-    needed = 1 + bisect_left(range(1, MOST_BLOCKS + 1), True, key=suffice)
-    return needed if needed <= MOST_BLOCKS else None
+    return fewest(suffice, least=1)

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -35,6 +35,7 @@ from suite.request.repetitions import MARGIN, Repetitions
 from suite.results.store import PLAN, Run
 from tests.jobs import in_job
 
+Value = TypeVar("Value")
 WITHIN_2 = Repetitions(until="2%")
 """A run that goes on until its intervals are within 2 %."""
 
@@ -149,17 +150,20 @@ def bench_compare(*words: str | Path, columns: int = 80) -> Result:
     return CliRunner().invoke(cli.main, argv, prog_name="bench", env={"COLUMNS": str(columns)})
 
 
+def known(value: Value | None) -> Value:
+    """Return a value, which must be there."""
+    assert value is not None
+    return value
+
+
 def judged(found: Contrast) -> Verdict:
     """Return the verdict of a contrast, which must have one."""
-    assert found.verdict
-    return found.verdict
+    return known(found.verdict)
 
 
 def located(values: Samples) -> Location:
     """Return the location of values, which must have one."""
-    place = locate(values)
-    assert place
-    return place
+    return known(locate(values))
 
 
 class Save:

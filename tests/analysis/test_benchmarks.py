@@ -17,7 +17,7 @@ from analysis.statistics.power import POWER
 from analysis.statistics.ratios import Location, locate
 from analysis.statistics.sequential import should_stop_deciding
 from analysis.statistics.two_samples import detectable, difference, level_of, more_blocks
-from tests.analysis.conftest import located
+from tests.analysis.conftest import known, located
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -84,10 +84,8 @@ def test_the_power_benchmark_locates_as_the_suite_does_and_finds_the_promised_po
 def test_the_blocks_to_an_interval_go_with_the_square_of_its_width() -> None:
     alternating = benchmark("alternating")
     values = np.random.default_rng(0).normal(0, 0.05, 30)
-    place = located(values)
-    assert place.half_width
     needed = alternating.blocks_within(values, 0.02)
-    assert needed == pytest.approx(30 * (place.half_width / np.log1p(0.02)) ** 2, abs=1)
+    assert needed == pytest.approx(30 * (known(located(values).half_width) / np.log1p(0.02)) ** 2, abs=1)
     assert alternating.blocks_within(values / 2, 0.02) == pytest.approx(needed / 4, abs=1)
 
 
@@ -97,8 +95,7 @@ def test_the_history_benchmark_finds_large_changes_and_none_in_noise() -> None:
     assert [float(np.std(values)) for values in noise] == pytest.approx([1.0] * len(noise), rel=0.15)
     found = history.found("normal", 5.0, years=8, seed=1)
     assert (found.found, found.within_one) == (1.0, 1.0)
-    assert found.half is not None
-    assert found.half <= 12, "weather may stay for some nights"
+    assert known(found.half) <= 12, "weather may stay for some nights"
     assert history.false_alarms("normal", years=40, watched=0, seed=1).one_look <= 0.05
 
 
@@ -181,23 +178,17 @@ def test_as_many_more_blocks_as_it_says_tell_with_the_promised_chance(noise: flo
     rng = np.random.default_rng(1)
     told = 0
     for _ in range(400):
-        more = more_blocks(sample(rng, first, noise), sample(rng, first, noise), BOUND)
-        assert more
-        found = difference(sample(rng, first + more, noise), sample(rng, first + more, noise))
-        assert found.half_width
-        told += found.centre + found.half_width < BOUND
+        more = first + known(more_blocks(sample(rng, first, noise), sample(rng, first, noise), BOUND))
+        found = difference(sample(rng, more, noise), sample(rng, more, noise))
+        told += found.centre + known(found.half_width) < BOUND
     assert POWER - 0.06 < told / 400 < POWER + 0.1
 
 
 def test_what_blocks_detect_is_what_more_blocks_aims_at() -> None:
     rng = np.random.default_rng(2)
     old, new = sample(rng, 9, 0.1), sample(rng, 12, 0.1)
-    more = more_blocks(old, new, BOUND)
-    assert more
-    enough, almost = detectable(old, new, more), detectable(old, new, more - 1)
-    assert enough is not None
-    assert almost is not None
-    assert enough <= BOUND < almost
+    more = known(more_blocks(old, new, BOUND))
+    assert known(detectable(old, new, more)) <= BOUND < known(detectable(old, new, more - 1))
 
 
 def test_a_single_value_has_no_interval_and_equal_values_have_none_either() -> None:
@@ -228,21 +219,19 @@ RUNS = [[0.0, 0.1], [0.3, 0.4], [0.5, 0.7]]
 
 
 def test_the_level_of_old_runs_is_that_of_the_formula() -> None:
-    level = level_of(RUNS)
-    assert level
-    assert level.standard_error
+    level = known(level_of(RUNS))
+    error = known(level.standard_error)
     centres, within = [0.05, 0.35, 0.6], (0.05**2 + 0.05**2 + 0.1**2) / 3
     between = np.var(centres, ddof=1) - within
     assert level.centre == pytest.approx(1 / 3)
     assert (level.n, level.degrees_of_freedom) == (6, 2)
     assert level.spread == pytest.approx(math.sqrt(between))
-    assert level.standard_error == pytest.approx(math.sqrt(between + np.var(centres, ddof=1) / 3))
+    assert error == pytest.approx(math.sqrt(between + np.var(centres, ddof=1) / 3))
     new = located([0.0, 0.1, 0.2])
-    shift, more = difference(level, new), detectable(level, new, 1000)
+    shift = difference(level, new)
     assert shift.half_width
     assert shift.degrees_of_freedom <= 2, "more blocks know no more of how runs differ"
-    assert more is not None
-    assert more > level.standard_error * 4.3
+    assert known(detectable(level, new, 1000)) > error * 4.3
     assert more_blocks(level, new, 0.1) is None
 
 

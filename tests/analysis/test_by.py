@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import MetricValue
 from suite.request.request import RunRequest
-from tests.analysis.conftest import Save, bench_compare, judged, measured, probe
+from tests.analysis.conftest import Save, bench_compare, judged, known, measured, probe
 from tests.jobs import plan_of
 
 FACTS = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model": "a CPU"}
@@ -52,9 +53,8 @@ def names(contrast: Contrast) -> str | None:
 
 def test_hosts_of_two_runs_are_rows_of_their_own_unless_they_are_pooled(tmp_path: Path, save: Save) -> None:
     for host in ("a", "b"):
-        for block in range(3):
-            save(host, block=block, **on(host), **measured(10))
-            save(f"sweep/{host}", block=block, **on(host), **measured(10))
+        for block, run in product(range(3), (host, f"sweep/{host}")):
+            save(run, block=block, **on(host), **measured(10))
     (tmp_path / "sweep/sweep.json").write_text("{}")
     records = save.load("a", "b")
     assert [group.job.variant for group in compare(records).groups] == ["host=a", "host=b"]
@@ -116,10 +116,10 @@ def test_cells_of_a_sweep_are_paired_by_block_and_cells_of_two_are_not(tmp_path:
     paired, independent = (ratios(found)["batch=4",] for found in (together, apart))
     assert names(paired) == "faster"
     assert names(independent) == "undecided"
-    (low, high), (lowest, highest) = (one.interval or (0.0, 0.0) for one in (paired, independent))
+    (low, high), (lowest, highest) = (known(one.interval) for one in (paired, independent))
     assert high / low < 1.02 < highest / lowest
     turned = ratios(compare_by(save.load("s/small", "s/large"), ("batch",), ("4",)))["batch=2",]
-    assert turned.ratio == pytest.approx(1 / (paired.ratio or 0))
+    assert turned.ratio == pytest.approx(1 / known(paired.ratio))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -141,9 +141,8 @@ def test_of_twelve_machines_the_slow_one_is_named_alone_with_the_probe_that_show
         for block in range(6):
             factor = 0.92 if name == slow else 1.0
             save(name, block=block, **on("a", name), **noisy(rng, 10 * factor))
-            copied = 20 * factor * math.exp(0.002 * rng.normal())
+            copied, sums = np.exp(0.002 * rng.normal(size=2)) * (20 * factor, 3)
             save(name, block=block, **on("a", name), **probe("memory", copy=(copied, "GiB/s", "more")))
-            sums = 3 * math.exp(0.002 * rng.normal())
             save(name, block=block, **on("a", name), **probe("cpu", sums=(sums, "GFLOP/s", "more")))
     directories = sorted(path for path in tmp_path.iterdir() if path.is_dir())
     (sentence,) = slow_machines(compare_by(load(directories), ("machine",)))
@@ -175,22 +174,11 @@ def sets(save: Save, rng: np.random.Generator) -> None:
         sizes = Sizes(batch=2, image_px=28 if data == "mnist" else 32, warmup_steps=0, steps=3, epochs=3)
         digest = ("b" if data == "mnist" else "c") * 64
         dataset = Dataset(kind=data, digest="contents", sha256=digest, listing_sha256=digest, images=6, size_bytes=100)
-        for block in range(6):
-            for target, cost in (("bare-metal", 1.0), ("container", 1.1)):
-                value = epoch_s * cost * math.exp(0.01 * rng.normal())
-                save(
-                    f"s/{model}-{data}",
-                    block=block,
-                    target=target,
-                    model=f"{model}-published",
-                    scenario="real",
-                    data=data,
-                    dataset=dataset,
-                    page_cache="warm",
-                    sizes=sizes,
-                    metrics={"epoch": MetricValue(value=value, unit="s", better="less")},
-                    **measured(6 / value),
-                )
+        job = {"scenario": "real", "data": data, "dataset": dataset, "page_cache": "warm", "sizes": sizes}
+        for block, (target, cost) in product(range(6), (("bare-metal", 1.0), ("container", 1.1))):
+            value = epoch_s * cost * math.exp(0.01 * rng.normal())
+            own = measured(6 / value) | {"metrics": {"epoch": MetricValue(value=value, unit="s", better="less")}}
+            save(f"s/{model}-{data}", block=block, target=target, model=f"{model}-published", **job, **own)
 
 
 def test_models_by_data_sets_are_a_table_and_one_picture(tmp_path: Path, save: Save) -> None:

@@ -126,8 +126,9 @@ def test_what_differs_between_hosts_has_not_changed_and_what_changed_on_one_of_t
 
 def test_a_kernel_of_the_host_is_told_once_for_the_host_and_the_targets_that_share_it(save: Save) -> None:
     for number, (run, kernel) in enumerate((("old", "6.1"), ("new", "6.18")), start=1):
-        day(save, run, number, "1.1.5", host=HOST.model_copy(update={"kernel": kernel}))
-        guest = Environments(host=HOST.model_copy(update={"kernel": kernel}), target=HOST)
+        host = HOST.model_copy(update={"kernel": kernel})
+        day(save, run, number, "1.1.5", host=host)
+        guest = Environments(host=host, target=HOST)
         for block in range(5):
             save(run, block=block, target="vm", engine="runc", environment=guest, **measured(8.0))
     assert marks(save.compare("old", "new")) == {

@@ -7,7 +7,7 @@ is then refused, marked or warned of, or the field is one of those that the tabl
 
 import datetime
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
@@ -86,20 +86,20 @@ OTHER = {
 """Another value of fields that may not have any."""
 
 
-def leaves(node: dict[str, Any], path: str = "") -> Iterator[str]:
-    """Yield every leaf field of the schema, with * for the keys of mappings."""
+def leaves(node: dict[str, Any], path: str = "", *, schema: Mapping[str, Any] = SCHEMA) -> Iterator[str]:
+    """Yield every leaf field of a node of the schema, with * for the keys of mappings."""
     if "$ref" in node:
-        node = SCHEMA["$defs"][node["$ref"].rpartition("/")[2]]
+        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
     kinds = [kind for kind in node.get("anyOf", ()) if kind.get("type") != "null"]
     if len(kinds) == 1:
-        yield from leaves(kinds[0], path)
+        yield from leaves(kinds[0], path, schema=schema)
     elif "properties" in node:
         for name, inner in node["properties"].items():
-            yield from leaves(inner, f"{path}.{name}" if path else name)
+            yield from leaves(inner, f"{path}.{name}" if path else name, schema=schema)
     elif node.get("type") == "array" and "items" in node:
-        yield from leaves(node["items"], path)
+        yield from leaves(node["items"], path, schema=schema)
     elif isinstance(node.get("additionalProperties"), dict):
-        yield from leaves(node["additionalProperties"], f"{path}.*")
+        yield from leaves(node["additionalProperties"], f"{path}.*", schema=schema)
     else:
         yield path
 
@@ -114,18 +114,26 @@ def test_the_table_has_a_row_for_every_field_and_no_other_row() -> None:
     assert all(one.label and one.group for one in FIELDS if one.treatment == "named")
 
 
-def found(value: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Yield the path of each leaf of a record, and its place: the keys and indices that lead to it."""
+def found(value: Any, path: str = "") -> Iterator[tuple[str, list[Any], Any]]:
+    """Yield the path of each leaf of a record, its place (the keys and indices that lead to it), and its value."""
     if isinstance(value, dict) and path != "details":
         for key, inner in value.items():
             name = "*" if path.rpartition(".")[2] in MAPPINGS else key
-            for leaf, place in found(inner, f"{path}.{name}" if path else name):
-                yield leaf, [key, *place]
+            for leaf, place, at_place in found(inner, f"{path}.{name}" if path else name):
+                yield leaf, [key, *place], at_place
     elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for leaf, place in found(value[0], path):
-            yield leaf, [0, *place]
-    elif value is not None and path in LEAVES:
-        yield path, []
+        for number, inner in enumerate(value):
+            for leaf, place, at_place in found(inner, path):
+                yield leaf, [number, *place], at_place
+    else:
+        yield path, [], value
+
+
+def leaves_of(record: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Yield each leaf of the schema that a record knows, of a list that of its first item, and its place."""
+    for leaf, where, value in found(record):
+        if value is not None and leaf in LEAVES and not any(key for key in where if isinstance(key, int)):
+            yield leaf, where
 
 
 def changed(path: str, value: Any) -> Any:
@@ -191,7 +199,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
             )
             for path in order:
                 ok = records[path]["outcome"]["status"] == "ok"
-                for leaf, where in found(records[path]):
+                for leaf, where in leaves_of(records[path]):
                     if ok != leaf.startswith("outcome.") or leaf == "outcome.status":
                         known.setdefault(leaf, (path, where))
     return found_in
@@ -367,22 +375,13 @@ def scaled(value: Any, factor: float) -> Any:
     return type(value)(value * factor)
 
 
-def numbers(value: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Yield the field and the place of each number, or column of numbers, that was measured."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key not in ("job", "environment", "details", "schema_version", "seed"):
-                name = "*" if path.rpartition(".")[2] in MAPPINGS else key
-                for leaf, place in numbers(inner, f"{path}.{name}" if path else name):
-                    yield leaf, [key, *place]
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for number, inner in enumerate(value):
-            for leaf, place in numbers(inner, path):
-                yield leaf, [number, *place]
-    else:
+def numbers(record: Any) -> Iterator[tuple[str, list[Any], Any]]:
+    """Yield the field and the place of each number, or column of numbers, that was measured, and itself."""
+    for leaf, where, value in found(record):
         first = value[0] if isinstance(value, list) and value else value
-        if isinstance(first, int | float) and not isinstance(first, bool):
-            yield path, []
+        measured = not {"job", "environment", "details", "schema_version", "seed"} & {*where}
+        if measured and isinstance(first, int | float) and not isinstance(first, bool):
+            yield leaf, where, value
 
 
 def tolerated(done: str, leaf: str, where: list[Any], run: str) -> bool:
@@ -393,8 +392,7 @@ def tolerated(done: str, leaf: str, where: list[Any], run: str) -> bool:
 
 def changes_of(record: Any, other: Any, run: str) -> Iterator[tuple[str, str, Any]]:
     """Yield what is done to a number, its field with its place, and the record after it."""
-    for leaf, where in numbers(record):
-        value = at(record, where)
+    for leaf, where, value in numbers(record):
         for done, change in DONE.items():
             after = json.loads(json.dumps(record))
             part, last = at(after, where[:-1]), where[-1]

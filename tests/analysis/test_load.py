@@ -2,14 +2,12 @@
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 import pytest
 from pyarrow import parquet
-from pydantic import BaseModel
 
 from analysis.compare.comparison import compare
 from analysis.load import records as loading
@@ -23,34 +21,17 @@ from suite.records.differences import fields_of
 from suite.records.reader import Projection, UnusableRecordError
 from suite.records.record import MetricValue, Steps, TrialRecord
 from suite.results.store import Run
-from tests.analysis.conftest import Save, probe, record
+from tests.analysis.conftest import Save, edited, probe, record
+from tests.analysis.test_differences import LEAVES, leaves
 
 
-def test_a_record_of_the_store_comes_back_with_the_values_it_was_saved_with(tmp_path: Path, save: Save) -> None:
-    made = save(target="vm", substitutes=["accelerator:tcg", "b"], isa="native", engine="runc", block=3)
-    trial = save.load().trials.iloc[0]
-    for name in ("run_id", "trial_id", "target", "block", "elapsed_s", "open_s"):
-        assert trial[name] == getattr(made, name)
-    assert trial["substitutes"] == "accelerator:tcg\nb"
-    assert (trial["engine"], trial["isa"]) == ("runc", "native")
-    assert {("engine", "runc"), ("isa", "native"), ("batch", "2")} <= set(trial["settings"].pairs)
-    assert (trial["cpus"], trial["memory_bytes"], trial["batch"]) == (2, 2 << 30, 2)
-    assert trial["userland_sha256"] == "a" * 64
-    assert trial["ok"]
-    assert Path(trial["path"]) == tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+def file_of(save: Save, **changes: Any) -> Path:
+    """Return the file of a record that is saved with these changes."""
+    return save.path / "run" / "trials" / f"{save(**changes).trial_id}.json"
 
 
-def test_what_was_not_measured_is_missing_and_never_zero(save: Save) -> None:
-    save(failed="no memory", open_s=None)
-    trial = save.load().trials.iloc[0]
-    assert not trial["ok"]
-    assert trial["error_message"] == "no memory"
-    assert pd.isna(trial[["throughput_per_s", "elapsed_s", "open_s", "clock_ratio"]].astype(float)).all()
-
-
-def test_a_record_that_another_program_formatted_reads_the_same(tmp_path: Path, save: Save) -> None:
-    made = save()
-    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+def test_a_record_that_another_program_formatted_reads_the_same(save: Save) -> None:
+    path = file_of(save)
     before = save.load().trials
     for indent in (None, 2, 4):
         path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
@@ -69,11 +50,8 @@ def test_a_record_that_another_program_formatted_reads_the_same(tmp_path: Path, 
         (b'{"schema_version": 3}', "run_id: field required"),
     ],
 )
-def test_a_file_that_is_no_usable_record_is_named_with_the_reason(
-    tmp_path: Path, save: Save, content: bytes, why: str
-) -> None:
-    save()
-    bad = tmp_path / "run" / "trials" / "bad.json"
+def test_a_file_that_is_no_usable_record_is_named_with_the_reason(save: Save, content: bytes, why: str) -> None:
+    bad = file_of(save).with_name("bad.json")
     bad.write_bytes(content)
     records = save.load()
     assert len(records.trials) == 1
@@ -87,20 +65,17 @@ def test_a_file_that_is_no_usable_record_is_named_with_the_reason(
     ("key", "value"),
     [("throughput_per_s", None), ("steps", {"note": "a } in a text", "inner": {"deeper": {}}, "elapsed_s": {}})],
 )
-def test_a_record_edited_to_nonsense_is_left_out(tmp_path: Path, save: Save, key: str, value: object) -> None:
+def test_a_record_edited_to_nonsense_is_left_out(save: Save, key: str, value: object) -> None:
     save()
-    made = save(block=1)
-    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}, indent=1))
+    edited(file_of(save, block=1), lambda record: record.update({key: value}))
     records = save.load()
     assert len(records.trials) == 1
     assert key in records.warnings[0].message
 
 
-def test_a_record_that_was_cut_off_is_left_out_wherever_it_was_cut(tmp_path: Path, save: Save) -> None:
+def test_a_record_that_was_cut_off_is_left_out_wherever_it_was_cut(save: Save) -> None:
     save()
-    made = save(block=1)
-    path = tmp_path / "run" / "trials" / f"{made.trial_id}.json"
+    path = file_of(save, block=1)
     lines = path.read_bytes().splitlines(keepends=True)
     for count in range(len(lines)):
         path.write_bytes(b"".join(lines[:count]))
@@ -117,13 +92,11 @@ def test_records_of_several_environments_in_turn_keep_each_their_own(save: Save)
     assert trials["torch_cpu_capability"].tolist() == ["AVX2"] * 3 + ["AVX512"] * 3
 
 
-def test_a_directory_among_the_records_is_left_out_with_a_warning_and_a_half_written_file_without(
-    tmp_path: Path, save: Save
-) -> None:
-    save()
-    (tmp_path / "run" / "trials" / ".x.json.abcd").write_text("{")
+def test_a_directory_among_the_records_is_left_out_with_a_warning_and_a_half_written_file_without(save: Save) -> None:
+    path = file_of(save)
+    path.with_name(".x.json.abcd").write_text("{")
     assert save.load().warnings == ()
-    (tmp_path / "run" / "trials" / "odd.json").mkdir()
+    path.with_name("odd.json").mkdir()
     assert "cannot be read" in save.load().warnings[0].message
 
 
@@ -185,33 +158,17 @@ EXEMPT = {
 """The fields, and all below them, that no row reads, each with the reason."""
 
 
-def leaves(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Yield every field of a model, and of the models in it, by its dotted path."""
-    for name, field in model.model_fields.items():
-        inner = list(models(field.annotation))
-        for one in inner:
-            yield from leaves(one, f"{path}{name}.")
-        if not inner:
-            yield path + name
-
-
-def models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from models(part)
-
-
-def unread(model: type[BaseModel], columns: tuple[Column, ...]) -> list[str]:
+def unread(model: type[TrialRecord], columns: tuple[Column, ...]) -> list[str]:
     """Return the fields that no column reads, not even as a part of something larger, and nothing exempts."""
+    schema = model.model_json_schema()
     read = {column.path for column in columns if column.kind.type is not None} | {"job"} | EXEMPT.keys()
-    return [leaf for leaf in leaves(model) if not any(f"{leaf}.".startswith(f"{path}.") for path in read)]
+    fields = leaves(schema, schema=schema)
+    return [leaf for leaf in fields if not any(f"{leaf}.".startswith(f"{path}.") for path in read)]
 
 
 def test_every_field_is_a_column_or_exempt_with_a_reason() -> None:
     assert unread(TrialRecord, COLUMNS) == []
-    fields = list(leaves(TrialRecord))
-    assert [path for path in EXEMPT if not any(f"{leaf}.".startswith(f"{path}.") for leaf in fields)] == []
+    assert [path for path in EXEMPT if not any(f"{leaf}.".startswith(f"{path}.") for leaf in LEAVES)] == []
     assert all(EXEMPT.values())
 
 
@@ -281,7 +238,7 @@ def back(path: Path, form: str) -> pd.DataFrame:
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_trial_comes_back_from_every_format_with_its_values(tmp_path: Path, save: Save, form: Any) -> None:
     save(block=0, throughput_per_s=1 / 3)
-    save(block=1, failed="no memory", substitutes=["accelerator:tcg", "b"])
+    save(block=1, failed="no memory", substitutes=["accelerator:tcg", "b"], open_s=None)
     save(warm_up=True)
     path = tmp_path / "deep/trials.x"
     assert write([trials_table(load([tmp_path / "run"], warm_ups=True))], form, path) == 3
@@ -291,7 +248,8 @@ def test_every_trial_comes_back_from_every_format_with_its_values(tmp_path: Path
     assert (ok["memory_bytes"], ok["elapsed_s"], bool(ok["ok"])) == (2 << 30, 20.0, True)
     failed = found.loc["synthetic-resnet50-bare-metal-b001"]
     assert (failed["error_message"], failed["substitutes"]) == ("no memory", "accelerator:tcg\nb")
-    assert pd.isna(failed["throughput_per_s"])
+    unmeasured = failed[["throughput_per_s", "elapsed_s", "open_s", "clock_ratio"]].astype(float)
+    assert pd.isna(unmeasured).all(), "it is missing, and never zero"
     assert bool(found.loc["synthetic-resnet50-bare-metal-w000"]["warm_up"])
     assert [one.name for one in path.parent.iterdir()] == ["trials.x"]
 
@@ -313,13 +271,6 @@ def test_every_step_of_the_trials_that_are_ok_is_a_row(tmp_path: Path, save: Sav
     assert skipped == []
 
 
-def test_the_metrics_of_probes_are_columns_with_their_units(save: Save) -> None:
-    save(**probe("disk", seq_read=(512.0, "MB/s", "more")))
-    (row,) = text(trials_table(save.load()), "jsonl").splitlines()
-    assert json.loads(row)["disk/seq-read [MB/s]"] == 512.0
-    assert json.loads(row)["throughput_per_s"] is None
-
-
 def test_tables_one_after_the_other_have_one_line_of_names(tmp_path: Path, save: Save) -> None:
     save()
     table = trials_table(save.load())
@@ -338,14 +289,10 @@ def test_without_a_step_nothing_is_written_and_an_older_file_stays(tmp_path: Pat
     assert path.read_text() == "old"
 
 
-def test_records_that_have_vanished_or_whose_columns_of_steps_are_not_equally_long_are_named(
-    tmp_path: Path, save: Save
-) -> None:
+def test_records_that_have_vanished_or_whose_columns_of_steps_are_not_equally_long_are_named(save: Save) -> None:
     even = Steps(elapsed_s=[1.0, 1.0], data_s=[0.1, 0.1], compute_s=[0.9, 0.9])
-    odd, gone, _ = (tmp_path / f"run/trials/{save(block=block, steps=even).trial_id}.json" for block in range(3))
-    uneven = json.loads(odd.read_text())
-    uneven["steps"]["compute_s"].pop()
-    odd.write_text(json.dumps(uneven))
+    odd, gone, _ = (file_of(save, block=block, steps=even) for block in range(3))
+    edited(odd, lambda record: record["steps"]["compute_s"].pop())
     records = save.load()
     gone.unlink()
     skipped: list[AnalysisWarning] = []

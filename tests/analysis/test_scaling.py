@@ -47,6 +47,7 @@ def job(
     batch: int = 32,
     cpus: int | None = None,
     strategy: Any = "all-reduce",
+    rate: str = "1gbit",
     steps: int = 3,
     blocks: Sequence[int] = range(len(NOISE)),
     **changes: Any,
@@ -55,7 +56,7 @@ def job(
     spans = {"measured_s": 12.0, "data_s": 0.0, "compute_s": 9.0, "communicate_s": 3.0, "sent_bytes": 0}
     rank: dict[str, Any] = {"role": "worker", "address": "a", "interface": "lo", "environment": Environment(), **spans}
     own = tuple(range(cpus or workers))
-    lab = LabSpec(nodes=max(2, workers), rate="1gbit")
+    lab = LabSpec(nodes=max(2, workers), rate=rate)
     values = {
         "scenario": "distributed",
         "model": "dcgan",
@@ -94,35 +95,31 @@ def values(rows: list[Any], name: str) -> list[float | None]:
     return [one and (one.ratio if one.value is None else one.value) for one in found]
 
 
-def test_karp_and_flatt_give_the_serial_share_of_amdahls_law() -> None:
-    """By hand: a tenth is serial, so 4 processors take 0.1 + 0.9 / 4 = 0.325 of the time."""
-    assert karp_flatt(1 / 0.325, 4) == pytest.approx(0.1)
-    assert karp_flatt(2, 2) == 0
-    assert karp_flatt(1, 8) == 1
-    assert karp_flatt(4, 2) < 0, "faster than the ideal"
-    # Their paper's Table 2: speed-up 1.95 on 2 processors, (0.5128 - 0.5) / 0.5.
+def test_the_serial_share_and_the_fit_to_it_are_those_of_amdahls_law() -> None:
+    factors = [2.0, 4.0, 8.0]
+    exact = [1 / (0.2 + 0.8 / factor) for factor in factors]
+    assert [karp_flatt(*pair) for pair in zip(exact, factors, strict=True)] == pytest.approx([0.2] * 3)
+    assert amdahl(exact, factors) == pytest.approx(0.2)
+    # The paper of Karp and Flatt, Table 2: speed-up 1.95 on 2 processors, (0.5128 - 0.5) / 0.5.
     assert karp_flatt(1.95, 2) == pytest.approx(0.0256, abs=1e-4)
 
 
-def test_the_fit_to_amdahls_law_is_that_of_least_squares() -> None:
-    factors = [2.0, 4.0, 8.0]
-    exact = [1 / (0.2 + 0.8 / factor) for factor in factors]
-    assert amdahl(exact, factors) == pytest.approx(0.2)
-    # By hand: (1/2 (1/1.6 - 1/2) + 3/4 (1/2 - 1/4)) / (1/4 + 9/16) = (0.0625 + 0.1875) / 0.8125.
-    assert amdahl([1.6, 2.0], [2.0, 4.0]) == pytest.approx(0.25 / 0.8125)
-
-
-def test_one_global_batch_is_strong_scaling(save: Save) -> None:
+@pytest.fixture
+def strong(save: Save) -> Save:
     for workers, speed in {1: 100.0, 2: 160.0, 4: 200.0}.items():
         job(save, workers, speed, batch=STRONG[workers])
-    rows = scalings(save)
-    assert [(row.kind, row.workers, row.batch, row.global_batch) for row in rows] == [
-        *(("strong", 1, 32, 32), ("strong", 2, 16, 32), ("strong", 4, 8, 32))
-    ]
+    return save
+
+
+def test_one_global_batch_is_strong_scaling(strong: Save) -> None:
+    rows = scalings(strong)
+    of = [(row.kind, row.workers, row.batch, row.global_batch) for row in rows]
+    assert of == [("strong", 1, 32, 32), ("strong", 2, 16, 32), ("strong", 4, 8, 32)]
     assert values(rows, "throughput") == pytest.approx([100, 160, 200])
     assert values(rows, "speed-up") == [None, pytest.approx(1.6), pytest.approx(2)]
     assert values(rows, "efficiency") == [None, pytest.approx(0.8), pytest.approx(0.5)]
     assert values(rows, "serial share") == [None, pytest.approx(0.25), pytest.approx(1 / 3)]
+    # By hand: (1/2 (1/1.6 - 1/2) + 3/4 (1/2 - 1/4)) / (1/4 + 9/16) = (0.0625 + 0.1875) / 0.8125.
     assert values(rows, "fitted serial share") == [None, None, pytest.approx(0.25 / 0.8125)]
     assert values(rows, "communicating") == [0.25] * 3
     assert rows[1].losses == (("generator", 0.5),)
@@ -138,15 +135,32 @@ def test_one_global_batch_is_strong_scaling(save: Save) -> None:
     assert low < 0.25 / 0.8125 < high
 
 
+def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, strong: Save) -> None:
+    records = everything(strong)
+    comparison = compare(records)
+    efficiencies = [row for row in json_of(comparison)["rows"] if row["metric"] == "efficiency"]
+    assert [(row["workers"], row["value"]) for row in efficiencies][1:] == [(4, pytest.approx(0.5))]
+    table = as_markdown(comparison)
+    assert "dcgan: strong scaling" in table
+    assert f"| bare-metal, 2 workers ({FEW}) | 16 / 32 | 160 (158 to 162) | 1.60 (" in table
+    page = write_report(records, tmp_path / "report.html").read_text()
+    assert "dcgan: strong scaling" in page
+    assert "Strong scaling of dcgan" in page
+    assert [path for path in draw(comparison, tmp_path / "plots") if path.name.endswith("dcgan-strong-scaling.svg")]
+    runs = [*tmp_path.glob("*-*-*")]
+    shown = bench_compare(*runs, "--scaling", "--force", columns=200)
+    assert shown.exit_code == 0, shown.output
+    assert "80 % (7" in shown.output
+    assert "Nothing to compare" not in shown.output
+    assert "Nothing scales" in bench_compare(runs[0], "--scaling", "--force").output
+
+
 def test_one_batch_of_a_rank_is_weak_scaling_which_has_no_serial_share(save: Save) -> None:
     for workers, speed in {1: 100.0, 2: 180.0, 4: 320.0}.items():
         job(save, workers, speed, batch=WEAK[workers])
     rows = scalings(save)
-    assert [(row.kind, row.workers, row.global_batch) for row in rows] == [
-        ("weak", 1, 32),
-        ("weak", 2, 64),
-        ("weak", 4, 128),
-    ]
+    of = [(row.kind, row.workers, row.global_batch) for row in rows]
+    assert of == [("weak", 1, 32), ("weak", 2, 64), ("weak", 4, 128)]
     assert values(rows, "efficiency") == [None, pytest.approx(0.9), pytest.approx(0.8)]
     assert not any("serial share" in name for row in rows for name in row.values)
 
@@ -157,27 +171,22 @@ def test_a_job_may_be_the_smallest_of_both_and_what_is_neither_is_not_put_togeth
     assert scalings(save) == []
     job(save, 2, 160.0, batch=16)
     job(save, 2, 180.0, batch=32)
-    assert [(row.kind, row.workers, row.batch) for row in scalings(save)] == [
-        *(("strong", 1, 32), ("strong", 2, 16), ("weak", 1, 32), ("weak", 2, 32))
-    ]
+    of = [(row.kind, row.workers, row.batch) for row in scalings(save)]
+    assert of == [("strong", 1, 32), ("strong", 2, 16), ("weak", 1, 32), ("weak", 2, 32)]
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"cpus": 4},
+        {"cpus": 4},  # two for each instance
         {"profile": "paper"},
         {"userland": "b" * 64},
         {"target": "container"},
         {"model": "gan"},
-        {"distributed": None},
+        {"rate": "10gbit"},
     ],
 )
 def test_jobs_that_differ_in_anything_else_are_not_put_together(save: Save, other: Any) -> None:
-    """Two CPUs for each instance, another profile, userland, target, model, and a faster link."""
-    if "distributed" in other:
-        lab = LabSpec(nodes=2, rate="10gbit")
-        other = {"distributed": DistributedJob(strategy="all-reduce", workers=2, servers=0, network="host", lab=lab)}
     job(save, 1, 100.0)
     job(save, 2, 160.0, batch=16, **other)
     assert scalings(save) == []
@@ -191,51 +200,20 @@ def test_instances_that_share_cpus_have_no_efficiency_and_the_reason(save: Save)
     assert second.notes == (SHARED_CPUS, "efficiency withheld: instances share CPUs", FEW)
     assert {*second.values} == {"throughput", "speed-up", "communicating"}
     table = as_markdown(compare(everything(save)))
-    assert (
-        f"| bare-metal, 2 workers ({SHARED_CPUS}) (efficiency withheld: instances share CPUs) ({FEW}) | 16 / 32 | 90.0"
-        in table
-    )
+    why = f"({SHARED_CPUS}) (efficiency withheld: instances share CPUs) ({FEW})"
+    assert f"| bare-metal, 2 workers {why} | 16 / 32 | 90.0" in table
 
 
-def test_a_single_block_has_no_interval(save: Save) -> None:
+def test_a_single_block_has_no_interval_and_disturbed_trials_are_named(save: Save) -> None:
+    busy = Conditions(interval_s=20.0, other_cpu_s=20.0)
     job(save, 1, 100.0, blocks=(0,))
-    job(save, 2, 160.0, batch=16, blocks=(0,))
-    rows = scalings(save)
-    assert values(rows, "speed-up") == [None, pytest.approx(160 / 100)]
-    assert rows[1].values["speed-up"].interval is None
-    assert rows[1].notes == (FEW,)
-
-
-def test_disturbed_trials_are_named_beside_the_number_of_workers(save: Save) -> None:
-    job(save, 1, 100.0)
-    job(save, 2, 160.0, batch=16, conditions=Conditions(interval_s=20.0, other_cpu_s=20.0))
+    job(save, 2, 160.0, batch=16, blocks=(0,), conditions=busy)
     first, second = scalings(save)
+    assert values([first, second], "speed-up") == [None, pytest.approx(160 / 100)]
+    assert second.values["speed-up"].interval is None
     assert first.notes == (FEW,)
-    busy = "the CPUs were busy with other work (over 10 % of the CPU time in 4 of 4 trials with 2 workers)"
-    assert second.notes == (FEW, busy)
-
-
-def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, save: Save) -> None:
-    for workers, speed in {1: 100.0, 2: 160.0, 4: 200.0}.items():
-        job(save, workers, speed, batch=STRONG[workers])
-    records = everything(save)
-    comparison = compare(records)
-    rows = [row for row in json_of(comparison)["rows"] if row["metric"] == "efficiency"]
-    assert [(row["kind"], row["workers"], row["value"]) for row in rows][1:] == [("strong", 4, pytest.approx(0.5))]
-    table = as_markdown(comparison)
-    assert "dcgan: strong scaling" in table
-    assert f"| bare-metal, 2 workers ({FEW}) | 16 / 32 | 160 (158 to 162) | 1.60 (" in table
-    page = write_report(records, tmp_path / "report.html").read_text()
-    assert "dcgan: strong scaling" in page
-    assert "Strong scaling of dcgan" in page
-    names = {path.name for path in draw(comparison, tmp_path / "plots")}
-    assert any(name.endswith("dcgan-strong-scaling.svg") for name in names)
-    runs = [*tmp_path.glob("*-*-*")]
-    shown = bench_compare(*runs, "--scaling", "--force", columns=200)
-    assert shown.exit_code == 0, shown.output
-    assert "80 % (7" in shown.output
-    assert "Nothing to compare" not in shown.output
-    assert "Nothing scales" in bench_compare(runs[0], "--scaling", "--force").output
+    why = "the CPUs were busy with other work (over 10 % of the CPU time in 1 of 1 trials with 2 workers)"
+    assert second.notes == (FEW, why)
 
 
 def learned(save: Save, workers: int, distance: float, **changes: Any) -> None:
@@ -249,11 +227,11 @@ def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number
     tmp_path: Path, save: Save
 ) -> None:
     """All see 128 images, warm-up included. What sees more, as two workers with as many steps do, is left out."""
-    learned(save, 1, 10.0, batch=32)
+    learned(save, 1, 10.0)
     learned(save, 2, 10.1, batch=16)
-    learned(save, 2, 13.0, batch=32, steps=1)
-    learned(save, 2, 9.0, batch=32)
-    learned(save, 2, 7.0, batch=32, strategy="split")
+    learned(save, 2, 13.0, steps=1)
+    learned(save, 2, 9.0)
+    learned(save, 2, 7.0, strategy="split")
     comparison = compare(everything(save), margin=0.05)
     rows = rows_of(comparison, "division")
     assert [(row.workers, row.strategy, row.batch, row.global_batch, row.images_seen) for row in rows] == [
@@ -283,18 +261,15 @@ def test_fewer_than_five_seeds_decide_nothing_about_images_however_many_trials(
 ) -> None:
     for workers in (1, 2):
         for block, seed in enumerate(seeds):
-            metrics = {"own-frechet": MetricValue(value=10.0 * workers + block, unit="", better="less")}
+            metrics = {
+                "own-frechet": MetricValue(value=10.0 * workers + block, unit="", better="less"),
+                "time-to-quality": MetricValue(value=10.0, unit="s", better="less"),
+            }
             job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics, blocks=(block,), seed=seed)
     _, second = rows_of(compare(everything(save)), "division")
+    assert {*second.values} == {"own-frechet"}, "times are no quality of images"
     verdict = judged(second.values["own-frechet"])
     assert (verdict.name, verdict.withheld) == (None, (FEW,))
-
-
-def test_times_are_no_quality_of_images(save: Save) -> None:
-    for workers in (1, 2):
-        metrics = {"time-to-quality": MetricValue(value=10.0, unit="s", better="less")}
-        job(save, workers, 100.0, batch=STRONG[workers], metrics=metrics)
-    assert compare(everything(save)).of_kind("division") == {}
 
 
 def opened(save: Save, target: str, block: int, number: int, **changes: tuple[float, str]) -> None:

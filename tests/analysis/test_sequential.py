@@ -18,7 +18,7 @@ from analysis.statistics.sequential import EXTRA_BLOCKS, level_after, looks, sho
 from suite.request.repetitions import RepetitionOptions, Repetitions
 from suite.request.request import RunRequest
 from suite.results.store import PLAN
-from tests.analysis.conftest import WITHIN_2, Save, judged
+from tests.analysis.conftest import WITHIN_2, Save, judged, known
 from tests.suite.conftest import make_plan
 
 
@@ -52,34 +52,30 @@ def test_it_stops_once_every_interval_is_narrow_or_all_blocks_are_measured(
     assert (decision.stop, decision.reason, decision.half_width is not None) == (stop, reason, known)
 
 
-def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(save: Save) -> None:
+@pytest.mark.parametrize("second", [{"target": "vm"}, {"replica": 1}], ids=["a target", "bare metal against itself"])
+def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(save: Save, second: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     for block in range(5 + EXTRA_BLOCKS):
         drift = 10 * math.exp(rng.normal(0, 0.5))
         save(block=block, throughput_per_s=drift)
-        save(block=block, target="vm", throughput_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
+        save(block=block, **second, throughput_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
         decision = should_stop_run(save.load(), WITHIN_2, max_blocks=99)
         assert decision.stop == (block == 4 + EXTRA_BLOCKS)
+    save(block=5 + EXTRA_BLOCKS, target="container", throughput_per_s=9.0)
+    assert not should_stop_run(save.load(), WITHIN_2, max_blocks=99).stop, "with a target it is that, too"
 
 
-def test_bare_metal_alone_is_judged_against_itself(save: Save) -> None:
-    for block in range(5 + EXTRA_BLOCKS):
-        save(block=block, throughput_per_s=10.0)
-        save(block=block, replica=1, throughput_per_s=10.0 + block / 1000)
-        decision = should_stop_run(save.load(), WITHIN_2, max_blocks=99)
-        assert decision.stop == (block == 4 + EXTRA_BLOCKS)
-    save(block=5 + EXTRA_BLOCKS, target="vm", throughput_per_s=9.0)
-    assert not should_stop_run(save.load(), WITHIN_2, max_blocks=99).stop, "of a target it is that alone"
-
-
-def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio(save: Save) -> None:
-    for block in range(6):
+def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio_from_which_nothing_is_planned(save: Save) -> None:
+    for block in range(PILOT_BLOCKS):
         save(block=block, throughput_per_s=10.0)
         save(block=block, target="vm", failed="no")
-    assert should_stop_run(save.load(), WITHIN_2, max_blocks=6).stop
-    decision = should_stop_run(save.load(), WITHIN_2, max_blocks=7)
+    records = save.load()
+    assert should_stop_run(records, WITHIN_2, max_blocks=PILOT_BLOCKS).stop
+    decision = should_stop_run(records, WITHIN_2, max_blocks=PILOT_BLOCKS + 1)
     assert not decision.stop
     assert decision.reason.startswith("resnet50 on vm")
+    assert plan_detection(records, 0.02, most=40, source="pilot") is None
+    assert should_stop_detecting(lambda: records, 0.02, PILOT_BLOCKS, most=40).stop
 
 
 # ---- until every comparison is decided
@@ -144,10 +140,16 @@ def test_a_look_that_comes_early_has_the_level_of_the_next_one_and_levels_start_
 
 def test_blocks_are_foretold_for_the_level_of_the_look() -> None:
     values = steady(28, 0.05, seed=1)
-    (ordinary,) = judge([locate(values)], 0.01)
-    assert ordinary
-    assert ordinary.more_blocks
-    assert deciding(values, 0.01).expected > 1.3 * ordinary.more_blocks
+    ordinary = known(*judge([locate(values)], 0.01))
+    assert deciding(values, 0.01).expected > 1.3 * known(ordinary.more_blocks)
+
+
+def planned(run: Path, **asked: object) -> Path:
+    """Write the plan of a run that was asked for so."""
+    run.mkdir(exist_ok=True)
+    request = RunRequest(repetitions=RepetitionOptions.model_validate(asked))
+    (run / PLAN).write_text(make_plan().model_copy(update={"request": request}).model_dump_json())
+    return run
 
 
 @pytest.mark.parametrize(("until", "verdict"), [("decided", "undecided"), ("2%", "equivalent")])
@@ -158,25 +160,17 @@ def test_the_verdict_of_a_run_that_looked_for_it_holds_at_the_level_of_its_looks
     for block in range(9):
         save(block=block, throughput_per_s=10.0)
         save(block=block, target="vm", throughput_per_s=10.0 * math.exp(rng.normal(0, 0.04)))
-    request = RunRequest(repetitions=RepetitionOptions.model_validate({"until": until, "margin": "5%"}))
-    plan = make_plan().model_copy(update={"request": request})
-    (tmp_path / "run" / PLAN).write_text(plan.model_dump_json())
+    planned(tmp_path / "run", until=until, margin="5%")
     found = save.compare(margin=0.05)
     own = judged(found.groups[0].of_target("vm")["throughput"])
-    assert 0.0089 < (own.p or 0) < 0.05
+    assert 0.0089 < known(own.p) < 0.05
     assert own.name == verdict
     assert (own.more_blocks is None) == (verdict == "equivalent")
 
 
 def test_a_run_until_decided_looks_from_the_fewest_blocks_on(tmp_path: Path) -> None:
-    def run(name: str, **asked: object) -> Path:
-        directory = tmp_path / name
-        directory.mkdir()
-        request = RunRequest(repetitions=RepetitionOptions.model_validate(asked))
-        (directory / PLAN).write_text(make_plan().model_copy(update={"request": request}).model_dump_json())
-        return directory
-
-    fixed, narrow, decided = run("fixed"), run("narrow", until="2%"), run("decided", until="decided")
+    untils: list[dict[str, object]] = [{}, {"until": "2%"}, {"until": "decided"}]
+    fixed, narrow, decided = (planned(tmp_path / str(number), **asked) for number, asked in enumerate(untils))
     assert [looked_after([one]) for one in (fixed, narrow, decided)] == [None, None, 5]
     assert looked_after([fixed, decided, tmp_path]) == 5
 
@@ -198,8 +192,7 @@ def measured(save: Save) -> Any:
 
 def test_the_noisiest_target_decides_how_many_blocks_there_are(measured: Any) -> None:
     records = measured(PILOT_BLOCKS, vm=0.05, container=0.001)
-    found = plan_detection(records, 0.02, most=1000, source="pilot")
-    assert found
+    found = known(plan_detection(records, 0.02, most=1000, source="pilot"))
     assert found.ratio == "resnet50 on vm"
     assert found.needed == found.blocks > 2 * PILOT_BLOCKS
     assert found.detectable == pytest.approx(0.02, rel=0.05)
@@ -208,15 +201,14 @@ def test_the_noisiest_target_decides_how_many_blocks_there_are(measured: Any) ->
 
 def test_what_is_asked_for_bounds_the_blocks_and_what_they_detect_is_said(measured: Any) -> None:
     records = measured(PILOT_BLOCKS, vm=0.05)
-    found = plan_detection(records, 0.01, most=40, source="pilot")
-    assert found
+    found, few, none = (
+        known(plan_detection(records, difference, most=40, source="pilot")) for difference in (0.01, 0.9, 1e-9)
+    )
     assert (found.blocks, found.measured) == (40, 10)
-    assert (found.needed or 0) > 40
-    assert (found.detectable or 0) > 0.01
-    few = plan_detection(records, 0.9, most=40, source="pilot")
-    assert few
+    assert known(found.needed) > 40
+    assert known(found.detectable) > 0.01
     assert few.blocks == 2 * PILOT_BLOCKS, "a pilot that looks quiet by chance must not end the run"
-    assert plan_detection(records, 1e-9, most=40, source="pilot").needed is None  # type: ignore[union-attr]
+    assert none.needed is None
 
 
 def test_earlier_runs_plan_only_if_every_target_has_enough_blocks(measured: Any) -> None:
@@ -226,23 +218,13 @@ def test_earlier_runs_plan_only_if_every_target_has_enough_blocks(measured: Any)
 
 
 def test_blocks_after_the_pilot_change_no_plan(measured: Any) -> None:
-    before = plan_detection(measured(PILOT_BLOCKS, vm=0.05), 0.02, most=500, source="pilot")
+    before = known(plan_detection(measured(PILOT_BLOCKS, vm=0.05), 0.02, most=500, source="pilot"))
     more = measured(PILOT_BLOCKS + 7, vm=0.05)
     assert plan_detection(pilot_of(more), 0.02, most=500, source="pilot") == before
-    assert before
     done = should_stop_detecting(lambda: more, 0.02, before.blocks, most=500)
     assert done.stop
     waiting = should_stop_detecting(lambda: more, 0.02, before.blocks - 3, most=500)
     assert (waiting.stop, waiting.at_least) == (False, 3)
-
-
-def test_without_ratios_nothing_is_planned(save: Save) -> None:
-    for block in range(PILOT_BLOCKS):
-        save(block=block)
-        save(block=block, target="vm", failed="no")
-    records = save.load()
-    assert plan_detection(records, 0.02, most=40, source="pilot") is None
-    assert should_stop_detecting(lambda: records, 0.02, PILOT_BLOCKS, most=40).stop
 
 
 def test_a_comparison_says_what_its_blocks_could_have_seen(measured: Any) -> None:

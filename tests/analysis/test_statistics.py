@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.compare.contrasts import effect
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence, place_effect
 from analysis.statistics.power import MOST_BLOCKS, blocks_needed, detectable
 from analysis.statistics.ratios import (
@@ -21,7 +20,7 @@ from analysis.statistics.ratios import (
     noise_floor,
     step_times,
 )
-from tests.analysis.conftest import located
+from tests.analysis.conftest import known, located
 
 
 def placed(centre: float, standard_error: float, n: int = 10) -> Location:
@@ -29,9 +28,7 @@ def placed(centre: float, standard_error: float, n: int = 10) -> Location:
 
 
 def only(place: Location, margin: float = 0.02, *, more_is_faster: bool = True) -> Verdict:
-    (verdict,) = judge([place], margin, more_is_faster=more_is_faster)
-    assert verdict
-    return verdict
+    return known(*judge([place], margin, more_is_faster=more_is_faster))
 
 
 def test_below_five_values_the_interval_is_students() -> None:
@@ -47,8 +44,7 @@ def test_the_trimmed_mean_and_its_error_are_those_of_yuen() -> None:
     # Against values that are all the same, Yuen's two-sample test has our standard error and degrees of freedom.
     result = stats.ttest_ind(values, np.zeros(23), equal_var=False, trim=0.15)
     assert place.centre == pytest.approx(float(stats.trim_mean(values, 0.15)))
-    assert place.standard_error
-    assert place.centre / place.standard_error == pytest.approx(float(result.statistic))
+    assert place.centre / known(place.standard_error) == pytest.approx(float(result.statistic))
     assert place.degrees_of_freedom == pytest.approx(float(result.df))
 
 
@@ -76,23 +72,17 @@ def test_what_a_place_in_the_block_adds_is_found_with_its_interval() -> None:
     later = np.array([1, -1, -1, 1, 1, -1, 2])
     covered = []
     for _ in range(2000):
-        found = place_effect(0.1 - 0.03 * later + rng.normal(0, 0.01, 7), later)
-        assert found
-        assert found.interval
-        covered.append(found.interval[0] <= -0.03 <= found.interval[1])
+        low, high = known(known(place_effect(0.1 - 0.03 * later + rng.normal(0, 0.01, 7), later)).interval)
+        covered.append(low <= -0.03 <= high)
     assert 0.93 < np.mean(covered) < 0.97
     assert place_effect([0.1, 0.2], [1, -1]) is None
     assert place_effect([0.1, 0.2, 0.3], [1, 1, 1]) is None
 
 
-def test_one_value_has_a_centre_and_no_interval() -> None:
+def test_one_value_has_no_interval_no_value_is_nothing_and_missing_ones_are_left_out() -> None:
     place = located([0.3])
-    assert place == Location(0.3, None, 0, 1)
-    assert place.interval is None
+    assert (place, place.interval) == (Location(0.3, None, 0, 1), None)
     assert only(place) == Verdict("undecided", None)
-
-
-def test_no_value_is_nothing_and_missing_ones_are_left_out() -> None:
     assert locate([]) is None
     assert locate([math.nan]) is None
     assert locate([1.0, math.nan, 3.0, -math.inf]) == locate([1.0, 3.0])
@@ -123,10 +113,8 @@ def test_the_verdict_is_that_of_the_two_one_sided_tests(centre: float, error: fl
 
 
 def test_an_undecided_verdict_says_how_many_more_blocks_would_probably_decide() -> None:
-    near, far = only(placed(0.0, 0.012)), only(placed(0.0, 0.04))
-    assert near.more_blocks
-    assert far.more_blocks
-    assert near.more_blocks < far.more_blocks
+    near, far = (known(only(placed(0.0, error)).more_blocks) for error in (0.012, 0.04))
+    assert 0 < near < far
     assert only(placed(math.log1p(0.02), 0.01)).more_blocks is None
     assert only(placed(0.0, 100.0)).more_blocks is None
 
@@ -141,10 +129,13 @@ def test_the_blocks_it_asks_for_decide_about_four_times_in_five() -> None:
     assert 0.74 < np.mean(decided) < 0.88
 
 
-def test_many_comparisons_are_harder_to_win_than_one() -> None:
+def test_many_comparisons_are_harder_to_win_than_one_and_see_less() -> None:
     border = placed(0.0, math.log1p(0.02) / 2.2)
     assert only(border).name == "equivalent"
-    assert {verdict.name for verdict in judge([border] * 9) if verdict} == {"undecided"}
+    verdicts = [known(verdict) for verdict in judge([border] * 9)]
+    assert {verdict.name for verdict in verdicts} == {"undecided"}
+    assert {verdict.detectable for verdict in verdicts} == {detectable_share(border, 9)}
+    assert known(detectable_share(border, 9)) > known(detectable_share(border, 1))
 
 
 def test_holm_gives_the_values_of_the_textbook() -> None:
@@ -166,18 +157,15 @@ def test_holm_never_lowers_a_value_and_keeps_their_order(p_values: list[float]) 
 
 
 def test_the_noise_floor_comes_from_a_a_where_there_is_one() -> None:
-    floor = noise_floor([0.01, -0.01, 0.02, -0.02], [[0.0, 1.0, 2.0]])
-    assert floor
-    place = located([0.01, -0.01, 0.02, -0.02])
-    assert place.half_width
+    floor = known(noise_floor([0.01, -0.01, 0.02, -0.02], [[0.0, 1.0, 2.0]]))
+    half_width = known(located([0.01, -0.01, 0.02, -0.02]).half_width)
     assert (floor.method, floor.blocks) == ("a/a", 4)
-    assert floor.share == pytest.approx(math.expm1(place.half_width))
+    assert floor.share == pytest.approx(math.expm1(half_width))
 
 
 def test_without_a_a_the_noise_floor_comes_from_bare_metal_across_blocks_of_one_run() -> None:
     # Two runs a factor e apart: the step between runs is no noise of bare metal's.
-    floor = noise_floor([], [[0.0, 0.01, 0.0], [1.0, 1.02, 1.0]])
-    assert floor
+    floor = known(noise_floor([], [[0.0, 0.01, 0.0], [1.0, 1.02, 1.0]]))
     assert (floor.method, floor.blocks) == ("across-blocks", 6)
     assert floor.share < 0.05
     assert noise_floor([], [[0.0, 0.01]]) is None
@@ -185,14 +173,11 @@ def test_without_a_a_the_noise_floor_comes_from_bare_metal_across_blocks_of_one_
 
 
 def test_step_times_are_described_by_their_distribution() -> None:
-    found = step_times([[1.0, 2.0, 1.0], [3.0], []])
-    assert found
+    found = known(step_times([[1.0, 2.0, 1.0], [3.0], []]))
     assert (found.p50_s, found.jitter_s, found.trials) == (1.5, 1.0, 2)
     assert found.p95_s <= found.p99_s <= 3.0
     assert step_times([[]]) is None
-    single = step_times([[2.0]])
-    assert single
-    assert single.jitter_s is None
+    assert known(step_times([[2.0]])).jitter_s is None
 
 
 LEVEL = 0.025
@@ -224,29 +209,14 @@ def test_a_true_difference_of_what_a_run_could_have_seen_is_seen_four_times_in_f
     rng = np.random.default_rng(1)
     seen = []
     for values in rng.normal(0, 0.03, (1000, 40)):
-        share = detectable_share(locate(values[:20]) or Location(0, None, 0, 0), family=1)
-        assert share
-        (verdict,) = judge([locate(values[20:] + math.log1p(share))], margin=0.0)
-        assert verdict
-        seen.append(verdict.name == "faster")
+        share = known(detectable_share(located(values[:20]), family=1))
+        seen.append(only(located(values[20:] + math.log1p(share)), margin=0.0).name == "faster")
     assert 0.76 < np.mean(seen) < 0.84
-
-
-def test_more_comparisons_see_less() -> None:
-    place = Location(0.0, 0.01, 7, 10)
-    one, nine = detectable_share(place, 1), detectable_share(place, 9)
-    assert one
-    assert nine
-    assert nine > one
-    for verdict in judge([place] * 9):
-        assert verdict
-        assert verdict.detectable == nine
 
 
 def test_a_ratio_beyond_the_largest_number_stays_one_and_its_effect_is_finite() -> None:
     assert exp(1400.0) == exp(700.0) < math.inf
     assert exp(0.5) == math.exp(0.5)
     assert exp(-1400.0) == exp(-700.0) > 0.0
-    found = effect(located([1400.0, 1300.0, 1390.0]))
-    assert found.interval
-    assert (found.ratio, found.interval[1]) == (exp(700.0), exp(700.0))
+    place = located([1400.0, 1300.0, 1390.0])
+    assert (place.ratio, known(place.ratio_interval)[1]) == (exp(700.0), exp(700.0))

@@ -194,15 +194,8 @@ def same_table(stored: dict[str, Any], rows: list[dict[str, Any]], names: tuple[
 
 def test_there_is_a_sample_run_of_every_scenario_target_and_engine() -> None:
     plans = [stored_plan(path.parent) for path in RUNS.rglob("plan.json")]
-    assert {plan.job.scenario for plan in plans} == {
-        "synthetic",
-        "real",
-        "probe",
-        "distributed",
-        "shared",
-        "command",
-        "serve",
-    }
+    scenarios = {"synthetic", "real", "probe", "distributed", "shared", "command", "serve"}
+    assert {plan.job.scenario for plan in plans} == scenarios
     assert {plan.job.design for plan in plans} == {"sequential", "alternating"}
     assert {target for plan in plans for target in plan.targets} == {"bare-metal", "container", "vm", "container-vm"}
     assert {plan.job.layers.engine for plan in plans} >= {"docker", "podman", "runc"}

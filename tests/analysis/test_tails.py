@@ -13,9 +13,9 @@ from analysis.compare.results import Comparison, Contrast
 from analysis.report.answers.answer import answer
 from analysis.report.tables import results_table
 from analysis.statistics.ratios import Verdict, judge, locate
-from analysis.statistics.tails import Tail, qualified, ratio_of_means, slow_trials, tail_of
+from analysis.statistics.tails import qualified, ratio_of_means, slow_trials, tail_of
 from suite.records.record import Steps
-from tests.analysis.conftest import Save, as_markdown, json_of, timeline
+from tests.analysis.conftest import Save, as_markdown, json_of, known, timeline
 from tests.analysis.conftest import judged as verdict_of
 
 TIMES = st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=20).filter(lambda values: np.ptp(values) > 1e-3)
@@ -37,8 +37,7 @@ def judged(slow: int, targets: int = 1) -> list[Verdict | None]:
 
 
 def test_the_expected_ratio_is_that_of_the_mean_times() -> None:
-    mean = ratio_of_means(np.log([2.0, 3.0, 2.5]), np.log([1.0, 2.0, 4.0]))
-    assert mean
+    mean = known(ratio_of_means(np.log([2.0, 3.0, 2.5]), np.log([1.0, 2.0, 4.0])))
     assert math.exp(mean.centre) == pytest.approx((2 + 6 + 10) / 7)
     low, high = mean.interval
     assert low < mean.centre < high
@@ -46,22 +45,19 @@ def test_the_expected_ratio_is_that_of_the_mean_times() -> None:
 
 def test_of_a_rate_the_times_per_unit_of_work_are_averaged() -> None:
     own, base = np.array([10.0, 5.0, 8.0]), np.array([10.0, 10.0, 9.0])
-    tail = tail_of(np.log(own / base), np.log(base))
-    assert tail
+    tail = known(tail_of(np.log(own / base), np.log(base)))
     assert math.exp(tail.expected.centre) == pytest.approx((1 / base).mean() / (1 / own).mean())
 
 
 def test_without_skewness_the_interval_is_students() -> None:
-    mean = ratio_of_means([-0.02, -0.01, 0.0, 0.01, 0.02], [0.0] * 5)
-    assert mean
+    mean = known(ratio_of_means([-0.02, -0.01, 0.0, 0.01, 0.02], [0.0] * 5))
     low, high = mean.interval
     assert high - low == pytest.approx(2 * mean.standard_error * stats.t.ppf(0.975, 4), rel=0.02)
 
 
 @given(TIMES)
 def test_the_interval_ends_where_the_one_sided_tests_begin_to_hold(values: list[float]) -> None:
-    mean = ratio_of_means(values, [0.0] * len(values))
-    assert mean
+    mean = known(ratio_of_means(values, [0.0] * len(values)))
     low, high = mean.interval
     assert mean.p_above(low) == pytest.approx(0.025, rel=1e-3)
     assert mean.p_below(high) == pytest.approx(0.025, rel=1e-3)
@@ -69,8 +65,7 @@ def test_the_interval_ends_where_the_one_sided_tests_begin_to_hold(values: list[
 
 def test_one_block_has_no_tail_and_blocks_without_variance_have_an_interval_of_no_width() -> None:
     assert tail_of([0.1], [0.0]) is None
-    mean = ratio_of_means([0.1] * 4, [0.5] * 4)
-    assert mean
+    mean = known(ratio_of_means([0.1] * 4, [0.5] * 4))
     assert mean.interval == pytest.approx((0.1, 0.1))
     assert (mean.p_above(0.0), mean.p_below(0.0)) == (0.0, 1.0)
 
@@ -112,10 +107,7 @@ def test_without_a_tail_and_without_equivalence_a_verdict_stays_as_it_is() -> No
     assert [verdict.name for verdict in qualified(judge([place]), [place], [None], 0.02) if verdict] == ["equivalent"]
     ratios, base = times(6)
     tail, far = tail_of(ratios, base, more_is_faster=False), locate([value + 1 for value in ratios])
-    assert isinstance(tail, Tail)
-    (slower,) = qualified(judge([far], more_is_faster=False), [far], [tail], 0.02)
-    assert slower
-    assert slower.name == "slower"
+    assert known(*qualified(judge([far], more_is_faster=False), [far], [tail], 0.02)).name == "slower"
 
 
 def queue(save: Save, slow: int) -> Comparison:
@@ -137,15 +129,15 @@ def test_a_vm_of_which_every_tenth_trial_is_slower_says_what_a_queue_pays(save: 
     comparison = queue(save, 4)
     found = of_vm(comparison)
     assert found.ratio == pytest.approx(1, abs=0.005)
-    assert found.expected
-    assert found.expected.ratio == pytest.approx(1 / 1.03, abs=0.005)
+    expected = known(found.expected).ratio
+    assert expected == pytest.approx(1 / 1.03, abs=0.005)
     assert of_vm(comparison, "elapsed").expected
     assert verdict_of(found).name in ("tail", "typical-only")
     sentence = answer(comparison).why
     counts = "4 of 40 trials were over 10 % slower, none on bare metal"
     assert counts in sentence
     text = as_markdown(comparison)
-    assert f"vm, throughput: typical {found.ratio:.3f}x, expected {found.expected.ratio:.3f}x" in text
+    assert f"vm, throughput: typical {found.ratio:.3f}x, expected {expected:.3f}x" in text
     assert counts in text
     row = next(row for row in json_of(comparison)["rows"] if row["target"] == "vm")
     assert (row["slow_trials"], row["slow_baseline"]) == (4, 0)
@@ -155,9 +147,9 @@ def test_a_vm_of_which_every_tenth_trial_is_slower_says_what_a_queue_pays(save: 
 def test_an_equivalent_says_what_it_excludes(save: Save) -> None:
     comparison = queue(save, 0)
     found = of_vm(comparison)
-    assert found.slow
-    assert (verdict_of(found).name, found.slow.own) == ("equivalent", 0)
-    assert found.slow.excluded == pytest.approx(1 - 0.05 ** (1 / 40))
+    slow = known(found.slow)
+    assert (verdict_of(found).name, slow.own) == ("equivalent", 0)
+    assert slow.excluded == pytest.approx(1 - 0.05 ** (1 / 40))
     bound = "slow trials (over 10 % slower) in more than 7.3 % of runs"
     assert f"excluded at 95 %: {bound}: vm throughput, elapsed" in as_markdown(comparison).replace(
         "vm elapsed", "elapsed"
