@@ -42,17 +42,17 @@ def warning_of(group: Sequence[Finding]) -> AnalysisWarning:
     return AnalysisWarning(f"audit-{first.kind}", message, first.advice + keep)
 
 
+AGAIN = "the file was changed, or the suite has a fault: run the trial again, and report it if it comes back"
+"""Advice for a record that contradicts itself."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of finding; its findings differ in their place and words alone."""
 
     name: str
-    severity: Severity
-    advice: str
+    severity: Severity = "refused"
+    advice: str = AGAIN
 
     def at(self, where: Path | str, what: str) -> Finding:
         return Finding(self.name, self.severity, Path(where), what, self.advice)
-
-
-AGAIN = "the file was changed, or the suite has a fault: run the trial again, and report it if it comes back"
-"""Advice for a record that contradicts itself."""

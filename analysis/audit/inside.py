@@ -5,14 +5,14 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.audit.findings import AGAIN, Finding, Kind
+from analysis.audit.findings import Finding, Kind
 from analysis.load.records import Facts, Text
 from suite.job.ablations import known_properties
 from suite.job.job import Job
 from suite.job.properties import SHARED_NETWORK, Properties
 from suite.targets import CONTAINERS, VMS, OwnMachine
 
-INSIDE = Kind("inside", "refused", AGAIN)
+INSIDE = Kind("inside")
 _HOST = "host"
 _UNNAMED = "unnamed"
 """A hypervisor that shows as a flag of the CPU alone; see ``worker.environment``."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pandas as pd
 
-from analysis.audit.findings import AGAIN, Finding, Kind
+from analysis.audit.findings import Finding, Kind
 from analysis.load.records import Text
 from suite.job.ablations import known_properties
 from suite.job.envelope import MEMORY_NOT_LIMITED
@@ -42,20 +42,15 @@ LIMIT_SHARE, MAPPED_BYTES = 0.02, 1 << 30
 """Memory beyond the limit: the share by which groups and guests round, and what is mapped of files and counted for the
 process that read them first, or belongs to the hypervisor and the engine."""
 
-THROUGHPUT, STEPS = Kind("throughput", "refused", AGAIN), Kind("steps", "refused", AGAIN)
-TIMELINE, INTERVAL = Kind("timeline", "refused", AGAIN), Kind("interval", "refused", AGAIN)
-CPU, MEMORY = Kind("cpu-time", "refused", AGAIN), Kind("memory", "refused", AGAIN)
-OPENING, GENERATED = Kind("opening", "refused", AGAIN), Kind("generated", "refused", AGAIN)
+THROUGHPUT, STEPS, TIMELINE, INTERVAL = map(Kind, ("throughput", "steps", "timeline", "interval"))
+CPU, MEMORY, OPENING, GENERATED = map(Kind, ("cpu-time", "memory", "opening", "generated"))
 MISSING = Kind(
-    "evidence", "refused", "the record was changed, or is of the first suite, which did not count this: run it again"
+    "evidence", advice="the record was changed, or is of the first suite, which did not count this: run it again"
 )
-CONTRADICTS = Kind("outcome", "refused", "the record was changed: run the trial again")
+CONTRADICTS = Kind("outcome", advice="the record was changed: run the trial again")
 GAP = Kind("gap", "named", "see whether the host could not count it then, or the record was changed")
-_COUNTED = (
-    *(column.name for column in TABLE if column.path.startswith(("conditions.", "resources."))),
-    "opening_s",
-    "throughput_per_s",
-)
+_CONDITIONS = [column.name for column in TABLE if column.path.startswith(("conditions.", "resources."))]
+_COUNTED = [*_CONDITIONS, "opening_s", "throughput_per_s"]
 """The columns that the host and the worker count of every trial alike."""
 _ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggressor")
 
@@ -197,7 +192,7 @@ def gaps(trials: pd.DataFrame, runs: "pd.Series[str]") -> Iterator[Finding]:
     """Yield the finished trials that lack a count, or a fact, which others of the same target in their run have."""
     ok = trials[trials["ok"].astype(bool)]
     arms = ok.groupby([runs[ok.index], *(ok[name] for name in _ARM)], dropna=False, observed=True).ngroup()
-    counted = ok[list(_COUNTED)].notna()
+    counted = ok[_COUNTED].notna()
     lost = counted.groupby(arms).transform("any") & ~counted
     for column in lost.columns[lost.any()]:
         for path in ok.loc[lost[column], "path"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.audit.findings import AGAIN, Finding, Kind
+from analysis.audit.findings import Finding, Kind
 from analysis.audit.numbers import CLOCKS_S, CLOCKS_SHARE, GAP_S, GAP_SHARE
 from analysis.audit.turns import TURNS, turn_limits, turn_sums, turns
 from analysis.load.records import Text
@@ -30,12 +30,8 @@ from suite.records.record import (
 )
 from suite.results.store import MODELS
 
-RANKS = Kind("ranks", "refused", AGAIN)
+RANKS, AGGRESSORS, DATA, METRICS, EPOCHS, KEPT = map(Kind, ("ranks", "aggressors", "data", "metrics", "epochs", "kept"))
 TRAFFIC = Kind("traffic", "named", "see the ranks' byte counts; a message may have been under way at the end")
-AGGRESSORS = Kind("aggressors", "refused", AGAIN)
-DATA = Kind("data", "refused", AGAIN)
-METRICS, EPOCHS = Kind("metrics", "refused", AGAIN), Kind("epochs", "refused", AGAIN)
-KEPT = Kind("kept", "refused", AGAIN)
 GONE = Kind("models", "named", "their quality cannot be measured again: restore models/, or say why they are gone")
 _NEAR = 0.01
 _PHASES = {"data_s": "waited_s", "compute_s": "computed_s", "communicate_s": "communicated_s"}

@@ -24,13 +24,11 @@ from suite.trial_names import record_file
 
 _CHANGED = "the record, or the plan, was changed: run the trial again"
 NO_PLAN = Kind("no-plan", "named", "without its plan nobody can say whether trials are missing, or in their order")
-NAME = Kind("file-name", "refused", "give the file back its name: the trial's, and .json")
-FOREIGN = Kind("not-of-the-plan", "refused", "move the record back to its own run; bench compare takes several runs")
-PLACE, JOB = Kind("place", "refused", _CHANGED), Kind("job", "refused", _CHANGED)
+NAME = Kind("file-name", advice="give the file back its name: the trial's, and .json")
+FOREIGN = Kind("not-of-the-plan", advice="move the record back to its own run; bench compare takes several runs")
+PLACE, JOB = Kind("place", advice=_CHANGED), Kind("job", advice=_CHANGED)
 SAME_TIME = Kind(
-    "same-time",
-    "refused",
-    "neither trial had the machine alone: run them again, or see whether the host's clock was set",
+    "same-time", advice="neither trial had the machine alone: run them again, or see whether the host's clock was set"
 )
 APART = Kind(
     "block-apart", "named", "the host may have changed meanwhile: read the ratio with care, or run the block again"
@@ -38,9 +36,7 @@ APART = Kind(
 ORDER = Kind("block-order", "named", "trials that are tried again, and those of a resumed run, come late")
 CHANGED = Kind("changed", "named", "the trials of a run are samples of one thing: compare those of each state alone")
 MIXED = Kind("mixed-block", "named", "no ratio is formed between trials of two runs: merge runs of whole blocks")
-EDITED = Kind(
-    "edited", "refused", "the file is not what the run has left: restore it from a copy, or run the trial again"
-)
+EDITED = Kind("edited", advice="the file is not what the run has left: restore it from a copy, or run the trial again")
 MISSING_FILES = Kind(
     "missing", "named", "results without some of their files are a selection: restore them, or say why"
 )

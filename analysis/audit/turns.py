@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.audit.findings import AGAIN, Finding, Kind
+from analysis.audit.findings import Finding, Kind
 from analysis.audit.numbers import CLOCKS_S, CLOCKS_SHARE, COMPUTES_S, COUNTING_S, TICK_S
 from suite.job.job import Job
 from suite.records.record import EXACT, Alternation, Burst
 
-TURNS = Kind("turns", "refused", AGAIN)
+TURNS = Kind("turns")
 BESIDE_SHARE, BESIDE_S = 0.5, 2.5
 """The most of a turn in which no step is taken: 1 s of rest, and lines of an emulated guest that are 1.2 s late."""
 

@@ -52,7 +52,6 @@ class Owned(Part):
 
     @property
     def per_hour(self) -> float:
-        """Return the money that a used hour costs."""
         return self._standing / self.use + self._running
 
     @property

@@ -16,14 +16,14 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.compare.results import Comparison, Contrast, Group, known_first
+from analysis.compare.results import Comparison, Contrast, Group
 from analysis.figures import drawing
 from analysis.figures.reference import PAPER, SOURCE, Reference, figure_number, kind_of
 from analysis.load.metrics import Metric
-from analysis.report.formatting import rows_by_key, shown
+from analysis.report.formatting import notes_by_target, rows_by_key, shown
 from analysis.statistics.ratios import NoiseFloor
 from suite.records.record import EPOCH, EPOCH_METRICS
-from suite.targets import BASELINE, TARGETS
+from suite.targets import BASELINE
 from suite.units import number
 
 _NAN = float("nan")
@@ -56,9 +56,8 @@ def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
 
     Bars of whole epochs, of first ones and of scaled times can stand beside each other, and each says which it is.
     """
-    if timed := [(group, metric) for group in comparison.groups if (metric := group.epoch)]:
-        names = [f"{group.model}\n{'' if metric.name == EPOCH else metric.name}".strip() for group, metric in timed]
-        cells = [(name, *of_group) for name, of_group in zip(names, timed, strict=True)]
+    if timed := [(group, metric, metric.name) for group in comparison.groups if (metric := group.epoch)]:
+        cells = [(f"{one.model}\n{name * (name != EPOCH)}".strip(), one, metric) for one, metric, name in timed]
         title = f"Time per epoch, {comparison.jobs[0].data} data"
         yield drawing.Drawing("time-per-epoch", title, _chart(cells, title, "s"))
 
@@ -86,9 +85,7 @@ def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | 
     )
     floors = {name: floor for name, group, metric in cells if (floor := group.noise(metric))}
     groups = [group for _, group, _ in cells]
-    targets = [name for name in drawing.targets_of(groups) if name in set(bars["target"])]
-    legend = dict(zip(targets, drawing.legend(groups, targets), strict=True))
-    return draw_bars(bars, legend, floors, title, str(groups[0].job), unit)
+    return draw_bars(bars, drawing.legend(groups), floors, title, str(groups[0].job), unit)
 
 
 def _printed(group: Group, metric: Metric, target: str, reference: Reference) -> dict[str, float]:
@@ -124,8 +121,7 @@ def draw_bars(
     with drawing.style():
         chart = drawing.canvas(max(6.4, 2.0 + 0.75 * len(places) * len(targets)), 4.8)
         axes = chart.subplots()
-        drawing.grouped(axes, bars, "place", "height", places, targets)
-        bars["x"] = drawing.middles(bars, "place", places, targets)
+        drawing.grouped(axes, bars, places, targets)
         bars["top"] = bars[["height", "high"]].max(axis=1)
         published = bars[bars["published"].notna()] if normalised else bars[:0]
         drawing.scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
@@ -134,9 +130,9 @@ def draw_bars(
         _write_values(axes, bars)
         what = f"relative to {over}" if normalised else f"{unit}, not normalised"
         drawing.label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
-        entries: list[Artist | Container | None] = [*legend.values(), drawing.intervals(axes, bars, "ratio")]
+        entries: list[Artist | Container | None] = [*legend.values()]
         if normalised:
-            entries.append(_floors(axes, floors, places))
+            entries += [drawing.intervals(axes, bars), _floors(axes, floors, places)]
         if len(published):
             beside = published["x"] + 0.25 * drawing.WIDTH / len(targets)  # the interval and the value
             look: dict[str, Any] = {"marker": "D", "s": 42, "facecolor": "white", "edgecolor": "black"}
@@ -191,9 +187,6 @@ def value_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
 
 
 def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
-    notes = {row.target: dict[str, None]() for row in sorted(rows, key=lambda row: known_first(TARGETS, row.target))}
-    for row in rows:
-        notes[row.target] |= dict.fromkeys(row.notes)
     # A place has the values, below the model and the settings if these differ from bar to bar.
     models, jobs = len({row.model for row in rows}) > 1, len({row.job for row in rows}) > 1
     names = ((row.model * models, row.job.variant * jobs, *_values(row.arm.cell)) for row in rows)
@@ -201,6 +194,7 @@ def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
         bar("\n".join(filter(None, parts)), row.target, row) for parts, row in zip(names, rows, strict=True)
     )
     over = " or ".join(dict.fromkeys(", ".join(_values(row.base)) for row in rows))
+    notes = notes_by_target((row.target, row.notes) for row in rows)
     legend = {target: drawing.entry(target, texts) for target, texts in notes.items()}
     return draw_bars(bars, legend, {}, title, str(rows[0].job), rows[0].metric.unit, over)
 

@@ -32,6 +32,7 @@ from matplotlib.patches import Patch, Rectangle
 from analysis.compare.published import published_claims, selected
 from analysis.compare.results import ComparedJob, Comparison, Group
 from analysis.figures.reference import PAPERS_KEY, SOURCE, Reference, kind_of
+from analysis.report.formatting import notes_by_target
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.results.files import output, remove_temporaries
@@ -151,22 +152,13 @@ def palette(targets: Sequence[str]) -> dict[str, object]:
     return {target: _COLOURS.get(target, "0.5") for target in targets}
 
 
-def targets_of(groups: Sequence[Group]) -> list[str]:
-    """Return all targets, those of the paper first and in its order."""
-    names = {summary.target for group in groups for summary in group.targets}
-    return [target for target in TARGETS if target in names] + sorted(names - set(TARGETS))
-
-
-def legend(groups: Sequence[Group], targets: Sequence[str]) -> list[Patch]:
-    """Return one entry per target, which names its substitutes and marks."""
-    notes: dict[str, dict[str, None]] = {target: {} for target in targets}
-    for summary in (summary for group in groups for summary in group.targets if summary.target in notes):
-        notes[summary.target] |= dict.fromkeys(summary.notes)
-    return [entry(target, texts) for target, texts in notes.items()]
+def legend(groups: Sequence[Group]) -> dict[str, Patch]:
+    """Return an entry for each target, those of the paper first, which names its substitutes and marks."""
+    noted = ((summary.target, summary.notes) for group in groups for summary in group.targets)
+    return {target: entry(target, notes) for target, notes in notes_by_target(noted).items()}
 
 
 def entry(target: str, notes: Iterable[str]) -> Patch:
-    """Return the entry of one target in a legend."""
     look = {"facecolor": _COLOURS.get(target, "0.5"), "hatch": _HATCHES.get(target, "..."), "edgecolor": "white"}
     return Patch(**look, label="\n".join((target, *(textwrap.fill(note, 40) for note in notes))))
 
@@ -179,12 +171,12 @@ def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: 
     chart.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
-def grouped(axes: Axes, bars: pd.DataFrame, x: str, y: str, places: Sequence[str], targets: Sequence[str]) -> None:
-    """Draw a bar of height ``y`` for each row, by ``x`` and, inside that, by its column ``target``."""
+def grouped(axes: Axes, bars: pd.DataFrame, places: Sequence[str], targets: Sequence[str]) -> None:
+    """Draw a bar of its ``height`` for each row, by ``place`` and, inside that, ``target``; add ``x``, its middle."""
     sns.barplot(
         bars,
-        x=x,
-        y=y,
+        x="place",
+        y="height",
         hue="target",
         order=places,
         hue_order=targets,
@@ -200,6 +192,10 @@ def grouped(axes: Axes, bars: pd.DataFrame, x: str, y: str, places: Sequence[str
     for number, target in enumerate(targets):
         for patch in axes.containers[number]:
             patch.set_hatch(_HATCHES.get(target, "..."))
+    bars["x"] = [
+        places.index(place) + (targets.index(target) + 0.5) * WIDTH / len(targets) - WIDTH / 2
+        for place, target in zip(bars["place"], bars["target"], strict=True)
+    ]
 
 
 def dots(axes: Axes, bars: pd.DataFrame) -> None:
@@ -212,22 +208,14 @@ def dots(axes: Axes, bars: pd.DataFrame) -> None:
         axes.plot(rows["x"], rows["height"], MARKERS.get(str(target), "P"), **look)
 
 
-def middles(bars: pd.DataFrame, x: str, places: Sequence[str], targets: Sequence[str]) -> list[float]:
-    """Return where ``grouped`` draws each row's bar on the horizontal axis."""
-    return [
-        places.index(name) + (targets.index(target) + 0.5) * WIDTH / len(targets) - WIDTH / 2
-        for name, target in zip(bars[x], bars["target"], strict=True)
-    ]
-
-
-def intervals(axes: Axes, bars: pd.DataFrame, height: str) -> Container | None:
+def intervals(axes: Axes, bars: pd.DataFrame) -> Container | None:
     """Draw the intervals of the bars that have one, from ``low`` to ``high`` at ``x``; None where none has."""
-    bounded = bars[bars["low"].notna() & bars[height].notna()]
+    bounded = bars[bars["low"].notna() & bars["height"].notna()]
     if bounded.empty:
         return None
-    errors = [bounded[height] - bounded["low"], bounded["high"] - bounded[height]]
+    errors = [bounded["height"] - bounded["low"], bounded["high"] - bounded["height"]]
     look: dict[str, Any] = {"fmt": "none", "ecolor": "0.1", "elinewidth": 1.2, "capsize": 3, "label": "95 % interval"}
-    return axes.errorbar(bounded["x"], bounded[height], errors, **look)
+    return axes.errorbar(bounded["x"], bounded["height"], errors, **look)
 
 
 def printed_range(job: ComparedJob, model: str, target: str, metric: str, aggressor: str = "") -> tuple[float, float]:
@@ -259,7 +247,6 @@ def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
 
 
 def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:
-    """Write the text above a bar."""
     offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points"} | look
     axes.annotate(text, (x, top), **offset, ha="center", va="bottom", fontsize=9)
 

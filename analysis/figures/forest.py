@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis.compare.results import Comparison, Contrast
-from analysis.figures.drawing import MARKERS, Drawing, canvas, palette, style, targets_of
+from analysis.figures.drawing import MARKERS, Drawing, canvas, palette, style
 from analysis.figures.reference import Reference
 from analysis.report.answers.answer import answer, claims
 from analysis.report.formatting import floor, one_line, percent, ratio, sensible, verdict
@@ -96,14 +96,14 @@ def _rows(comparison: Comparison) -> Iterator[Contrast]:
 
 
 def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
-    colours = palette(targets_of(comparison.groups))
+    colours = palette([contrast.target for contrast in rows])
     low, high = _limits(rows, 1 + comparison.margin)
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.axvspan(1 / (1 + comparison.margin), 1 + comparison.margin, color="0.85", zorder=0)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     for place, contrast in enumerate(rows):
-        look: dict[str, Any] = {"color": colours.get(contrast.target, "0.5"), "zorder": 3}
+        look: dict[str, Any] = {"color": colours[contrast.target], "zorder": 3}
         if contrast.ratio is not None:
             axes.plot(contrast.by_block, [place + 0.22] * len(contrast.by_block), ".", markersize=5, alpha=0.6, **look)
             _interval(axes, place, _span(contrast), (low, high), look)
@@ -121,13 +121,9 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
 
 def _limits(rows: Sequence[Contrast], bound: float) -> tuple[float, float]:
     """Return the ends of the axis: it holds every dot, and the intervals as far as they leave the dots apart."""
-    found = [contrast for contrast in rows if contrast.ratio is not None]
-    dots = [
-        1 / bound,
-        bound,
-        *(contrast.ratio or 1.0 for contrast in found),
-        *(dot for contrast in found for dot in contrast.by_block),
-    ]
+    dots = [1 / bound, bound]
+    for contrast in rows:
+        dots += [contrast.ratio or 1.0, *contrast.by_block]
     ends = [*dots, *(end for contrast in rows for end in _span(contrast) or ())]
     low, high = max(min(dots) / _FARTHEST, min(ends)), min(max(dots) * _FARTHEST, max(ends))
     room = (high / low) ** _ROOM

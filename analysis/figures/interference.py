@@ -16,7 +16,7 @@ from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_
 from analysis.figures import drawing
 from analysis.figures.reference import Reference, figure_number
 from analysis.load.metrics import Metric
-from analysis.report.formatting import notes_by_target
+from analysis.report.formatting import notes_by_target, notes_of
 from analysis.statistics.ratios import slower_by
 from suite.job.sharing import aggressor_names, victim_names
 
@@ -53,21 +53,20 @@ def _as_they_are(comparison: Comparison) -> Rows:
 
 def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
     """Draw bars by target, and the ranges that the paper's text gives as outlines."""
-    victims, notes = _victims(rows), notes_by_target(rows)
+    victims, notes = _victims(rows), _notes(rows)
     targets = [*notes]
     bars = pd.DataFrame(
-        {"victim": arm.model, "target": arm.target, **_lost(measured[metric.name])}
+        {"place": arm.model, "target": arm.target, **_lost(measured[metric.name])}
         for arm, measured in rows.items()
         if metric.name in measured
     )
-    bars["x"] = drawing.middles(bars, "victim", victims, targets)
     chart = drawing.canvas(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8)
     axes = chart.subplots()
-    drawing.grouped(axes, bars, "victim", "lost", victims, targets)
+    drawing.grouped(axes, bars, victims, targets)
     entries: list[Artist | Container | None] = [*starmap(drawing.entry, notes.items())]
-    entries.append(drawing.intervals(axes, bars, "lost"))
+    entries.append(drawing.intervals(axes, bars))
     for bar in bars.to_dict("records"):
-        drawing.above(axes, f"{bar['lost']:.0f} %", bar["x"], np.nanmax([bar["lost"], bar["high"], 0]))
+        drawing.above(axes, f"{bar['height']:.0f} %", bar["x"], np.nanmax([bar["height"], bar["high"], 0]))
     axes.margins(y=0.12)  # room for what is written above the bars
     entries.append(drawing.ranges(axes, bars, len(targets)))
     direction = "lost" if metric.more_is_faster else "added"
@@ -78,10 +77,10 @@ def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
 
 
 def _map(rows: Rows, title: str) -> Figure:
-    victims, notes = _victims(rows), notes_by_target(rows)
+    victims, notes = _victims(rows), _notes(rows)
     aggressors = sorted({arm.aggressor for arm in rows}, key=lambda name: known_first(aggressor_names(), name))
     cells = {
-        (arm.target, arm.model, arm.aggressor): _lost(measured["throughput"])["lost"]
+        (arm.target, arm.model, arm.aggressor): _lost(measured["throughput"])["height"]
         for arm, measured in rows.items()
         if "throughput" in measured
     }
@@ -119,6 +118,10 @@ def _victims(rows: Rows) -> list[str]:
     return sorted({arm.model for arm in rows}, key=lambda name: known_first(victim_names(), name))
 
 
+def _notes(rows: Rows) -> dict[str, tuple[str, ...]]:
+    return notes_by_target((arm.target, notes_of(measured)) for arm, measured in rows.items())
+
+
 def _lost(contrast: Contrast) -> dict[str, float]:
     """Return the per cent that a rate loses, or that a time adds, as the paper counts it, and as its text prints it."""
 
@@ -129,4 +132,4 @@ def _lost(contrast: Contrast) -> dict[str, float]:
     low, high = sorted(map(lost, contrast.interval or (math.nan, math.nan)))
     printed = drawing.printed_range(arm.job, arm.model, arm.target, contrast.metric.name, arm.aggressor)
     least, most = sorted(map(lost, printed))
-    return {"lost": lost(contrast.ratio or math.nan), "low": low, "high": high, "least": least, "most": most}
+    return {"height": lost(contrast.ratio or math.nan), "low": low, "high": high, "least": least, "most": most}

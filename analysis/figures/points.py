@@ -57,7 +57,8 @@ def every_trial(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawin
 
 
 def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Figure:
-    targets = [target for target in drawing.targets_of(groups) if target in set(dots["target"])]
+    legend = {target: entry for target, entry in drawing.legend(groups).items() if target in set(dots["target"])}
+    targets = [*legend]
     chart = drawing.canvas(max(6.4, 2.0 + 0.75 * len(models) * len(targets)), 4.2)
     axes = chart.subplots()
     order = {"x": "model", "y": "ratio", "hue": "target", "order": models, "hue_order": targets}
@@ -70,10 +71,9 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
         axes.set_ylim(dots["ratio"].min() - margin, dots["ratio"].max() + margin)
     below = f"{groups[0].job}\none dot per trial, over the geometric mean of {BASELINE}"
     drawing.label(axes, "Every trial: throughput", below, f"relative to {BASELINE}", normalised=True)
-    entries = drawing.legend(groups, targets)
-    for entry in entries:
+    for entry in legend.values():
         entry.set_hatch("")
-    drawing.legend_below(chart, entries, len(targets))
+    drawing.legend_below(chart, [*legend.values()], len(targets))
     return chart
 
 
@@ -100,7 +100,7 @@ def _panels(group: Group) -> Panels:
 
 
 def _latencies(group: Group, panels: Panels, title: str) -> Figure:
-    targets = drawing.targets_of([group])
+    legend = drawing.legend([group])
     chart = drawing.canvas(max(6.4, 4.2 * len(panels)), 4.2)
     every = chart.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (way, metrics) in zip(every, panels.items(), strict=True):
@@ -112,7 +112,7 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
         unit = next(iter(metrics.values())).unit
         below = f"{way}\nbars: the 95 % interval of the ratio to {BASELINE}"
         drawing.label(axes, title if axes is every[0] else "", below, unit, normalised=False)
-    drawing.legend_below(chart, drawing.legend([group], targets), len(targets))
+    drawing.legend_below(chart, [*legend.values()], len(legend))
     return chart
 
 

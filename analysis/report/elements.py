@@ -152,12 +152,10 @@ def line(cell: Cell) -> str:
 
 
 def styled(found: Verdict) -> Styled:
-    """Return a verdict in its style."""
     return Styled(verdict(found), found.name or "no verdict")
 
 
 def warnings(found: Iterable[AnalysisWarning]) -> Iterator[Line]:
-    """Yield warnings, each with its advice."""
     for notice in found:
         yield Line(one_line(notice.message), label="warning")
         yield Line(one_line(notice.advice), "dim", indent=2)

@@ -57,12 +57,11 @@ def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[p
     ok = records.trials[records.trials["ok"].astype(bool)]
     for begin in range(0, len(ok), _TRIALS_AT_ONCE):
         part = ok.iloc[begin : begin + _TRIALS_AT_ONCE]
-        read = [_steps_of(path) for path in part["path"]]
-        skipped += [steps for steps in read if isinstance(steps, AnalysisWarning)]
-        steps = [None if isinstance(each, AnalysisWarning) else each for each in read]
-        has_steps = [one is not None for one in steps]
-        if any(has_steps):
-            yield _steps_table(part.loc[has_steps, list(STEP_KEYS)], [one for one in steps if one is not None])
+        read = part["path"].astype(object).map(_steps_of)
+        warned = read.map(lambda steps: isinstance(steps, AnalysisWarning))
+        skipped.extend(read[warned])
+        if (has_steps := read.notna() & ~warned).any():
+            yield _steps_table(part.loc[has_steps, list(STEP_KEYS)], list(read[has_steps]))
 
 
 def _steps_of(path: str) -> Any:  # noqa: ANN401 (decoded)

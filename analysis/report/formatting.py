@@ -1,9 +1,9 @@
 """Numbers and findings as text, the same in every table, figure and page."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from analysis.compare.results import Arm, BurstVariation, Comparison, Contrast, Effect, Group, Measured, known_first
+from analysis.compare.results import BurstVariation, Comparison, Contrast, Effect, Group, Measured, known_first
 from analysis.load.metrics import METRICS, Metric
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import SIGNIFICANCE, Verdict, VerdictName
@@ -104,18 +104,16 @@ def excluded(found: SlowTrials) -> str:
     return f"slow trials (over {found.over * 100:.0f} % slower) in more than {share:.3g} % of runs"
 
 
-def parted(found: Effect) -> bool:
-    """Return whether the typical cost does not say all: the expected one departs from it, or there are slow trials."""
+def parting(found: Effect) -> str:
+    """Return ``typical 0.999x, expected 0.971x (0.945 to 0.990): 4 of 40 trials …``, or nothing.
+
+    The typical cost does not say all where the expected one departs from it, or where there are slow trials.
+    """
     if found.ratio is None or not found.expected or not found.slow or not found.verdict:
-        return False
+        return ""
     low, high = found.expected.interval
     departs = not low <= found.ratio <= high or found.slow.p <= SIGNIFICANCE
-    return departs or found.verdict.name in ("tail", "typical-only")
-
-
-def parting(found: Effect) -> str:
-    """Return ``typical 0.999x, expected 0.971x (0.945 to 0.990): 4 of 40 trials …``; empty unless it has ``parted``."""
-    if not parted(found) or not found.expected or not found.slow or found.ratio is None:
+    if not departs and found.verdict.name not in ("tail", "typical-only"):
         return ""
     slow = f"{found.slow.own or 'none'} of {found.slow.n} trials were over {found.slow.over * 100:.0f} % slower"
     expected = f"{times(found.expected.ratio)}x ({ends(found.expected.interval)})"
@@ -176,9 +174,8 @@ def tail_lines(group: Group) -> Iterator[str]:
     bounds: dict[str, list[str]] = {}
     for summary in group.targets:
         found = [contrast for contrast in group.of_target(summary.target).values() if not contrast.metric.supporting]
-        yield from (
-            f"{contrast.target}, {contrast.metric.name}: {parting(contrast)}" for contrast in found if parted(contrast)
-        )
+        texts = ((contrast, parting(contrast)) for contrast in found)
+        yield from (f"{contrast.target}, {contrast.metric.name}: {text}" for contrast, text in texts if text)
         for contrast in found:
             if contrast.slow and contrast.verdict and contrast.verdict.name == "equivalent":
                 bounds.setdefault(excluded(contrast.slow), []).append(f"{contrast.target} {contrast.metric.name}")
@@ -211,11 +208,11 @@ def notes_of(measured: Measured) -> tuple[str, ...]:
     return next((one.notes for one in measured.values()), ())
 
 
-def notes_by_target(arms: Mapping[Arm, Measured]) -> dict[str, tuple[str, ...]]:
-    """Return the notes of the arms of each target, those of the paper first."""
-    notes: dict[str, dict[str, None]] = {arm.target: {} for arm in arms}
-    for arm, measured in arms.items():
-        notes[arm.target] |= dict.fromkeys(notes_of(measured))
+def notes_by_target(noted: Iterable[tuple[str, Iterable[str]]]) -> dict[str, tuple[str, ...]]:
+    """Return the notes of each target, which comes with some of them at a time; targets of the paper first."""
+    notes: dict[str, dict[str, None]] = {}
+    for target, texts in noted:
+        notes.setdefault(target, {}).update(dict.fromkeys(texts))
     return {target: tuple(notes[target]) for target in sorted(notes, key=lambda name: known_first(TARGETS, name))}
 
 

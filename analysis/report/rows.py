@@ -210,7 +210,6 @@ def warning_outputs(warnings: Iterable[AnalysisWarning]) -> tuple[WarningOutput,
 
 
 def rows(comparison: Comparison) -> Iterator[Row]:
-    """Yield one row per contrast, in the order of the comparison."""
     return map(Row.model_validate, comparison.contrasts)
 
 
@@ -219,7 +218,6 @@ KEYS = tuple(Row.model_fields)
 
 
 def as_json(comparison: Comparison) -> str:
-    """Return the JSON of ``comparison_output``."""
     return comparison_output(comparison).model_dump_json(indent=1)
 
 

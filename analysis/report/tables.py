@@ -58,15 +58,13 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
     units = {_unit(group) for group in groups}
     apart, settings = len(units) > 1, differing([group.job for group in groups])
     names = (_THROUGHPUT.name if apart else _unit(groups[0]), *(_JUDGED if judged else ()))
-    rows = tuple(
-        (
-            _overview_head(settings, group, summary, footnotes),
-            _overview_cells(group, summary, units_differ=apart, judged=judged),
-        )
-        for group in groups
-        for summary in group.targets
-    )
-    table = Table("", "", tuple(map(Head, (*names, *(metric.name for metric in _OTHERS)))), rows, compact=True)
+    rows = []
+    for group in groups:
+        for summary in group.targets:
+            cells = _overview_cells(group, summary, units_differ=apart, judged=judged)
+            rows.append((_overview_head(settings, group, summary, footnotes), cells))
+    heads = tuple(map(Head, (*names, *(metric.name for metric in _OTHERS))))
+    table = Table("", "", heads, tuple(rows), compact=True)
     return replace(table, narrower=table.only(*range(len(names)))) if judged else table
 
 
@@ -80,17 +78,11 @@ def _overview_cells(group: Group, summary: TargetSummary, *, units_differ: bool,
     return (value, *(cells if judged else ()), *others)
 
 
-def common_job(jobs: Sequence[ComparedJob]) -> ComparedJob:
-    """Return what all jobs have in common; what they differ in stands at their lines."""
-    return replace(jobs[0], **dict.fromkeys(differing(jobs), ""))
-
-
 def _unit(group: Group) -> str:
     return next(metric.unit for metric in group.metrics if metric.name == _THROUGHPUT.name)
 
 
 def differing(jobs: Sequence[ComparedJob]) -> list[str]:
-    """Return the names of the settings in which jobs differ."""
     return [field.name for field in fields(ComparedJob) if len({getattr(job, field.name) for job in jobs}) > 1]
 
 
@@ -173,7 +165,8 @@ def results_table(group: Group, *, full: bool = True) -> Table:
     if full and wide and any(expected):
         first, *others = cells.items()
         cells = dict([first, (EXPECTED, expected), *others])
-    table = _by_target(group, {**cells, "trials": list(map(_trials, group.targets))})
+    trials = [f"{summary.ok}{f', {summary.failed} failed' * bool(summary.failed)}" for summary in group.targets]
+    table = _by_target(group, {**cells, "trials": trials})
     table = table if wide else table.turned()
     return replace(table, narrower=results_table(group, full=False)) if full else table
 
@@ -211,7 +204,6 @@ def _losses(group: Group) -> dict[str, list[Cell]]:
 
 
 def _estimates(group: Group, metrics: Iterable[Metric]) -> dict[str, list[Cell]]:
-    """Return the estimates of each metric, one for each target."""
     targets = [group.of_target(summary.target) for summary in group.targets]
     return {title(metric): [measured.get(metric.name) for measured in targets] for metric in metrics}
 
@@ -219,13 +211,9 @@ def _estimates(group: Group, metrics: Iterable[Metric]) -> dict[str, list[Cell]]
 def kind_table(kind: ContrastKind, group: Group, arms: Mapping[Arm, Measured]) -> Table:
     """Return the arms of a kind of contrast below each other and metrics beside each other."""
     metrics = shown(kind.metrics or group.metrics)
-    rows = tuple(
-        (
-            Head(named_arm(arm.target, arm.ablation), notes_of(measured)),
-            tuple(measured.get(metric.name) for metric in metrics),
-        )
-        for arm, measured in arms.items()
-    )
+    heads = (Head(named_arm(arm.target, arm.ablation), notes_of(measured)) for arm, measured in arms.items())
+    cells = (tuple(measured.get(metric.name) for metric in metrics) for measured in arms.values())
+    rows = tuple(zip(heads, cells, strict=True))
     title = kind.title or kind.name
     caption = f"{title} in the same blocks, over {kind.over}"
     table = Table(title, "metric", tuple(Head(metric.name) for metric in metrics), rows, caption)
@@ -235,10 +223,6 @@ def kind_table(kind: ContrastKind, group: Group, arms: Mapping[Arm, Measured]) -
 def title(metric: Metric) -> str:
     """Return the head of a metric; the throughput of a training goes by its unit alone."""
     return metric.unit if metric.name == "throughput" and not metric.model else f"{metric.name} {metric.unit}".rstrip()
-
-
-def _trials(summary: TargetSummary) -> str:
-    return f"{summary.ok}, {summary.failed} failed" if summary.failed else str(summary.ok)
 
 
 _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
@@ -326,7 +310,6 @@ TITLE = "beside an aggressor, over the same victim alone"
 
 
 def jobs_with_aggressors(comparison: Comparison) -> list[ComparedJob]:
-    """Return the jobs in which something ran beside a victim."""
     return list(dict.fromkeys(arm.job for arm in comparison.of_kind("aggressor")))
 
 
@@ -341,7 +324,8 @@ def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
     for (arm, measured), metric in product(victims.items(), SHARED_METRICS):
         if metric.name in measured and (noise := measured[metric.name].noise):
             rows[f"{_victim(arm)} alone: noise floor of {metric.name}"][arm.target] = floor(noise.share)
-    heads = tuple(starmap(Head, notes_by_target(victims).items()))
+    noted = ((arm.target, notes_of(measured)) for arm, measured in victims.items())
+    heads = tuple(starmap(Head, notes_by_target(noted).items()))
     known = {row: tuple(cells.get(head.text) for head in heads) for row, cells in rows.items() if any(cells.values())}
     return Table("victim", "target", heads, tuple((Head(row), cells) for row, cells in known.items()))
 

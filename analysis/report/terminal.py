@@ -17,20 +17,11 @@ from suite.units import number
 STYLES: Mapping[str, str] = {
     "": "default",
     "strong": "bold",
-    "dim": "dim",
     "part": "",
-    "slower": "red",
-    "faster": "green",
     "equivalent": "cyan",
-    "undecided": "dim",
-    "no verdict": "dim",
-    "refused": "red",
-    "missed": "red",
-    "missing": "red",
-    "unusable": "red",
-    "found": "green",
-    "confirmed": "green",
-    "contradicted": "red",
+    **dict.fromkeys(("dim", "undecided", "no verdict"), "dim"),
+    **dict.fromkeys(("faster", "found", "confirmed"), "green"),
+    **dict.fromkeys(("slower", "refused", "missed", "missing", "unusable", "contradicted"), "red"),
 }
 """The colours of styles and labels by their meaning; all others are yellow."""
 _NARROW = 72  # columns; below, a table would break its words

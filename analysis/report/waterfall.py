@@ -40,7 +40,6 @@ _LEGEND = (
 
 
 def explanation_document(explained: Explained) -> Iterator[Element]:
-    """Yield explanations, then the warnings."""
     if not explained.explanations and not explained.preempted:
         yield Line(NOTHING, "strong")
     yield from _parts(explained)

@@ -102,13 +102,13 @@ _REFUSED = (
 def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
     """Yield one warning per job and reason, with the targets and models whose values have no ratio to bare metal."""
     bare: dict[tuple[ComparedJob, str], tuple[dict[str, None], dict[str, None]]] = {}
-    for group in _normalised(groups):
+    for group in groups:
         targets = {
             summary.target: None
             for summary in group.targets
             if summary.target != BASELINE and any(one.ratio is None for one in group.of_target(summary.target).values())
         }
-        if targets:
+        if targets and group.job.traits.normalised:
             models, all_targets = bare.setdefault((group.job, _why_bare(group)), ({}, {}))
             models[group.model] = None
             all_targets |= targets
@@ -120,10 +120,6 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
             _command(job, models, dict.fromkeys((BASELINE, *targets))),
             touches=tuple(Touched(job, target, model) for target in targets for model in models),
         )
-
-
-def _normalised(groups: Iterable[Group]) -> list[Group]:
-    return [group for group in groups if group.job.traits.normalised]
 
 
 def _why_bare(group: Group) -> str:
@@ -204,7 +200,7 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
 
 def orders(groups: Sequence[Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the ratios whose blocks depend on each other, and those that the places of trials in blocks have moved."""
-    normalised = _normalised(groups)
+    normalised = [group for group in groups if group.job.traits.normalised]
     contrasts = (contrast for group in normalised for contrast in group.contrasts if contrast.metric in group.deciding)
     for contrast in contrasts:
         job, model, target, *_ = contrast.arm

@@ -11,32 +11,29 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.compare.comparison import compare
 from analysis.compare.contrasts import AGAIN, RATIO, contrasts
 from analysis.compare.results import Arm, Comparison
 from analysis.load.metrics import METRICS
 from analysis.load.plans import extendable
-from analysis.load.records import load
 from analysis.report.answers.answer import AnswerRow, answer, claims
-from analysis.report.formatting import duration, percent, ratio
+from analysis.report.formatting import duration, ratio
 from analysis.report.rows import as_json
 from analysis.statistics.ratios import Verdict, VerdictName
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 from suite.request.repetitions import RepetitionOptions
 from suite.request.request import RunRequest
-from tests.analysis.conftest import as_markdown
+from tests.analysis.conftest import Save, as_markdown
 from tests.suite.conftest import make_plan
 
 HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
 PLACE = Environments(host=HOST, target=HOST)
-BUSY, LITTLE = (Conditions(interval_s=20, other_cpu_s=share * 2 * 20) for share in (0.11, 0.05))
-"""Other work on the CPUs, as a share of their time: beyond the bound, and within."""
+BUSY = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
+"""More other work on the CPUs than the bound allows."""
 
 
 def run(
-    save: Any,
-    path: Path,
+    save: Save,
     factor: float,
     *,
     blocks: int = 20,
@@ -54,7 +51,7 @@ def run(
                 speed = 10 * (1 if target == "bare-metal" else factor) * math.exp(rng.normal(0, noise))
                 numbers = {"throughput_per_s": speed, "elapsed_s": 200 / speed}
                 save(block=block, model=model, target=target, **{"environment": PLACE} | numbers | changes)
-    return compare(load([path / "run"]), margin=margin)
+    return save.compare(margin=margin)
 
 
 def only(comparison: Comparison) -> AnswerRow:
@@ -82,9 +79,9 @@ def why(comparison: Comparison) -> str:
     ],
 )
 def test_one_comparison_is_a_number_a_word_why_and_next(
-    factor: float, margin: float, word: str, reason: str, tmp_path: Path, save: Any
+    factor: float, margin: float, word: str, reason: str, save: Save
 ) -> None:
-    found = answer(run(save, tmp_path, factor, margin=margin, engine="podman"))
+    found = answer(run(save, factor, margin=margin, engine="podman"))
     (row,) = found.rows
     assert (row.subject, row.word) == ("container (podman)", word)
     assert re.fullmatch(r"[01]\.\d{3}x bare metal \([01]\.\d{3} to [01]\.\d{3}\)", row.number)
@@ -94,28 +91,38 @@ def test_one_comparison_is_a_number_a_word_why_and_next(
     assert [line.partition(": ")[0] for line in found.lines[:3]] == ["container (podman)", "why", "next"]
 
 
-def test_what_is_undecided_says_how_many_blocks_and_how_much_time_would_decide(tmp_path: Path, save: Any) -> None:
-    comparison = run(save, tmp_path, 0.985, noise=0.05, blocks=10)
+def test_what_is_undecided_says_how_many_blocks_and_how_much_time_would_decide_and_the_command(
+    save: Save,
+) -> None:
+    directory, comparison = save.path / "run", run(save, 0.985, noise=0.03, blocks=10)
     (claim,) = claims(comparison)
-    assert claim.more_blocks
-    # A block is two trials, each opened in half a second.
-    assert claim.around.block_s == pytest.approx(41, abs=2)
-    assert claim.more_s == pytest.approx(claim.more_blocks * (claim.around.block_s or 0))
+    more, block_s = claim.more_blocks or 0, claim.around.block_s or 0.0
+    assert block_s == pytest.approx(41, abs=2), "two trials, each opened in half a second"
+    assert claim.more_s == pytest.approx(more * block_s)
     assert only(comparison).word == "undecided"
     assert why(comparison).startswith("within or beyond the margin of 2 % (")
-    about = f"{claim.more_blocks:,} more blocks, about {duration(claim.more_s or 0)} on a quiet machine"
+    about = f"{more:,} more blocks, about {duration(more * block_s)} on a quiet machine"
     assert answer(comparison).next.startswith(about)
+    assert answer(comparison, directory).next.startswith(
+        f"bench run --continue {directory} --blocks {10 + more} ({about})"
+    )
+    decided = answer(run(save, 0.8), directory)
+    assert decided.next == f"bench compare {directory} --explain (where the time goes)"
+    (directory / "plan.json").write_text("{}")
+    assert extendable([directory]) == directory
+    (save.path / "sweep.json").write_text("{}")
+    assert extendable([directory]) is None, "a cell is extended with its sweep"
 
 
-def test_the_time_of_a_block_holds_what_lies_between_its_trials(tmp_path: Path, save: Any) -> None:
+def test_the_time_of_a_block_holds_what_lies_between_its_trials(save: Save) -> None:
     for number, target in enumerate(("bare-metal", "container")):
         save(target=target, started_at=f"2026-01-01T00:0{number}:00+00:00")
-    (group,) = compare(load([tmp_path / "run"])).groups
+    (group,) = save.compare().groups
     assert group.circumstances.block_s == 120
 
 
-def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(tmp_path: Path, save: Any) -> None:
-    comparison = run(save, tmp_path, 0.8, blocks=4, profile="smoke")
+def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(save: Save) -> None:
+    comparison = run(save, 0.8, blocks=4, profile="smoke")
     assert (only(comparison).number[:3], only(comparison).word) == ("0.8", "no verdict")
     assert why(comparison) == "smoke run: not a measurement; at least 5 blocks are needed"
     row = next(row for row in json.loads(as_json(comparison))["rows"] if row["target"] == "container")
@@ -126,35 +133,35 @@ def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(tmp_path:
     assert claim["slower"] == pytest.approx(0.2, abs=0.01)
 
 
-def test_what_several_comparisons_share_stands_once(tmp_path: Path, save: Any) -> None:
-    found = answer(run(save, tmp_path, 0.8, blocks=2, targets=("container", "vm")))
+def test_what_several_comparisons_share_stands_once(save: Save) -> None:
+    found = answer(run(save, 0.8, blocks=2, targets=("container", "vm")))
     assert [(row.subject, row.word) for row in found.rows] == [("container", "no verdict"), ("vm", "no verdict")]
     assert found.why == "at least 5 blocks are needed"
 
 
-def test_a_reason_of_one_row_has_its_name(tmp_path: Path, save: Any) -> None:
-    run(save, tmp_path, 0.8, targets=("container", "vm"))
+def test_a_reason_of_one_row_has_its_name(save: Save) -> None:
+    run(save, 0.8, targets=("container", "vm"))
     for block in range(4):
         save(block=block, target="vm", environment=PLACE, throughput_per_s=8, conditions=BUSY)
-    found = answer(compare(load([tmp_path / "run"])))
+    found = answer(save.compare())
     assert [row.word for row in found.rows] == ["slower", "no verdict"]
     assert found.why.startswith("container: beyond the margin of 2 % (")
     assert "; vm: the CPUs were busy with other work (over 10 % of the CPU time in 4 of 20 trials on vm)" in found.why
 
 
-def test_a_great_factor_is_no_per_cent(tmp_path: Path, save: Any) -> None:
-    found = why(run(save, tmp_path, 4, noise=0.1, margin=2.99))
+def test_a_great_factor_is_no_per_cent(save: Save) -> None:
+    found = why(run(save, 4, noise=0.1, margin=2.99))
     assert re.search(r"\(3[.0-9]* times as fast to 4[.0-9]* times as fast\)", found), found
 
 
 @pytest.mark.parametrize(("disturbed", "stands"), [(3, True), (4, False)])
 def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does_not_leave_them_out(
-    tmp_path: Path, save: Any, disturbed: int, stands: bool
+    save: Save, disturbed: int, stands: bool
 ) -> None:
-    run(save, tmp_path, 0.8)
+    run(save, 0.8)
     for block in range(disturbed):
         save(block=block, target="container", environment=PLACE, throughput_per_s=8, conditions=BUSY)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     busy = "the CPUs were busy with other work"
     if stands:
         assert only(comparison).word == "slower"
@@ -167,31 +174,21 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
         assert why(comparison) == f"{busy} (over 10 % of the CPU time in 4 of 20 trials on container)"
 
 
-def test_what_is_not_trimmed_is_not_called_left_out(tmp_path: Path, save: Any) -> None:
-    (found,) = claims(run(save, tmp_path, 0.8, blocks=4, conditions=BUSY))
+def test_what_is_not_trimmed_is_not_called_left_out(save: Save) -> None:
+    (found,) = claims(run(save, 0.8, blocks=4, conditions=BUSY))
     unlisted = replace(found, found=replace(found.found, verdict=Verdict("slower", 0.01, None)))
     assert "over 10 % of the CPU time in 8" in "; ".join(unlisted.why)
     assert "trimming" not in "; ".join(unlisted.why)
 
 
-def test_a_little_load_is_named_and_withholds_nothing(tmp_path: Path, save: Any) -> None:
-    found = why(run(save, tmp_path, 0.8, conditions=LITTLE))
-    within = "the CPUs were busy with other work, within bounds (over 2 % of the CPU time in 40 of 40 trials)"
-    assert found.startswith("beyond the margin of 2 %")
-    assert found.endswith(f"; {within}")
+def test_a_substitute_is_part_of_the_sentence(save: Save) -> None:
+    emulated = run(save, 0.01, targets=("vm",), substitutes=["accelerator:tcg"])
+    assert only(emulated).subject == "vm (accelerator:tcg)"
 
 
-def test_a_substitute_is_part_of_the_sentence(tmp_path: Path, save: Any) -> None:
-    comparison = run(save, tmp_path, 0.01, targets=("vm",))
-    (group,) = comparison.groups
-    emulated = replace(group.targets[1], substitutes=("accelerator:tcg",))
-    named = only(replace(comparison, groups=(replace(group, targets=(group.targets[0], emulated)),)))
-    assert named.subject == "vm (accelerator:tcg)"
-
-
-def test_many_comparisons_are_those_that_cost_most_and_a_count(tmp_path: Path, save: Any) -> None:
+def test_many_comparisons_are_those_that_cost_most_and_a_count(save: Save) -> None:
     models = ("resnet50", "alexnet", "vae", "dcgan", "gan")
-    comparison = run(save, tmp_path, 0.9, blocks=5, targets=("container", "vm", "container-vm"), models=models)
+    comparison = run(save, 0.9, blocks=5, targets=("container", "vm", "container-vm"), models=models)
     rows = answer(comparison).rows
     assert len(claims(comparison)) == 15
     together = [f"5 models, {target}" for target in ("container", "vm", "container-vm")]
@@ -201,8 +198,8 @@ def test_many_comparisons_are_those_that_cost_most_and_a_count(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("name", ["tail", "typical-only"])
-def test_only_what_is_equivalent_is_called_within_the_margin(tmp_path: Path, save: Any, name: VerdictName) -> None:
-    comparison = run(save, tmp_path, 0.999, targets=("container", "vm"))
+def test_only_what_is_equivalent_is_called_within_the_margin(save: Save, name: VerdictName) -> None:
+    comparison = run(save, 0.999, targets=("container", "vm"))
     (group,) = comparison.groups
     contrasts = tuple(
         replace(one, verdict=Verdict(name, 0.01)) if one.target == "container" else one for one in group.contrasts
@@ -214,27 +211,27 @@ def test_only_what_is_equivalent_is_called_within_the_margin(tmp_path: Path, sav
 
 
 @pytest.mark.parametrize("factor", [0.999, 0.982, 0.8])
-def test_the_interval_of_a_run_that_stopped_at_its_verdict_says_so(tmp_path: Path, save: Any, factor: float) -> None:
+def test_the_interval_of_a_run_that_stopped_at_its_verdict_says_so(tmp_path: Path, save: Save, factor: float) -> None:
     plan = make_plan(targets=("bare-metal", "container"), blocks=20, request=RunRequest.of({"until": "decided"}))
-    comparison = run(save, tmp_path, factor)
+    comparison = run(save, factor)
     assert "after stopping" not in only(comparison).number
     (tmp_path / "run/plan.json").write_text(plan.model_dump_json())
-    stopped = compare(load([tmp_path / "run"]), margin=comparison.margin)
+    stopped = save.compare(margin=comparison.margin)
     assert "after stopping" in only(stopped).number
     assert "after stopping it covers 89 to 95 %" in as_markdown(stopped)
 
 
-def test_blocks_that_resemble_the_one_before_withhold_the_verdict_from_ten_on(tmp_path: Path, save: Any) -> None:
+def test_blocks_that_resemble_the_one_before_withhold_the_verdict_from_ten_on(save: Save) -> None:
     for block in range(20):
         for target in ("bare-metal", "container"):
             speed = 8 * (1.02 if block < 10 else 1) if target == "container" else 10
             save(block=block, target=target, environment=PLACE, throughput_per_s=speed, elapsed_s=200 / speed)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     assert only(comparison).word == "no verdict"
     assert why(comparison).startswith("blocks resemble the one before (p = ")
     (warning,) = [one for one in comparison.warnings if one.kind == "dependent-blocks"]
     assert {(one.target, one.model) for one in warning.touches} == {("container", "resnet50")}
-    quiet = run(save, tmp_path, 0.8)
+    quiet = run(save, 0.8)
     assert not [one for one in quiet.warnings if one.kind == "dependent-blocks"]
     assert quiet.groups[0].of_target("container")["throughput"].verdict
 
@@ -254,7 +251,7 @@ def test_order_is_tested_at_one_level_over_all_ratios_of_a_comparison() -> None:
 
 @pytest.mark.parametrize(("blocks", "named"), [(7, True), (8, False)])
 def test_the_effect_of_the_place_in_a_block_is_named_where_the_places_are_not_level(
-    tmp_path: Path, save: Any, blocks: int, named: bool
+    save: Save, blocks: int, named: bool
 ) -> None:
     rng = np.random.default_rng(3)
     plan = make_plan(targets=("bare-metal", "container"), blocks=blocks, order_seed=1)
@@ -262,7 +259,7 @@ def test_the_effect_of_the_place_in_a_block_is_named_where_the_places_are_not_le
         speed = 10 * (0.97 if trial.position else 1) * math.exp(rng.normal(0, 0.002))
         place = {"block": trial.block, "position": trial.position, "target": trial.target}
         save(**place, environment=PLACE, throughput_per_s=speed, elapsed_s=200 / speed)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     warnings = [one for one in comparison.warnings if one.kind == "place-in-block"]
     assert len(warnings) == named
     if named:
@@ -271,34 +268,34 @@ def test_the_effect_of_the_place_in_a_block_is_named_where_the_places_are_not_le
         assert re.search(r"container came 0\.14 places (before|after) bare-metal: a factor of", warnings[0].message)
 
 
-def test_a_run_of_bare_metal_alone_says_what_to_add(tmp_path: Path, save: Any) -> None:
+def test_a_run_of_bare_metal_alone_says_what_to_add(save: Save) -> None:
     save()
-    assert answer(compare(load([tmp_path / "run"]))).lines == (
+    assert answer(save.compare()).lines == (
         "why: nothing to compare: resnet50 ran on bare-metal alone",
         "next: add a target, such as --target container",
     )
 
 
-def test_a_target_without_a_number_says_why(tmp_path: Path, save: Any) -> None:
+def test_a_target_without_a_number_says_why(save: Save) -> None:
     save()
     save(target="vm", failed="no memory")
-    failed = answer(compare(load([tmp_path / "run"])))
+    failed = answer(save.compare())
     assert (*map(str, failed.rows), failed.why) == ("vm: -, no number", "no trial finished (1 failed)")
     assert failed.next == "bench results show (the failures in full)"
     save(run_id="alone", target="vm")
-    alone = answer(compare(load([tmp_path / "alone"])))
+    alone = answer(save.compare("alone"))
     assert (*map(str, alone.rows), alone.why) == ("vm: 10.0 images/s, no number", "no bare-metal trial to compare with")
 
 
-def test_a_run_without_a_finished_trial_says_that_its_trials_failed(tmp_path: Path, save: Any) -> None:
+def test_a_run_without_a_finished_trial_says_that_its_trials_failed(save: Save) -> None:
     save(failed="no memory")
-    found = why(compare(load([tmp_path / "run"])))
+    found = why(save.compare())
     assert found == "nothing to compare: 1 trial of resnet50 failed, and none has finished"
 
 
-def test_numbers_beyond_sense_are_not_printed(tmp_path: Path, save: Any) -> None:
-    assert only(run(save, tmp_path, 1.0, blocks=2, noise=2)).number == "too noisy to say"
-    comparison = run(save, tmp_path, 0.9802, noise=0.1, blocks=10)
+def test_numbers_beyond_sense_are_not_printed(save: Save) -> None:
+    assert only(run(save, 1.0, blocks=2, noise=2)).number == "too noisy to say"
+    comparison = run(save, 0.9802, noise=0.1, blocks=10)
     (group,) = comparison.groups
     estimate = group.of_target("container")["throughput"]
     far = replace(estimate, verdict=Verdict("undecided", 0.5, 4471))
@@ -306,22 +303,6 @@ def test_numbers_beyond_sense_are_not_printed(tmp_path: Path, save: Any) -> None
     contrasts = tuple(far if one == estimate else one for one in group.contrasts)
     out_of_reach = replace(comparison, groups=(replace(group, contrasts=contrasts),))
     assert answer(out_of_reach).next == "--design alternating (turns are disturbed alike), or a quieter machine"
-
-
-def test_what_is_open_ends_with_the_command_that_would_decide_it(tmp_path: Path, save: Any) -> None:
-    directory = tmp_path / "run"
-    comparison = run(save, tmp_path, 0.985, noise=0.03, blocks=10)
-    (claim,) = claims(comparison)
-    more = claim.more_blocks or 0
-    step = answer(comparison, directory).next
-    assert step.startswith(f"bench run --continue {directory} --blocks {10 + more} ({more:,} more blocks, about ")
-    assert (
-        answer(run(save, tmp_path, 0.8), directory).next == f"bench compare {directory} --explain (where the time goes)"
-    )
-    (directory / "plan.json").write_text("{}")
-    assert extendable([directory]) == directory
-    (tmp_path / "sweep.json").write_text("{}")
-    assert extendable([directory]) is None, "a cell is extended with its sweep"
 
 
 @pytest.mark.parametrize(
@@ -339,54 +320,30 @@ def test_the_words_that_extend_a_run_are_those_its_stop_rule_takes(repetitions: 
     assert repetitions.extended(given).items() >= given.items()
 
 
-def test_too_few_blocks_and_disturbed_ones_lack_those_that_would_carry_a_verdict(tmp_path: Path, save: Any) -> None:
-    few = run(save, tmp_path, 0.8, blocks=3)
+def test_too_few_blocks_and_disturbed_ones_lack_those_that_would_carry_a_verdict(tmp_path: Path, save: Save) -> None:
+    few = run(save, 0.8, blocks=3)
     assert " --blocks 5 (at least 2 more blocks, about " in answer(few, tmp_path).next
-    assert only(run(save, tmp_path, 0.8, blocks=5)).word == "slower", "five are enough"
-    steps = answer(run(save, tmp_path, 0.8, blocks=6, conditions=BUSY), tmp_path).next.split("; ")
+    assert only(run(save, 0.8, blocks=5)).word == "slower", "five are enough"
+    steps = answer(run(save, 0.8, blocks=6, conditions=BUSY), tmp_path).next.split("; ")
     assert " --blocks 42 (" in steps[0]  # of 42, trimming leaves out the six that were disturbed
     assert steps[1] == "--design alternating (turns are disturbed alike) may decide sooner"
-    smoke = run(save, tmp_path, 0.8, blocks=6, profile="smoke")
+    smoke = run(save, 0.8, blocks=6, profile="smoke")
     assert answer(smoke, tmp_path).next == "the same bench run with --profile quick"
     plan = make_plan(targets=("bare-metal", "container"), request=RunRequest.of({"profile": "smoke", "blocks": 2}))
     (tmp_path / "run/plan.json").write_text(plan.model_dump_json())
     assert answer(smoke, tmp_path / "run").next == "bench run --scenario synthetic (to measure)"
 
 
-def test_one_block_is_no_plural_anywhere(tmp_path: Path, save: Any) -> None:
-    comparison = run(save, tmp_path, 0.9, blocks=1)
+def test_one_block_is_no_plural_anywhere(save: Save) -> None:
+    comparison = run(save, 0.9, blocks=1)
     for form in (as_markdown(comparison), as_json(comparison)):
         assert not re.search(r"\b1 (blocks|trials)\b", form), form
 
 
-def test_jobs_that_differ_are_not_one_comparison(tmp_path: Path, save: Any) -> None:
+def test_jobs_that_differ_are_not_one_comparison(save: Save) -> None:
     for block in range(5):
         for engine in ("runc", "podman"):
             for target in ("bare-metal", "container"):
                 save(run_id=engine, block=block, target=target, engine=engine)
-    found = answer(compare(load([tmp_path / "runc", tmp_path / "podman"])))
+    found = answer(save.compare("runc", "podman"))
     assert [row.subject for row in found.rows] == ["engine=podman, container (podman)", "engine=runc, container (runc)"]
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (0.0181, "1.8 %"),
-        (0.12, "12 %"),
-        (0.0996, "10 %"),
-        (0.05, "5 %"),
-        (0.9912, "99.12 %"),
-        (1.0, "100 %"),
-        (-0.0004, "0 %"),
-    ],
-)
-def test_a_share_is_short(share: float, text: str) -> None:
-    assert percent(share) == text
-
-
-@pytest.mark.parametrize(
-    ("value_s", "text"),
-    [(0.2, "1 s"), (45, "45 s"), (720, "12 min"), (4200, "1 h 10 min"), (7200, "2 h"), (260_000, "3 days")],
-)
-def test_a_time_is_said_as_people_say_it(value_s: float, text: str) -> None:
-    assert duration(value_s) == text

@@ -56,8 +56,15 @@ def texts(chart: Figure) -> set[str]:
     return {text.get_text() for axes in chart.axes for text in axes.texts}
 
 
-def test_a_figure_per_metric_that_was_measured_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
-    paths = draw(a_comparison(group()), tmp_path / "new" / "plots")
+def legend_of(chart: Figure) -> list[str]:
+    return [text.get_text() for text in chart.legends[0].get_texts()]
+
+
+def test_a_figure_per_metric_is_drawn_as_png_and_svg_the_same_each_time_and_matplotlib_stays_as_it_was(
+    tmp_path: Path,
+) -> None:
+    before = dict(mpl.rcParams)
+    paths, again = (draw(a_comparison(group()), tmp_path / name / "plots") for name in ("new", "again"))
     assert [path.name for path in paths] == [
         "synthetic-forest.png",
         "synthetic-forest.svg",
@@ -66,6 +73,8 @@ def test_a_figure_per_metric_that_was_measured_is_drawn_as_png_and_svg(tmp_path:
     ]
     assert all(path.read_bytes().startswith(PNG) for path in paths[::2])
     assert all(b"<svg" in path.read_bytes() for path in paths[1::2])
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
+    assert dict(mpl.rcParams) == before
 
 
 def test_jobs_of_one_scenario_have_figures_of_their_own_names(tmp_path: Path) -> None:
@@ -79,23 +88,12 @@ def test_jobs_of_one_scenario_have_figures_of_their_own_names(tmp_path: Path) ->
     ]
 
 
-def test_the_same_comparison_gives_the_same_bytes_and_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
-    before = dict(mpl.rcParams)
-    drawn = [[path.read_bytes() for path in draw(a_comparison(group()), tmp_path / name)] for name in "ab"]
-    assert drawn[0] == drawn[1]
-    assert dict(mpl.rcParams) == before
-
-
-def test_the_measured_value_stands_above_each_bar_whose_height_is_the_ratio() -> None:
+def test_the_measured_value_stands_above_each_bar_whose_height_is_the_ratio_and_the_legend_names_substitutes() -> None:
     chart = throughput([group(), group(model="alexnet")])
     assert {"123", "61.7"} <= texts(chart)
     heights = [[bar.get_height() for bar in container] for container in chart.axes[0].containers]
     assert heights == [[1.0, 1.0], [0.5, 0.5]]
-
-
-def test_the_legend_names_the_substitutes() -> None:
-    labels = [text.get_text() for text in throughput([group()]).legends[0].get_texts()]
-    assert labels == ["bare-metal", "vm\naccelerator:tcg"]
+    assert legend_of(chart) == ["bare-metal", "vm\naccelerator:tcg"]
 
 
 @pytest.mark.parametrize("models", [1, 3])
@@ -139,8 +137,7 @@ def test_intervals_the_noise_floor_and_the_papers_values_are_drawn_and_named() -
     one = a_group(JOB, "resnet50", summary("bare-metal"), summary("vm"), of={"bare-metal": base, "vm": own})
     reference = {("synthetic", "synthetic", "resnet50", "vm", "throughput"): 1.4}
     chart = throughput([one], reference)
-    labels = [text.get_text() for text in chart.legends[0].get_texts()]
-    assert labels == ["bare-metal", "vm", "95 % interval", "noise floor", "Lin, Pai and Chou 2018"]
+    assert legend_of(chart) == ["bare-metal", "vm", "95 % interval", "noise floor", "Lin, Pai and Chou 2018"]
     axes = chart.axes[0]
     assert axes.get_ylim()[1] > 1.4
     assert [text.xy[1] for text in axes.texts if isinstance(text, Annotation) and text.get_text() == "50.0"] == [0.95]
@@ -197,8 +194,7 @@ def test_a_probe_is_one_figure_with_its_metrics_side_by_side(tmp_path: Path) -> 
         "sequential-read-throughputMiB/s, more is better",
     ]
     assert {"500", "250", "failed"} <= texts(chart)
-    labels = [text.get_text() for text in chart.legends[0].get_texts()]
-    assert labels == ["bare-metal", "vm\naccelerator:tcg", "95 % interval", "noise floor"]
+    assert legend_of(chart) == ["bare-metal", "vm\naccelerator:tcg", "95 % interval", "noise floor"]
 
 
 def test_a_probe_without_ratios_and_one_without_any_value_are_no_error(tmp_path: Path) -> None:
@@ -242,8 +238,8 @@ def words_of(chart: Figure) -> str:
     return " ".join(" ".join(text.get_text() for text in chart.axes[0].texts).split())
 
 
-def test_it_has_the_answer_every_row_with_its_verdict_and_where_it_was_measured(tmp_path: Path, save: Any) -> None:
-    comparison = run(save, tmp_path, 0.8, blocks=6, targets=("container", "vm"), engine="podman")
+def test_it_has_the_answer_every_row_with_its_verdict_and_where_it_was_measured(save: Save) -> None:
+    comparison = run(save, 0.8, blocks=6, targets=("container", "vm"), engine="podman")
     chart = drawn(comparison)
     rows = [label.get_text() for label in chart.axes[0].get_yticklabels()]
     assert rows == ["resnet50: bare-metal", "resnet50: container", "resnet50: vm"]
@@ -257,8 +253,8 @@ def test_it_has_the_answer_every_row_with_its_verdict_and_where_it_was_measured(
     )
 
 
-def test_the_dots_are_the_blocks_of_which_the_ratio_is_the_mean(tmp_path: Path, save: Any) -> None:
-    comparison = run(save, tmp_path, 0.8, blocks=4, noise=0.1)
+def test_the_dots_are_the_blocks_of_which_the_ratio_is_the_mean(save: Save) -> None:
+    comparison = run(save, 0.8, blocks=4, noise=0.1)
     estimate = comparison.groups[0].of_target("container")["throughput"]
     dots = [line.get_xdata() for line in drawn(comparison).axes[0].lines if line.get_marker() == "."]
     shown = [float(value) for line in dots for value in np.asarray(line)]
@@ -266,17 +262,15 @@ def test_the_dots_are_the_blocks_of_which_the_ratio_is_the_mean(tmp_path: Path, 
     assert math.exp(float(np.log(shown).mean())) == pytest.approx(estimate.ratio)
 
 
-def test_a_row_without_a_verdict_says_why_and_an_interval_that_goes_on_has_an_arrow(tmp_path: Path, save: Any) -> None:
-    chart = drawn(run(save, tmp_path, 0.9, blocks=2, noise=0.5))
+def test_a_row_without_a_verdict_says_why_and_an_interval_that_goes_on_has_an_arrow(save: Save) -> None:
+    chart = drawn(run(save, 0.9, blocks=2, noise=0.5))
     assert "no verdict: at least 5 blocks are needed" in words_of(chart)
     assert {">", "<"} & {line.get_marker() for line in chart.axes[0].lines}
 
 
 @pytest.mark.parametrize(("profile", "stamped"), [("smoke", True), ("quick", False)])
-def test_no_picture_of_the_smoke_profile_is_without_its_stamp(
-    tmp_path: Path, save: Any, profile: str, stamped: bool
-) -> None:
-    comparison = run(save, tmp_path, 0.8, blocks=3, profile=profile)
+def test_no_picture_of_the_smoke_profile_is_without_its_stamp(save: Save, profile: str, stamped: bool) -> None:
+    comparison = run(save, 0.8, blocks=3, profile=profile)
     found = list(pictures(comparison, comparison.jobs[0], {}))
     assert found[0].stem == "synthetic-forest"
     for picture in found:
@@ -285,9 +279,9 @@ def test_no_picture_of_the_smoke_profile_is_without_its_stamp(
         assert not picture.stem.startswith("figure-")
 
 
-def test_nothing_is_drawn_of_bare_metal_alone(tmp_path: Path, save: Any) -> None:
+def test_nothing_is_drawn_of_bare_metal_alone(save: Save) -> None:
     save()
-    assert not list(forest(compare(load([tmp_path / "run"])), {}))
+    assert not list(forest(save.compare(), {}))
 
 
 def brightness(image: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
@@ -315,13 +309,13 @@ def test_pictures_of_sample_runs_look_as_those_that_were_looked_at(name: str) ->
 
 
 @pytest.mark.parametrize("ratios", [(0.02, 1.0, 40.0), (0.97, 0.99, 1.01)])
-def test_no_mark_lies_on_the_frame(save: Save, tmp_path: Path, ratios: tuple[float, ...]) -> None:
+def test_no_mark_lies_on_the_frame(save: Save, ratios: tuple[float, ...]) -> None:
     for block, (target, ratio) in itertools.product(
         range(5), zip(("container", "vm", "container-vm"), ratios, strict=True)
     ):
         save(block=block, target="bare-metal")
         save(block=block, target=target, **measured(10.0 * ratio))
-    chart = drawn(compare(load([tmp_path / "run"])))
+    chart = drawn(save.compare())
     (axes,) = chart.axes
     chart.canvas.draw()
     frame = axes.get_window_extent()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.load.records import load
 from analysis.report.page import write_report
 from analysis.report.provenance import provenance, run_command
 from commands.run.command import run
@@ -26,11 +25,7 @@ from tests.analysis.conftest import Save
 from tests.jobs import plan_of
 
 
-def page(path: Path, **options: Any) -> str:
-    return write_report(load([path / "run"]), path / "report.html", **options).read_text()
-
-
-def sweep(save: Any, blocks: int = 6, models: tuple[str, ...] = ("resnet50", "alexnet")) -> None:
+def sweep(save: Save, blocks: int = 6, models: tuple[str, ...] = ("resnet50", "alexnet")) -> None:
     rng = np.random.default_rng(0)
     for block in range(blocks):
         for model in models:
@@ -62,23 +57,17 @@ class Links(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_needs_no_network_and_every_picture_has_a_text(tmp_path: Path, save: Any) -> None:
+def test_the_page_is_whole_needs_no_network_begins_with_the_answer_and_is_the_same_each_time(save: Save) -> None:
     sweep(save)
-    text = page(tmp_path)
+    text = save.page()
     found = Links()
     found.feed(text)
     assert found.open == []
     assert all(target.startswith(("data:", "#")) for target in found.fetched)
-    assert "<script" not in text
-    assert "url(" not in text
+    assert [part for part in ("<script", "url(") if part in text] == []
     assert len(found.alternatives) == 5
     assert all(found.alternatives)
     assert len(set(found.ids)) == len(found.ids)
-
-
-def test_the_answer_comes_first_in_words(tmp_path: Path, save: Any) -> None:
-    sweep(save)
-    text = page(tmp_path)
     for sentence in (
         "resnet50, container",
         "within the margin of 2 %",
@@ -90,15 +79,16 @@ def test_the_answer_comes_first_in_words(tmp_path: Path, save: Any) -> None:
     ):
         assert sentence in text
     assert text.index("x bare metal") < text.index("why:") < text.index("<h2")
+    assert save.page() == text
 
 
 def test_the_page_of_one_comparison_begins_with_its_verdict_and_ends_the_answer_with_what_decides(
-    tmp_path: Path, save: Any
+    tmp_path: Path, save: Save
 ) -> None:
     for target in ("bare-metal", "vm"):
         save(target=target, weights_sha256="a" * 64)
     (tmp_path / "run/plan.json").write_text("{}")
-    text = page(tmp_path)
+    text = save.page()
     words = ("x bare metal", "at least 5 blocks are needed", "bench run --continue", "at least 4", "the same weights")
     places = [text.index(one) for one in words]
     assert places == sorted(places)
@@ -106,46 +96,38 @@ def test_the_page_of_one_comparison_begins_with_its_verdict_and_ends_the_answer_
     assert '<small class="verdict ">no verdict</small>' in text
 
 
-def test_what_records_hold_is_text_and_never_markup(tmp_path: Path, save: Any) -> None:
+def test_what_records_hold_is_text_and_never_markup(save: Save) -> None:
     save()
     save(target="vm", failed="<img src=x onerror=alert(1)>", substitutes=["<b>bold</b>"])
-    text = page(tmp_path)
+    text = save.page()
     assert "&lt;img src=x" in text
     assert "<img src=x" not in text
     assert "<b>" not in text
 
 
-def test_the_same_records_give_the_same_bytes(tmp_path: Path, save: Any) -> None:
-    sweep(save, 2, ("resnet50",))
-    assert page(tmp_path) == page(tmp_path)
+def test_a_single_trial_makes_a_page_that_says_what_is_missing(save: Save) -> None:
+    save(target="vm")
+    assert "no bare-metal trial to compare with" in save.page()
 
 
-@pytest.mark.parametrize("target", ["bare-metal", "vm"])
-def test_a_single_trial_makes_a_page_that_says_what_is_missing(tmp_path: Path, save: Any, target: str) -> None:
-    save(target=target)
-    text = page(tmp_path)
-    assert "resnet50" in text
-    assert ("no bare-metal trial to compare with" in text) == (target == "vm")
-
-
-def test_a_forced_comparison_is_marked_on_the_page(tmp_path: Path, save: Any) -> None:
+def test_a_forced_comparison_is_marked_on_the_page(save: Save) -> None:
     save()
     save(target="vm", capability="AVX512")
-    assert "no ratio is formed: CPU capability AVX512 against AVX2" in page(tmp_path)
-    assert "forced: CPU capability AVX512 against AVX2" in page(tmp_path, force=True)
+    assert "no ratio is formed: CPU capability AVX512 against AVX2" in save.page()
+    assert "forced: CPU capability AVX512 against AVX2" in save.page(force=True)
 
 
-def test_a_page_that_cannot_be_written_is_one_clear_error(tmp_path: Path, save: Any) -> None:
+def test_a_page_that_cannot_be_written_is_one_clear_error(tmp_path: Path, save: Save) -> None:
     save()
     (tmp_path / "file").write_text("")
     with pytest.raises(BenchError):
-        write_report(load([tmp_path / "run"]), tmp_path / "file" / "report.html")
+        write_report(save.load(), tmp_path / "file" / "report.html")
 
 
-def test_no_number_on_the_page_is_missing_or_infinite(tmp_path: Path, save: Any) -> None:
+def test_no_number_on_the_page_is_missing_or_infinite(save: Save) -> None:
     sweep(save, 2)
     save(block=9, target="container-vm", failed="no")
-    visible = re.sub(r"data:[^\"]*", "", page(tmp_path))
+    visible = re.sub(r"data:[^\"]*", "", save.page())
     assert not re.search(r"\b(nan|inf|None)\b", visible)
 
 
@@ -213,6 +195,6 @@ def test_a_report_has_the_command(tmp_path: Path, save: Save) -> None:
     save()
     made = plan(scenario="synthetic", request=RunRequest.of({"isa": "native", "target": "container"}))
     Run(tmp_path / "run").begin(made)
-    (found,) = provenance(load([tmp_path / "run"]))
+    (found,) = provenance(save.load())
     assert found.commands[0] == shlex.join(run_command(made))
     assert "--isa native" in found.commands[0]

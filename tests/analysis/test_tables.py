@@ -19,17 +19,17 @@ from analysis.compare.results import Arm, ComparedJob, Comparison, Contrast, Tar
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import load
 from analysis.report.document import document, more_options
-from analysis.report.formatting import floor
+from analysis.report.formatting import duration, floor, percent
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.tables import Footnotes, overview_table
 from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.warnings.types import AnalysisWarning
-from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 from suite.registries import AGGRESSORS
 from suite.targets import TARGETS
 from suite.units import number
-from tests.analysis.conftest import a_comparison, a_group, as_markdown, printed
+from tests.analysis.conftest import Save, a_comparison, a_group, as_markdown, printed
+from tests.analysis.test_answer import PLACE as NODE
 from tests.analysis.test_stored_runs import RUNS
 
 JOB = ComparedJob("synthetic", "synthetic", "smoke", "reference", "")
@@ -68,15 +68,6 @@ def test_the_overview_gives_every_metric_its_own_unit(monkeypatch: pytest.Monkey
     assert table.rows[0][1][-2:] == ("1234 s", "0.840 GB")
 
 
-@pytest.mark.parametrize("width", [30, 40, 71, 72, 80, 200])
-def test_every_word_and_number_is_whole_on_every_terminal(width: int) -> None:
-    text = shown(COMPARISON, width)
-    for word in ("resnet50", "bare-metal", "container-vm", "accelerator:tcg", "AVX512", "0.0123", "1234", "0.500x"):
-        assert word in text
-    assert "2 failed" in text
-    assert max(map(len, text.splitlines())) <= width
-
-
 @pytest.mark.parametrize("run", ["shared", "shared-equal", "synthetic-all", "distributed-async", "probe", "real"])
 def test_every_table_of_a_stored_run_fits_80_columns(run: str) -> None:
     comparison = compare(load([Path(__file__).parents[1] / "samples/runs" / run]))
@@ -91,14 +82,9 @@ def test_every_table_of_a_stored_run_fits_80_columns(run: str) -> None:
 def test_the_interference_of_every_target_and_the_papers_aggressors_fits_80_columns() -> None:
     shared = ComparedJob("shared", "synthetic", "smoke", "reference", "")
     ratio: dict[str, Any] = {"ratio": 0.766, "interval": (0.286, 2.05), "verdict": Verdict("undecided", 0.1, 30)}
+    ratio |= {"kind": "aggressor", "metric": METRICS[0]}
     found = tuple(
-        Contrast(
-            kind="aggressor",
-            arm=Arm(shared, "inception_v3", target, "", aggressor),
-            metric=METRICS[0],
-            notes=notes,
-            **ratio,
-        )
+        Contrast(arm=Arm(shared, "inception_v3", target, "", aggressor), notes=notes, **ratio)
         for target, notes in zip(TARGETS, ((), (), ("accelerator:tcg",), ("accelerator:tcg",)), strict=True)
         for aggressor in ("inception_v3", "resnet50", "alexnet", *AGGRESSORS.own)
     )
@@ -130,38 +116,27 @@ def full() -> Comparison:
     group = a_group(
         JOB, "resnet50", BARE, replace(NESTED, failed=1, marks=()), of={"bare-metal": base, "container-vm": judged}
     )
-    layers = Contrast(
-        kind="layers",
-        arm=Arm(JOB, "resnet50", "container-vm"),
-        metric=METRICS[0],
-        ratio=0.961,
-        blocks=8,
-        interval=(0.95, 0.97),
-        verdict=Verdict("slower", 0.01),
-    )
-    over_all = Contrast(
-        kind="models",
-        arm=Arm(JOB, "", "vm"),
-        metric=METRICS[1],
-        members=("alexnet", "resnet50"),
-        ratio=1.111,
-        blocks=6,
-        interval=(1.1, 1.12),
-        verdict=Verdict("slower", 0),
-    )
+    judged_by: dict[str, Any] = {"blocks": 8, "interval": (0.95, 0.97), "verdict": Verdict("slower", 0.01)}
+    nested = Arm(JOB, "resnet50", "container-vm")
+    layers = Contrast(kind="layers", arm=nested, metric=METRICS[0], ratio=0.961, **judged_by)
+    models = {"arm": Arm(JOB, "", "vm"), "members": ("alexnet", "resnet50")} | judged_by
+    over_all = Contrast(kind="models", metric=METRICS[1], ratio=1.111, **models)
     return a_comparison(replace(group, contrasts=(*group.contrasts, layers)), more=[over_all])
 
 
-FULL = full()
+WHOLE = ("resnet50", "bare-metal", "container-vm", "accelerator:tcg", "AVX512", "0.0123", "1234", "0.500x", "2 failed")
+JUDGED = ("0.883x", "0.873 to 0.894", "undecided, +123", "1.23 %", "3.45 %", "0.961x", "1.111x", "+n: more blocks")
 
 
-@pytest.mark.parametrize("width", [40, 72, 80, 100, 200])
-def test_intervals_verdicts_and_the_noise_floor_are_whole_on_every_terminal(width: int) -> None:
-    text = " ".join(shown(FULL, width).split())
-    words = ["0.883x", "0.873 to 0.894", "undecided, +123", "1.23 %", "3.45 %", "0.961x", "1.111x", "+n: more blocks"]
-    for word in words:
-        assert word in text
-    assert max(map(len, shown(FULL, width).splitlines())) <= width
+@pytest.mark.parametrize("width", [30, 40, 71, 72, 80, 100, 200])
+@pytest.mark.parametrize(("comparison", "words"), [(COMPARISON, WHOLE), (full(), JUDGED)], ids=["values", "verdicts"])
+def test_every_word_and_number_is_whole_on_every_terminal(
+    comparison: Comparison, words: tuple[str, ...], width: int
+) -> None:
+    lines = shown(comparison, width).splitlines()
+    text = " ".join(" ".join(lines).split())
+    assert [word for word in words if word not in text] == []
+    assert max(map(len, lines)) <= width
 
 
 def test_a_single_block_is_not_said_to_be_undecided_in_every_cell() -> None:
@@ -211,26 +186,19 @@ def test_a_value_without_a_ratio_stands_alone() -> None:
     assert "times bare metal" not in text
 
 
-def test_a_message_with_markup_is_printed_as_it_is() -> None:
-    found = AnalysisWarning("not-normalised", "[red]job[/oops]: x", "y")
-    assert "[red]job[/oops]" in shown(a_comparison(warnings=[found]), 80)
-
-
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("form", "texts"),
     [
-        (0, "0.00"),
-        (0.0123456, "0.0123"),
-        (0.9996, "1.00"),
-        (9.999, "10.0"),
-        (123.4, "123"),
-        (99999.6, "100000"),
-        (1e-5, "1.00e-05"),
-        (3e9, "3.00e+09"),
+        (number, {0: "0.00", 0.0123456: "0.0123", 0.9996: "1.00", 9.999: "10.0", 123.4: "123"}),
+        (number, {99999.6: "100000", 1e-5: "1.00e-05", 3e9: "3.00e+09"}),
+        (percent, {0.0181: "1.8 %", 0.12: "12 %", 0.0996: "10 %", 0.05: "5 %", 0.9912: "99.12 %", 1.0: "100 %"}),
+        (percent, {-0.0004: "0 %"}),
+        (floor, {0.0123: "1.23 %", 1.0: "100 %", 1.01: "too noisy to say"}),
+        (duration, {0.2: "1 s", 45: "45 s", 720: "12 min", 4200: "1 h 10 min", 7200: "2 h", 260_000: "3 days"}),
     ],
 )
-def test_a_number_has_three_digits(value: float, text: str) -> None:
-    assert number(value) == text
+def test_a_number_is_short_and_a_time_as_people_say_it(form: Callable[[float], str], texts: dict[float, str]) -> None:
+    assert {value: form(value) for value in texts} == texts
 
 
 @given(st.floats(1e-12, 1e12))
@@ -239,7 +207,7 @@ def test_a_printed_number_is_within_half_a_per_cent_of_the_true_one(value: float
 
 
 SCREEN = (80, 24)
-HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
+PLACE: dict[str, Any] = {"environment": NODE, "engine": "podman"}
 MODELS = ("inception_v3", "resnet50", "alexnet")
 
 
@@ -248,7 +216,7 @@ def lines_of(comparison: Comparison, width: int = 80, *, verbose: bool = False) 
     return printed(document(comparison, "full" if verbose else "overview"), width).splitlines()
 
 
-def cells(save: Any, path: Path, targets: tuple[str, ...], **changes: Any) -> Comparison:
+def cells(save: Save, targets: tuple[str, ...], **changes: Any) -> Comparison:
     """Compare four cells: three models of one recipe and one of another."""
     rng = np.random.default_rng(3)
     factors = {"bare-metal": 1.0, "container": 0.98, "vm": 0.0081, "container-vm": 0.0079}
@@ -259,17 +227,14 @@ def cells(save: Any, path: Path, targets: tuple[str, ...], **changes: Any) -> Co
                     speed = 12 * factors[target] * math.exp(rng.normal(0, 0.01))
                     substitutes = ["accelerator:tcg"] if "vm" in target else []
                     numbers = {"throughput_per_s": speed, "elapsed_s": 200 / speed, "substitutes": substitutes}
-                    place = {"environment": Environments(host=HOST, target=HOST), "engine": "podman"}
-                    save(recipe, block=block, model=model, target=target, recipe=recipe, **numbers | place | changes)
-    return compare(load([path / "reference", path / "tuned"]))
+                    save(recipe, block=block, model=model, target=target, recipe=recipe, **numbers | PLACE | changes)
+    return save.compare("reference", "tuned")
 
 
 @pytest.mark.parametrize("targets", [TARGETS[:2], TARGETS[:3]])
-def test_four_cells_fit_one_screen_with_the_answer_first_and_once(
-    tmp_path: Path, save: Any, targets: tuple[str, ...]
-) -> None:
+def test_four_cells_fit_one_screen_with_the_answer_first_and_once(save: Save, targets: tuple[str, ...]) -> None:
     busy = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20)
-    comparison = cells(save, tmp_path, targets, conditions=busy)
+    comparison = cells(save, targets, conditions=busy)
     assert len(comparison.groups) == 4
     lines = lines_of(comparison)
     assert len(lines) <= SCREEN[1]
@@ -279,12 +244,15 @@ def test_four_cells_fit_one_screen_with_the_answer_first_and_once(
     assert ("8 comparisons" in text) == (len(targets) == 3)
 
 
-def test_the_line_of_a_target_has_value_ratio_interval_and_verdict(tmp_path: Path, save: Any) -> None:
-    lines = lines_of(cells(save, tmp_path, TARGETS[:3]))
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return cells(Save(tmp_path_factory.mktemp("cells")), TARGETS)
+
+
+def test_the_line_of_a_target_has_value_ratio_interval_and_verdict(many: Comparison) -> None:
+    lines = lines_of(many)
     (head,) = (line for line in lines if "images/s" in line)
-    assert head.split()[-6:] == ["images/s", "ratio", "95", "%", "interval", "verdict"], (
-        "behind the columns without room"
-    )
+    assert head.split()[-6:] == ["images/s", "ratio", "95", "%", "interval", "verdict"], "columns without room are last"
     own = lines[lines.index(head) + 2]
     assert own.split()[0] == "container"
     assert "0.9" in own
@@ -295,16 +263,7 @@ def test_the_line_of_a_target_has_value_ratio_interval_and_verdict(tmp_path: Pat
     ]
 
 
-def test_where_there_is_room_the_times_are_shown_too(tmp_path: Path, save: Any) -> None:
-    save()
-    save(target="container")
-    lines = lines_of(compare(load([tmp_path / "run"])))
-    (head,) = (line for line in lines if "images/s" in line)
-    assert head.split()[-2:] == ["elapsed", "opening"]
-    assert next(line for line in lines if line.startswith("  container")).endswith("20.0 s 0.500 s")
-
-
-def test_a_warning_that_touches_a_number_stands_at_it(tmp_path: Path, save: Any) -> None:
+def test_a_warning_that_touches_a_number_stands_at_it(save: Save) -> None:
     rng = np.random.default_rng(3)
     for block in range(6):
         for target in ("bare-metal", "container", "vm"):
@@ -312,7 +271,7 @@ def test_a_warning_that_touches_a_number_stands_at_it(tmp_path: Path, save: Any)
             busy = Conditions(interval_s=20, other_cpu_s=0.05 * 2 * 20) if target == "vm" else None
             save(block=block, target=target, throughput_per_s=speed, conditions=busy)
     save(block=6, target="container", failed="no memory")
-    lines = lines_of(compare(load([tmp_path / "run"])))
+    lines = lines_of(save.compare())
     rows = [line.split() for line in lines if line.startswith("  ")]
     at = {words[0]: words[1] for words in rows if words[0] in TARGETS}
     assert at["container"] == "[1]"
@@ -323,48 +282,43 @@ def test_a_warning_that_touches_a_number_stands_at_it(tmp_path: Path, save: Any)
     assert not any(line.startswith("warning") for line in lines)
 
 
-def test_a_warning_about_no_number_is_told_below(tmp_path: Path, save: Any) -> None:
+def test_a_warning_about_no_number_is_told_below(tmp_path: Path, save: Save) -> None:
     save()
     (tmp_path / "run/trials/torn.json").write_text("{")
-    lines = lines_of(compare(load([tmp_path / "run"])))
+    lines = lines_of(save.compare())
     assert any(line.startswith("warning: ") for line in lines)
     assert "torn.json" in "".join(lines)
 
 
-@pytest.mark.parametrize(("share", "text"), [(0.0123, "1.23 %"), (1.0, "100 %"), (1.01, "too noisy to say")])
-def test_a_noise_floor_above_100_per_cent_is_too_noisy_to_say(share: float, text: str) -> None:
-    assert floor(share) == text
-
-
-def test_a_floor_without_a_meaning_is_no_number_anywhere(tmp_path: Path, save: Any) -> None:
+def test_a_floor_without_a_meaning_is_no_number_anywhere(save: Save) -> None:
     for block, speed in enumerate((1e-4, 1e4, 1e-4)):
         save(block=block, throughput_per_s=speed)
         save(block=block, target="container", throughput_per_s=speed)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     for verbose in (False, True):
         text = " ".join(" ".join(lines_of(comparison, verbose=verbose)).split())
         assert ("too noisy to say" in text) == verbose
         assert "e+" not in text
 
 
-@pytest.mark.parametrize(("width", "told"), [(200, True), (80, False)])
-def test_the_legend_speaks_of_the_expected_ratio_only_where_a_column_shows_it(
-    tmp_path: Path, save: Any, width: int, told: bool
-) -> None:
-    comparison = cells(save, tmp_path, TARGETS)
-    text = "\n".join(lines_of(comparison, width, verbose=True))
-    heads = [line for line in text.splitlines() if line.startswith("target")]
-    assert ("expected" in heads[0]) == told
-    assert ("expected: ratio of the mean times" in " ".join(text.split())) == told
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120, 200])
+def test_four_cells_fit_every_terminal_and_what_finds_no_room_is_named(many: Comparison, width: int) -> None:
+    lines, verbose = (lines_of(many, width, verbose=verbose) for verbose in (False, True))
+    text, whole = (" ".join(" ".join(found).split()) for found in (lines, verbose))
+    assert max(map(len, lines)) <= width
+    assert "…" not in text
+    room = width >= 120
+    assert ("elapsed, opening: COLUMNS=160" in text, "elapsed opening" in text) == (60 <= width < 120, room)
+    expected = any(line.startswith("target") and "expected" in line for line in verbose)
+    assert ("expected: ratio of the mean times" in whole) == expected == room, "the legend is of columns that are shown"
 
 
-def test_what_was_asked_for_is_shown_and_costs_and_the_legend_on_request(tmp_path: Path, save: Any) -> None:
-    cells(save, tmp_path, TARGETS[:2])
+def test_what_was_asked_for_is_shown_and_costs_and_the_legend_on_request(save: Save) -> None:
+    cells(save, TARGETS[:2])
     for block in range(6):
-        place = {"environment": Environments(host=HOST, target=HOST), "engine": "podman"}
-        save("reference", block=block, target="container", ablation="seccomp", **place)
-        save("reference", block=block, replica=1, **place)
-    comparison = compare(load([tmp_path / "reference"]))
+        save("reference", block=block, target="container", ablation="seccomp", **PLACE)
+        save("reference", block=block, replica=1, **PLACE)
+    comparison = save.compare("reference")
     short, full = ("\n".join(lines_of(comparison, verbose=verbose)) for verbose in (False, True))
     assert "geometric mean" not in short
     assert "container, seccomp off" in short
@@ -374,37 +328,25 @@ def test_what_was_asked_for_is_shown_and_costs_and_the_legend_on_request(tmp_pat
     assert "seccomp off" in full
 
 
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
-def test_every_line_fits_every_terminal(tmp_path: Path, save: Any, width: int) -> None:
-    lines = lines_of(cells(save, tmp_path, TARGETS), width)
-    assert max(map(len, lines)) <= width
-    assert "…" not in "".join(lines)
-
-
-def test_each_workload_has_its_own_unit(tmp_path: Path, save: Any) -> None:
+def test_each_workload_has_its_own_unit(save: Save) -> None:
     for model, unit in (("resnet50", "images"), ("talker", "tokens")):
         save(model=model, unit=unit)
         save(model=model, unit=unit, target="container", throughput_per_s=5.0)
-    comparison = compare(load([tmp_path / "run"]))
+    comparison = save.compare()
     assert [group.metrics[0].unit for group in comparison.groups] == ["images/s", "tokens/s"]
     lines = lines_of(comparison)
     assert any("resnet50" in line and "10.0 images/s" in line for line in lines), lines
     assert any("talker" in line and "10.0 tokens/s" in line for line in lines), lines
 
 
-def test_trials_of_two_units_are_two_jobs(tmp_path: Path, save: Any) -> None:
+def test_trials_of_two_units_are_two_jobs(save: Save) -> None:
     save(unit="images")
     save(target="container", unit="samples", throughput_per_s=5.0)
-    warnings = [one.message for one in compare(load([tmp_path / "run"])).warnings]
+    warnings = [one.message for one in save.compare().warnings]
     assert any("no ratio is formed: unit samples against images" in message for message in warnings), warnings
 
 
-def test_one_comparison_takes_eight_lines_and_what_finds_no_room_is_named(tmp_path: Path, save: Any) -> None:
+def test_one_comparison_takes_eight_lines() -> None:
     lines = lines_of(compare(load([RUNS / "synthetic-podman"])))
     assert len(lines) == 8, lines
     assert ("elapsed" in lines[5], "opening" in lines[5]) == (True, True)
-    many = cells(save, tmp_path, TARGETS)
-    for width in (60, 120, 200):
-        text = " ".join(" ".join(lines_of(many, width)).split())
-        assert ("elapsed" in text, "opening" in text) == (True, True)
-        assert ("elapsed, opening: COLUMNS=160" in text) == ("elapsed opening" not in text)

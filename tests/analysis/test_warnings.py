@@ -1,6 +1,5 @@
 """Warnings: conditions of a trial, losses that show no learning, and planned trials that are not there."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps
+from suite.records.usage import Conditions
 from suite.results.store import Run
 from suite.sweep.directory import SweepDirectory
 from tests.analysis.conftest import Save
@@ -20,34 +20,36 @@ from tests.jobs import plan_of
 from tests.suite.sweep.conftest import make_sweep
 
 
-def found(save: Save, conditions_of_vm: dict[str, object] | None, **changes: Any) -> list[AnalysisWarning]:
-    """The warnings of a comparison whose second trial was taken under these conditions."""
+def found(save: Save, **of_vm: Any) -> list[AnalysisWarning]:
+    """The warnings of a comparison whose second trial has these fields."""
     save()
-    made = save(target="vm", **changes)
-    file = save.path / "run" / "trials" / f"{made.trial_id}.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"conditions": conditions_of_vm}))
+    save(target="vm", **of_vm)
     return list(save.compare().warnings)
 
 
+def during(**conditions: Any) -> dict[str, Any]:
+    return {"conditions": Conditions(**conditions)}
+
+
 @pytest.mark.parametrize(
-    ("given", "changes", "kind", "word"),
+    ("of_vm", "kind", "word"),
     [
-        ({"interval_s": 10, "steal_s": 1}, {}, "steal-time", "5 % of the CPU time"),
-        ({"interval_s": 10, "other_cpu_s": 4}, {}, "other-load", "20 % of the CPU time"),
-        ({"interval_s": 10, "throttled_s": 2}, {}, "throttled", "20 % of the time"),
-        ({"thermal_throttles": 3}, {}, "thermal-throttling", "3 times"),
-        ({"swapped_bytes": 5 << 20}, {}, "swapping", "5 MiB"),
-        ({"governor": "powersave"}, {}, "governor", "governor"),
-        ({"siblings_shared": True}, {}, "smt-siblings", "same core"),
-        ({"numa_nodes": [0, 1]}, {}, "numa-crossing", "2 nodes"),
-        (None, {"clock_ratio": 1.02}, "clock-drift", "2 % apart"),
-        (None, {"unfinished_s": 1.0}, "unfinished-work", "up to 1 s"),
+        (during(interval_s=10, steal_s=1), "steal-time", "5 % of the CPU time"),
+        (during(interval_s=10, other_cpu_s=4), "other-load", "20 % of the CPU time"),
+        (during(interval_s=10, throttled_s=2), "throttled", "20 % of the time"),
+        (during(thermal_throttles=3), "thermal-throttling", "3 times"),
+        (during(swapped_bytes=5 << 20), "swapping", "5 MiB"),
+        (during(governor="powersave"), "governor", "governor"),
+        (during(siblings_shared=True), "smt-siblings", "same core"),
+        (during(numa_nodes=[0, 1]), "numa-crossing", "2 nodes"),
+        ({"conditions": None, "clock_ratio": 1.02}, "clock-drift", "2 % apart"),
+        ({"conditions": None, "unfinished_s": 1.0}, "unfinished-work", "up to 1 s"),
     ],
 )
 def test_a_disturbed_trial_gives_a_typed_warning_with_advice(
-    save: Save, given: dict[str, object] | None, changes: dict[str, Any], kind: str, word: str
+    save: Save, of_vm: dict[str, Any], kind: str, word: str
 ) -> None:
-    (warning,) = found(save, given, **changes)
+    (warning,) = found(save, **of_vm)
     assert word in warning.message
     assert "vm in 1 of 1 trials" in warning.message
     assert warning.advice
@@ -55,18 +57,16 @@ def test_a_disturbed_trial_gives_a_typed_warning_with_advice(
 
 
 @pytest.mark.parametrize(
-    ("given", "changes"),
+    "of_vm",
     [
-        (None, {"unfinished_s": 0.01}),
-        ({}, {}),
-        ({"interval_s": 10, "steal_s": 0, "other_cpu_s": 0.01, "throttled_s": 0, "swapped_bytes": 0}, {}),
-        ({"governor": "performance", "siblings_shared": False, "numa_nodes": [0], "thermal_throttles": 0}, {}),
+        {"conditions": None, "unfinished_s": 0.01},
+        during(),
+        during(interval_s=10, steal_s=0, other_cpu_s=0.01, throttled_s=0, swapped_bytes=0),
+        during(governor="performance", siblings_shared=False, numa_nodes=[0], thermal_throttles=0),
     ],
 )
-def test_quiet_and_unknown_conditions_give_no_warning(
-    save: Save, given: dict[str, object] | None, changes: dict[str, Any]
-) -> None:
-    assert found(save, given, **changes) == []
+def test_quiet_and_unknown_conditions_give_no_warning(save: Save, of_vm: dict[str, Any]) -> None:
+    assert found(save, **of_vm) == []
 
 
 def test_other_mitigations_inside_a_target_are_named(save: Save) -> None:
@@ -76,7 +76,7 @@ def test_other_mitigations_inside_a_target_are_named(save: Save) -> None:
         host=Environment.model_validate(place | {"mitigations": host}),
         target=Environment.model_validate(place | {"mitigations": inside}),
     )
-    warnings = found(save, None, environment=environment)
+    warnings = found(save, environment=environment)
     (warning,) = [one for one in warnings if one.kind == "mitigations-differ"]
     assert warning.message.endswith("other CPU mitigations than the host (meltdown): vm")
 

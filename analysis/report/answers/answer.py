@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from analysis.compare.results import Circumstances, ComparedJob, Comparison, TargetSummary
+from analysis.compare.results import Circumstances, Comparison, TargetSummary
 from analysis.load.metrics import METRICS
 from analysis.load.plans import plan_of
 from analysis.report.answers.claim import NO_NUMBER, NO_VERDICT, UNDECIDED, WORDS, Claim, direction
 from analysis.report.answers.equal_work import same_work
 from analysis.report.formatting import duration, percent
-from analysis.report.tables import common_job, differing
+from analysis.report.tables import differing
 from analysis.statistics.ratios import slower_by
 from suite.job.ablations import named_arm
 from suite.job.profiles import PROFILES
@@ -74,7 +74,6 @@ class Answer:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return it as plain text."""
         where = (self.where,) if self.where else ()
         return (*map(str, self.rows), f"why: {self.why}", f"next: {self.next}", *self.facts, *where)
 
@@ -89,7 +88,7 @@ def answer(comparison: Comparison, run: Path | None = None) -> Answer:
     if not found:
         return Answer((), *_nothing(comparison), facts)
     worst = min(found, key=lambda one: math.inf if one.withheld or one.slower is None else -one.slower)
-    shortened = _rows([*_of_all_models(comparison), worst])
+    shortened = _rows([*_of_several(comparison, "models"), worst])
     steps = _next_steps(comparison, found, run)
     return replace(formed(_rows(found), WORDS, steps, facts, shortened), where=_where(found), claims=tuple(found))
 
@@ -115,7 +114,6 @@ def _rows(found: Sequence[Claim]) -> list[AnswerRow]:
 
 
 def row_of(one: Claim, subject: str) -> AnswerRow:
-    """Return the row of a claim."""
     return AnswerRow(subject, one.word, one.value, one.over, one.span, one.why)
 
 
@@ -156,7 +154,8 @@ def _where(found: Sequence[Claim]) -> str:
     hosts = dict.fromkeys(host for one in found for host in one.around.hosts)
     blocks = sorted({one.found.blocks for one in found if one.found.measured}) or [0]
     span = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks"
-    job = common_job([one.job for one in found])
+    jobs = [one.job for one in found]
+    job = replace(jobs[0], **dict.fromkeys(differing(jobs), ""))
     common = str(job).replace(", none data", "")
     if job.scenario in ("synthetic", "real"):  # its data says so
         common = common.removeprefix(f"{job.scenario} scenario, ")
@@ -182,36 +181,22 @@ def claims(comparison: Comparison) -> list[Claim]:
 
     A training is compared by its throughput, or by its elapsed time if it prints none; a probe by every metric.
     """
-    found = [
-        Claim(
-            group.over_base(summary.target, metric),
-            group.model,
-            comparison.margin,
-            group.circumstances,
-            _notes(summary),
-        )
+    found = (
+        Claim(group.over_base(one.target, metric), group.model, comparison.margin, group.circumstances, _notes(one))
         for group in comparison.groups
-        for summary, metric in product(group.targets if group.job.traits.normalised else (), group.deciding)
-        if summary.target != BASELINE
-    ]
+        for one, metric in product(group.targets if group.job.traits.normalised else (), group.deciding)
+        if one.target != BASELINE
+    )
+    return [*found, *_of_several(comparison, "isolation", "victims beside aggressors")]
+
+
+def _of_several(comparison: Comparison, kind: str, what: str = "") -> Iterator[Claim]:
+    """Yield the claim on throughput of each target over several models, which ``what`` stands for, or their number."""
     for one in comparison.contrasts:
-        if one.kind == "isolation":
-            around = _around(comparison, one.job)
-            found.append(Claim(one, "victims beside aggressors", comparison.margin, around, one.notes))
-    return found
-
-
-def _of_all_models(comparison: Comparison) -> Iterator[Claim]:
-    """Yield a claim for each target over all models."""
-    for one in comparison.contrasts:
-        if one.kind == "models" and one.metric == METRICS[0]:
-            what, around = count(len(one.members), "model"), _around(comparison, one.job)
-            yield Claim(one, what, comparison.margin, around, one.notes)
-
-
-def _around(comparison: Comparison, job: ComparedJob) -> Circumstances:
-    """Return the circumstances of the first model of a job, which its others share."""
-    return next((group.circumstances for group in comparison.groups if group.job == job), Circumstances())
+        if one.kind == kind and one.metric == METRICS[0]:
+            # The models of a job share the circumstances of the first.
+            around = next((group.circumstances for group in comparison.groups if group.job == one.job), Circumstances())
+            yield Claim(one, what or count(len(one.members), "model"), comparison.margin, around, one.notes)
 
 
 def _notes(summary: TargetSummary) -> tuple[str, ...]:

@@ -83,7 +83,6 @@ class Claim:
 
     @property
     def base(self) -> str:
-        """Return what it is compared with."""
         return _BASES.get(self.found.kind) or ", ".join(self.found.base) or BASELINE.replace("-", " ")
 
     @property
@@ -109,7 +108,6 @@ class Claim:
 
     @property
     def word(self) -> str:
-        """Return which of ``WORDS`` it is."""
         if self.found.ratio is None:
             return NO_NUMBER
         return (self.found.verdict.name or NO_VERDICT) if self.found.verdict else UNDECIDED

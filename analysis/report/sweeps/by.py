@@ -76,7 +76,6 @@ def slow_machines(comparison: Comparison) -> Iterator[str]:
 
 
 def _shown_by(values: Sequence[str], rows: Sequence[Contrast]) -> str:
-    """Return the metrics and the probes by which a machine differs."""
     differing = [row for row in rows if row.arm.cell == values and _verdict(row) in _BEYOND]
     probes = (f"the probe {row.model}, " if row.metric.of_probe else "" for row in differing)
     texts = (f"{row.metric.name} on {row.target} {ratio(row)}" for row in differing)

@@ -35,7 +35,6 @@ _UNITS_OF_FURTHER = {TIMES[0].name: "s", EACH[0].name: "MB", EACH[1].name: "s of
 
 
 def scaling_document(comparison: Comparison) -> Iterator[Element]:
-    """Yield how jobs scale, or what that takes."""
     yield from [*scaling_elements(comparison)] or [Line(_NOTHING, "strong")]
 
 
