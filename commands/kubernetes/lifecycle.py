@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from commands.kubernetes.manifests import COMPONENT, PORT, Pipeline, PipelineModel, labels_of
+from commands.kubernetes.manifests import PORT, Pipeline, PipelineModel, labels_of
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import find, remove_selected
@@ -110,8 +110,8 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> FollowedPart:
         return FollowedPart(PipelinePart(**about, state=_CLAIMS.get(phase, "waiting"), reason=phase))
     if kind not in ("Job", "Deployment"):
         return FollowedPart(PipelinePart(**about, state="ready"))
-    own = {"job-name": about["name"]} if kind == "Job" else {COMPONENT: "serve"}
-    pods = cluster.listed("v1/pods", {**labels_of(name), **own})
+    labels = {**labels_of(name), "job-name": about["name"]} if kind == "Job" else labels_of(name, "serve")
+    pods = cluster.listed("v1/pods", labels)
     if kind == "Deployment" and status.get("readyReplicas"):
         return FollowedPart(PipelinePart(**about, state="ready"))
     if kind == "Deployment" and (refused := condition(live, "ReplicaFailure")):

@@ -63,13 +63,9 @@ class Pipeline(Part):
     storage_class: str | None = None
     """The class of the volume; None for the cluster's usual one."""
 
-    @property
-    def labels(self) -> dict[str, str]:
-        return labels_of(self.name)
 
-
-def labels_of(name: str) -> dict[str, str]:
-    return {**MANAGED, INSTANCE: name}
+def labels_of(name: str, part: str = "") -> dict[str, str]:
+    return {**MANAGED, INSTANCE: name, **({COMPONENT: part} if part else {})}
 
 
 def training(pipeline: Pipeline) -> list[Object]:
@@ -107,10 +103,11 @@ def _job(pipeline: Pipeline, item: PipelineModel) -> Object:
     if pipeline.epochs:
         spec |= {"epochs": pipeline.epochs, "steps": 0, "warmup_steps": 0, "within_s": pipeline.deadline_s}
     template = _pod(pipeline, "train", ["--train", json.dumps(spec)], volumes)
-    name, labels = f"{pipeline.name}-train-{item.model}-{item.dataset}", {**pipeline.labels, COMPONENT: "train"}
+    name = f"{pipeline.name}-train-{item.model}-{item.dataset}"
     if len(name) > 63:  # it becomes a label of the pods
         name = f"{name[:54].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     # The training is deterministic: one that fails twice would fail again.
+    labels = labels_of(pipeline.name, "train")
     return job_manifest(name, labels, template, retries=1, activeDeadlineSeconds=pipeline.deadline_s)
 
 
@@ -173,7 +170,7 @@ def _pod(pipeline: Pipeline, part: str, words: Sequence[str], volumes: Sequence[
         },
         {"cpu": str(pipeline.cpus), "memory": str(pipeline.memory_bytes)},
         [PodVolume("model", claim, _MODEL, read_only=read_only), tmp, *volumes],
-        {**pipeline.labels, COMPONENT: part},
+        labels_of(pipeline.name, part),
         restartPolicy="Never" if part == "train" else "Always",
     )
 
@@ -181,10 +178,10 @@ def _pod(pipeline: Pipeline, part: str, words: Sequence[str], volumes: Sequence[
 def _policy(pipeline: Pipeline) -> Object:
     """Return the policy: pods of the namespace may connect to the port of the service; nothing else is allowed."""
     ingress = {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": PORT}]}
-    selector = {"matchLabels": pipeline.labels}
+    selector = {"matchLabels": labels_of(pipeline.name)}
     return {"podSelector": selector, "policyTypes": ["Ingress", "Egress"], "ingress": [ingress], "egress": []}
 
 
 def _object(pipeline: Pipeline, part: str, version: str, kind: str, name: str, spec: Object) -> Object:
-    metadata = {"name": f"{pipeline.name}-{name}", "labels": {**pipeline.labels, COMPONENT: part}}
+    metadata = {"name": f"{pipeline.name}-{name}", "labels": labels_of(pipeline.name, part)}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}

@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
+from commands.compare.output import RunOutput
 from commands.run.forecast import Forecast
 from commands.run.outlook import Outlook
-from commands.run.output import RunOutput
+from commands.run.steps import announcement
 from provisioning import neighbours
 from suite import progress
 from suite.errors import RequestError
-from suite.plan import Trial
+from suite.plan import Detection, Trial
 from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
 from suite.results.store import Run
@@ -85,17 +86,13 @@ def test_a_dry_run_foretells_from_earlier_trials_of_this_machine(bench: Bench, m
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_dry_run_of_a_run_that_was_begun_foretells_what_is_left(bench: Bench, here: Path) -> None:
-    assert bench("run", *SMALL, *TWO, "--blocks", "2").exit_code == 0
-    next((here / "out/trials").glob("*-vm-b001.json")).unlink()
-    assert "trials: 4, 1 still to be run" in bench("run", "--continue", "out", "--dry-run").stdout
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_dry_run_says_when_an_open_ended_run_ends(bench: Bench) -> None:
+def test_a_dry_run_says_when_an_open_ended_run_ends_and_what_is_left_of_another(bench: Bench, here: Path) -> None:
     said = bench("run", *DECIDED, "--budget", "900h", "--dry-run").stdout
     assert "when every comparison is decided at a margin of 5%, 100 blocks are measured, or 900h are spent" in said
     assert re.search(r"^time: about .* to .*", said, re.MULTILINE)
+    assert bench("run", *SMALL, *TWO, "--blocks", "2").exit_code == 0
+    next((here / "out/trials").glob("*-vm-b001.json")).unlink()
+    assert "trials: 4, 1 still to be run" in bench("run", "--continue", "out", "--dry-run").stdout
 
 
 @pytest.mark.usefixtures("machine")
@@ -122,6 +119,23 @@ def test_engines_are_compared_in_the_same_blocks(bench: Bench, monkeypatch: pyte
     rows = json.loads(bench("compare", "out", "--json", "--force").stdout)["rows"]
     row = next(row for row in rows if (row["kind"], row["metric"]) == ("ablation", "throughput"))
     assert (row["target"], row["ablation"], row["ratio"]) == ("container", "runc", pytest.approx(1.0))
+
+
+BLOCKS: dict[str, Any] = {"difference": 0.02, "needed": 34, "blocks": 34, "detectable": 0.0199}
+PLANNED = Detection(**BLOCKS, source="pilot", measured=10, ratio="resnet50 on vm", deviation=0.055)
+
+
+def test_the_blocks_that_a_difference_takes_their_time_and_the_reason_are_announced() -> None:
+    assert announcement(PLANNED, 4200) == (
+        "about 34 blocks in all, 70 min more, detect a difference of 2 % with a chance of 80 % "
+        "(pilot of 10 blocks: the standard deviation of resnet50 on vm is 5.5 % from block to block)"
+    )
+    assert announcement(PLANNED, None).startswith("about 34 blocks in all detect")
+    for needed, takes in ((340, "takes about 340 blocks"), (None, "takes more blocks than can")):
+        capped = PLANNED.model_copy(update={"needed": needed, "blocks": 100, "detectable": 0.037})
+        text = announcement(capped, 60)
+        assert takes in text
+        assert "100 blocks, 60 s more, detect 3.7 %: give more with --max-blocks, or a larger --detect" in text
 
 
 # ---- two runs on the same CPUs
@@ -405,7 +419,8 @@ def test_a_forecast_in_the_middle_of_a_run_keeps_to_the_budget(tmp_path: Path) -
     outlook.deadline_s = time.monotonic() - 1
     assert outlook.blocks_in_budget(9) == 10
     assert outlook.spent("10 blocks")
-    assert printed.getvalue() == "stopped after 10 blocks: the budget is spent\n"
+    outlook.note("train.py left a process")
+    assert printed.getvalue() == "stopped after 10 blocks: the budget is spent\ntrain.py left a process\n"
 
 
 def test_the_time_to_go_keeps_to_the_budget_while_no_block_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,12 +435,6 @@ def test_the_time_to_go_keeps_to_the_budget_while_no_block_was_timed(monkeypatch
     assert clock.left() == f", about {format_duration(90 + 10)} to go"
     clock.deadline_s = None
     assert clock.left() == f", about {format_duration(999 * 10)} to go"
-
-
-def test_what_a_scenario_notes_reaches_the_terminal(tmp_path: Path) -> None:
-    printed = io.StringIO()
-    Outlook(Lines(printed), make_plan(blocks=1), Run(tmp_path)).note("train.py left a process")
-    assert printed.getvalue() == "train.py left a process\n"
 
 
 def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path) -> None:
