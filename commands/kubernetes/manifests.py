@@ -76,9 +76,13 @@ def training(pipeline: Pipeline) -> list[Object]:
         "resources": {"requests": {"storage": str(pipeline.claim_bytes)}},
         **claim_class,
     }
+    # Pods of the namespace may connect to the port of the service; nothing else is allowed.
+    ingress = {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": PORT}]}
+    selector = {"matchLabels": labels_of(pipeline.name)}
+    policy = {"podSelector": selector, "policyTypes": ["Ingress", "Egress"], "ingress": [ingress], "egress": []}
     return [
         _object(pipeline, "train", "v1", "PersistentVolumeClaim", "model", claim),
-        _object(pipeline, "train", "networking.k8s.io/v1", "NetworkPolicy", "network", _policy(pipeline)),
+        _object(pipeline, "train", "networking.k8s.io/v1", "NetworkPolicy", "network", policy),
         *(_job(pipeline, item) for item in pipeline.models),
     ]
 
@@ -173,13 +177,6 @@ def _pod(pipeline: Pipeline, part: str, words: Sequence[str], volumes: Sequence[
         labels_of(pipeline.name, part),
         restartPolicy="Never" if part == "train" else "Always",
     )
-
-
-def _policy(pipeline: Pipeline) -> Object:
-    """Return the policy: pods of the namespace may connect to the port of the service; nothing else is allowed."""
-    ingress = {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": PORT}]}
-    selector = {"matchLabels": labels_of(pipeline.name)}
-    return {"podSelector": selector, "policyTypes": ["Ingress", "Egress"], "ingress": [ingress], "egress": []}
 
 
 def _object(pipeline: Pipeline, part: str, version: str, kind: str, name: str, spec: Object) -> Object:
