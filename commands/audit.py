@@ -13,8 +13,8 @@ from analysis.load.records import Records, load
 from analysis.report.elements import Line
 from analysis.report.rows import WarningOutput, warning_outputs
 from analysis.report.terminal import Terminal
-from commands.latest import latest
 from commands.output import Output
+from commands.run.options import latest
 from suite.untrusted.console import PlainConsole
 
 

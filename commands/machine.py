@@ -58,17 +58,14 @@ def _show(diagnosis: Diagnosis, checks: list[Check]) -> None:
     for title in ("", "what", "evidence, or reason and remedy"):
         table.add_column(title, overflow="fold")
     texts = {check: check.evidence if check.usable else f"{check.reason}; {check.remedy}" for check in checks}
-    room = console.width - max(len(f"{check.kind} {check.name}") for check in checks) - _MARK_WIDTH
+    marks = 6  # columns, with the space between the columns
+    room = console.width - max(len(f"{check.kind} {check.name}") for check in checks) - marks
     for check in sorted(checks, key=lambda check: (check.kind != "target", max(len(texts[check]) - room, 0))):
         mark, text = Text("yes", "green") if check.usable else Text("no", "red"), texts[check]
         if check.usable and check.substitute:
             mark, text = Text("path", "yellow"), f"{text}, with {check.substitute}: not a measurement"
         table.add_row(mark, f"{check.kind} {check.name}", Text(text))
     console.print(table)
-
-
-_MARK_WIDTH = 6
-"""The columns that the marks take, with the space between the columns."""
 
 
 @click.command()

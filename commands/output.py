@@ -29,7 +29,7 @@ OUTPUTS = {
     "results list": "commands.results.listing:ListOutput",
     "results show RUN": "commands.results.show:ShownRunOutput",
     "results show RUN/TRIAL": "suite.records.record:TrialRecord",
-    "run": "commands.run.output:RunOutput",
+    "run": "commands.compare.output:RunOutput",
     "run --dry-run": "commands.run.forecast:Forecast",
     "selftest": "suite.selftest.certificate:Certificate",
     "sweep plan": "commands.sweep.plan:PlannedOutput",

@@ -17,8 +17,10 @@ from unittest.mock import patch
 
 from pydantic import ValidationError
 
+from commands.web.generate import read_services
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
 from provisioning.clouds.nova import _unfair
+from provisioning.engines.options import nodes_of
 from provisioning.gpus import Card
 from provisioning.images.image import Image
 from provisioning.kubernetes.claims import ClaimedData
@@ -45,21 +47,43 @@ from suite.request.scenario import scenario_of
 from suite.sweep.file import read_sweep
 from suite.units import parse_duration_s, parse_share
 from tests.provisioning.conftest import FakeNode
-from tests.sites import IMAGE
+from tests.refusals import read, written
+from tests.sites import IMAGE, cluster, inputs_of, joined_pods
 from tests.suite.judged import JUDGED
 
 TRANSCRIPT = Path(__file__).parent / "samples/parsed.txt"
 
 
-def inventory(text: str) -> object:
-    with TemporaryDirectory() as directory, chdir(directory):
-        Path("hosts.toml").write_text(text)
-        return [node.model_dump(exclude_defaults=True) for node in read_inventory(Path("hosts.toml")).nodes]
+def in_file(name: str, read: Callable[[Path], object]) -> Callable[[str], object]:
+    def reading(text: str) -> object:
+        with TemporaryDirectory() as directory, chdir(directory):
+            Path(name).write_text(text)
+            return read(Path(name))
+
+    return reading
+
+
+def inventory(path: Path) -> object:
+    return [node.model_dump(exclude_defaults=True) for node in read_inventory(path).nodes]
+
+
+def nodes(text: str) -> object:
+    """Return the nodes by target that ``--node`` names for pods, also on a virtual machine."""
+    request = RunRequest.of({"engine": "kubernetes", "target": ("container", "container-vm"), "node": text})
+    return nodes_of(request.value("node"))
 
 
 def schedule(text: str) -> object:
     found = parse_schedule(text)
     return found.cron, found.on_calendar
+
+
+def vm_pods(asked: tuple[list[str], str | None]) -> object:
+    """Return that these targets go together with this node for those on a virtual machine."""
+    targets, vm_node = asked
+    site = cluster(tuple(targets), vm_node=vm_node)
+    site.refuse(inputs_of(RunRequest.of({"engine": "kubernetes"})), {})
+    return site.targets
 
 
 LINKS: list[dict[str, Any]] = [
@@ -177,7 +201,11 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "schedule": schedule,
     "command": lambda text: (words := parse_command(text), CommandJob(argv=words).name),
     "pattern": parse_pattern,
-    "inventory": inventory,
+    "inventory": in_file("hosts.toml", inventory),
+    "services": in_file("services.toml", read_services),
+    "nodes": nodes,
+    "joined-pods": lambda options: joined_pods((4,), (7,), **options)[0].network,
+    "vm-pods": vm_pods,
     "plan": lambda table: read_sweep({"name": "night"} | table, "p.toml").model_dump(
         exclude_defaults=True, mode="json"
     ),
@@ -201,13 +229,6 @@ def answer_to(question: str) -> str:
         return f"refused: {error}"
 
 
-def read(transcript: str) -> dict[str, str]:
-    entries = (entry.partition("\n") for entry in transcript.rstrip("\n").split("\n> ")[1:])
-    return {question: answer for question, _, answer in entries}
-
-
 if __name__ == "__main__":
-    questions = read(TRANSCRIPT.read_text())
-    TRANSCRIPT.write_text(
-        "# See tests/parsed.py." + "".join(f"\n> {each}\n{answer_to(each)}" for each in questions) + "\n"
-    )
+    questions = read(TRANSCRIPT.read_text(), ">")
+    TRANSCRIPT.write_text(written({each: answer_to(each) for each in questions}, ">", "parsed"))

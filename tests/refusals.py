@@ -119,18 +119,16 @@ def declared_refusals() -> dict[str, Mapping[str, object]]:
     return requests
 
 
-def read(text: str) -> dict[str, str]:
-    """Return the answer to each command of a transcript."""
-    return {
-        command: answer for command, _, answer in (entry.partition("\n") for entry in text.rstrip().split("\n$ ")[1:])
-    }
+def read(text: str, mark: str = "$") -> dict[str, str]:
+    """Return the answer to each command, or question, of a transcript."""
+    entries = (entry.partition("\n") for entry in text.rstrip("\n").split(f"\n{mark} ")[1:])
+    return {command: answer for command, _, answer in entries}
 
 
-def written(answers: Mapping[str, str]) -> str:
-    """Return the transcript of commands and answers."""
-    return (
-        "# See tests/refusals.py." + "".join(f"\n$ {command}\n{answer}" for command, answer in answers.items()) + "\n"
-    )
+def written(answers: Mapping[str, str], mark: str = "$", module: str = "refusals") -> str:
+    """Return the transcript of commands, or questions, and answers."""
+    parts = (f"\n{mark} {command}\n{answer}" for command, answer in answers.items())
+    return f"# See tests/{module}.py.{''.join(parts)}\n"
 
 
 def commands() -> dict[str, None]:

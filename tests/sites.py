@@ -84,3 +84,17 @@ def pods(
         guest_store=None,
         site="cluster",
     )
+
+
+TWO = {"scenario": "distributed", "engine": "kubernetes", "node": "n1,n2", "workers": 1, "target": ("container",)}
+
+
+def joined_pods(*cpus: tuple[int, ...] | None, **changed: Any) -> Any:
+    """Return the job on nodes that give these CPUs, None where they give a quota, and its envelope."""
+    usual = {**TWO, "cpus": "1", "memory": "2G", "isa": "native"}
+    request = RunRequest.of({name: value for name, value in {**usual, **changed}.items() if value is not None})
+    options = {"node": request.value("node")} if request.value("node") else {}
+    site, inputs = cluster(request.targets.target, joined=tuple(map(pods, cpus)), **options), inputs_of(request)
+    site.refuse(inputs, {})
+    part = site.part(inputs)
+    return part["distributed"], part["envelope"]

@@ -162,14 +162,11 @@ def pod(cluster: Cluster, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> It
         yield PodNode(parent=host, wrap=list, name="p", userland="/", cpus=(0,), local=False, cluster=cluster, pod="p")
 
 
-def test_a_pod_identifies_the_data_set_as_this_machine_does_its_copy(pod: PodNode, pictures: Path) -> None:
+def test_a_pod_identifies_the_data_set_as_this_machine_does_if_the_claim_holds_it(pod: PodNode, pictures: Path) -> None:
     here = resolve(f"imagefolder:{pictures}", pictures)[1]
     claimed, dataset = ClaimedData("imagefolder", "sets", "pets").identified(pod, None)
     assert dataset == here.model_copy(update={"directory": ""})
     assert claimed.path == "pets"
-
-
-def test_what_the_claim_does_not_hold_is_refused_with_its_name(pod: PodNode) -> None:
     with pytest.raises(RequestError, match="the claim sets does not hold it in /pets: ") as error:
         ClaimedData("mnist", "sets", "pets").identified(pod, None)
     assert "copy the data set to the claim" in str(error.value.remedy)

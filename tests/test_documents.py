@@ -62,12 +62,15 @@ def named(pattern: str) -> set[tuple[Path, str]]:
     return {(page, match) for page in DOCUMENTS for match in re.findall(pattern, page.read_text())}
 
 
-def test_pages_name_files_and_folders_that_exist() -> None:
+def test_pages_name_files_folders_and_classes_that_exist() -> None:
     found = named(rf"(?<![\w./-])((?:{FOLDERS})/[\w./-]*\w)")
     assert len(found) > 30
     assert {
         (page, path) for page, path in found if not ((REPOSITORY / path).exists() or (page.parent / path).exists())
     } == set()
+    names = {name for _, name in named(rf"`((?:{FOLDERS})(?:\.\w+)+)`")}
+    assert {type(pkgutil.resolve_name(name)) for name in names} <= {type, abc.ABCMeta}
+    assert names
 
 
 def test_pages_name_files_that_the_suite_writes_or_a_test_reads() -> None:
@@ -78,12 +81,6 @@ def test_pages_name_files_that_the_suite_writes_or_a_test_reads() -> None:
     assert len(found) > 30
     here = {path.name for path in (*files, *DOCUMENTS)}
     assert {(page, name) for page, name in found if name not in here and name not in code} == set()
-
-
-def test_pages_name_classes_that_exist() -> None:
-    names = {name for _, name in named(rf"`((?:{FOLDERS})(?:\.\w+)+)`")}
-    assert {type(pkgutil.resolve_name(name)) for name in names} <= {type, abc.ABCMeta}
-    assert names
 
 
 def test_the_index_names_every_page() -> None:

@@ -1,7 +1,8 @@
-"""The manifests of the pipeline: what kubectl takes, what the worker understands, and what no pod of it may do."""
+"""The pipeline: its manifests, its way from up to down on a server that keeps objects, and what its faults say."""
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -9,10 +10,14 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings, strategies
 
 import cli
-from commands.kubernetes import command
+from commands.kubernetes import command, lifecycle
 from commands.kubernetes.manifests import NAME
+from provisioning.kubernetes.cluster import Cluster, Object
+from provisioning.kubernetes.refusals import ApiError
+from suite.errors import RequestError
 from suite.registries import DATA_KINDS
 from tests.kubernetes_schema import invalid
+from tests.provisioning.kubernetes.namespace import DEPLOYMENT, JOB, Namespace, defaulted
 from worker.spec import ServeSpec, parse_spec, parsed
 
 IMAGE = f"registry.example.org/virtbench@sha256:{'a' * 64}"
@@ -21,20 +26,28 @@ SETS = (*MODELS, "--data", "mnist:digits/of/all", "--data", "cifar10:small", "--
 KINDS = {"Job", "PersistentVolumeClaim", "NetworkPolicy", "Deployment", "Service"}
 
 
-def asked(*words: str) -> Result:
-    return CliRunner().invoke(cli.main, ["kubernetes", "pipeline", "up", "--image", IMAGE, *words])
+def bench(command: str, *words: str) -> Result:
+    return CliRunner().invoke(cli.main, ["kubernetes", "pipeline", command, *words])
 
 
-def listed(*words: str) -> list[dict[str, Any]]:
-    result = asked("--dry-run", *words)
+def up(*words: str) -> Result:
+    return bench("up", "--image", IMAGE, *words)
+
+
+# ---- the manifests
+
+
+def listed(*words: str) -> list[Object]:
+    """Return the objects of a pipeline."""
+    result = up("--dry-run", *words)
     assert result.exit_code == 0, result.output
     made = json.loads(result.output)
     assert (made["apiVersion"], made["kind"]) == ("v1", "List")
-    items: list[dict[str, Any]] = made["items"]
+    items: list[Object] = made["items"]
     return items
 
 
-def container_of(made: dict[str, Any]) -> dict[str, Any]:
+def container_of(made: Object) -> Object:
     """Return the one container of a Job's or a Deployment's pod."""
     (container,) = made["spec"]["template"]["spec"]["containers"]
     return dict(container)
@@ -51,20 +64,20 @@ def test_every_object_is_valid_for_todays_api_and_for_1_20(words: tuple[str, ...
 
 def test_a_job_for_each_pair_reads_its_claim_and_the_service_has_all_models() -> None:
     made = listed(*SETS, "--deadline", "1h30m", "--cpus", "2", "--seed", "7")
-    jobs = [each for each in made if each["kind"] == "Job"]
-    (deployment,) = (each for each in made if each["kind"] == "Deployment")
+    jobs = [each for each in made if each["kind"] == JOB]
+    (deployment,) = (each for each in made if each["kind"] == DEPLOYMENT)
     pairs = [(data, model) for data in ("mnist", "cifar10") for model in ("gan", "dcgan")]
     assert [job["metadata"]["name"] for job in jobs] == [f"pipeline-train-{model}-{data}" for data, model in pairs]
-    service = parsed(ServeSpec, container_of(deployment)["command"][4])
-    assert container_of(deployment)["command"][3] == "--serve"
-    assert (service.port, service.load_workload().generates) == (5000, True)
+    *serves, served = container_of(deployment)["command"]
+    service = parsed(ServeSpec, served)
+    assert (serves[-1], service.threads, service.port, service.load_workload().generates) == ("--serve", 2, 5000, True)
     trainings = []
     for job, (data, model) in zip(jobs, pairs, strict=True):
         pod, container = job["spec"]["template"]["spec"], container_of(job)
-        assert container["command"][3] == "--train"
-        training = parse_spec(container["command"][4])
-        assert (training.threads, training.seed) == (2, 7)
+        *trains, trained = container["command"]
+        training = parse_spec(trained)
         trainings.append((data, model, training.workload, training.model_file, training.shape))
+        assert (trains[-1], training.threads, training.seed) == ("--train", 2, 7)
         assert (training.epochs, training.steps, training.warmup_steps, training.within_s) == (50, 0, 0, 5400)
         assert job["spec"]["activeDeadlineSeconds"] == 5400
         claim = {"mnist": "digits", "cifar10": "small"}[data]
@@ -89,28 +102,251 @@ def test_names_are_labels_of_their_own(name: str, kind: str) -> None:
 
 
 def test_a_data_set_without_epochs_is_read_for_the_steps_of_the_profile() -> None:
-    (job,) = (each for each in listed("--data", "mnist:digits", "--profile", "smoke") if each["kind"] == "Job")
+    (job,) = (each for each in listed("--data", "mnist:digits", "--profile", "smoke") if each["kind"] == JOB)
     training = parse_spec(container_of(job)["command"][4])
     assert (training.steps, training.warmup_steps, training.epochs) == (2, 1, None)
 
 
-def test_a_generator_that_cannot_take_a_data_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_transcript_of_refusals_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line break in an argument, and a data set whose images no kind has."""
     monkeypatch.setattr(command, "shape_of", lambda _: {"channels": 1, "image_px": 30})
-    result = asked("--model", "dcgan", "--data", "mnist:digits")
-    assert result.exit_code == 2
-    assert "--model dcgan cannot be trained on mnist: dcgan cannot take images of 30 px" in result.output
-
-
-def test_a_path_on_a_claim_has_no_line_break() -> None:
-    result = asked("--data", "mnist:a\n")
-    assert (result.exit_code, "is not a data set on a claim" in result.output) == (2, True)
+    for done, why in (
+        (up("--model", "dcgan", "--data", "mnist:digits"), "--model dcgan cannot be trained on mnist: dcgan cannot"),
+        (up("--data", "mnist:a\n"), "is not a data set on a claim"),
+        (bench("status", "--name", "pipeline\n"), "is not a name of a pipeline"),
+        (bench("down", "--name", "pipeline\n"), "is not a name of a pipeline"),
+    ):
+        assert (done.exit_code, why in done.output) == (2, True), done.output
 
 
 def test_the_schemas_find_misspelt_and_missing_fields_and_wrong_types() -> None:
-    containers = [{"name": "c", "image": "i", "imagePullPolice": "Never"}]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}}
-    assert [line.rpartition(" is ")[2] for line in invalid(pod)] == ["unknown to 1.20", "unknown today"]
-    cron = {"apiVersion": "batch/v1beta1", "kind": "CronJob", "metadata": {"name": 1}, "spec": {"schedule": "@daily"}}
-    assert invalid(cron) == ["CronJob.metadata.name: 1 is no string", "CronJob.spec.jobTemplate is missing"]
-    with pytest.raises(ValueError, match="roleRef"):  # the client's own word for it
-        invalid({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "r"}})
+    container = {"name": "c", "image": "i", "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": "1"}}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    assert invalid(pod) == []
+    container["imagePullPolice"] = "Never"
+    misspelt = "Pod.spec.containers[0].imagePullPolice is unknown"
+    assert invalid(pod) == [f"{misspelt} to 1.20", f"{misspelt} today"]
+    job = {"apiVersion": "batch/v1beta1", "kind": "CronJob", "metadata": {"name": 1}, "spec": {"schedule": "@daily"}}
+    assert invalid(job) == ["CronJob.metadata.name: 1 is no string", "CronJob.spec.jobTemplate is missing"]
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        with pytest.raises(ValueError, match="roleRef"):  # the client's own word for it
+            invalid({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "r"}})
+
+
+# ---- from up to down
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Namespace:
+    found = Namespace()
+    monkeypatch.setattr(Cluster, "connect", lambda *_: found)
+    monkeypatch.setattr(lifecycle, "LOOKED_EVERY_S", 0.001)
+    monkeypatch.setattr(lifecycle, "SCHEDULED_WITHIN_S", 0.02)
+    return found
+
+
+def kinds(server: Namespace) -> list[str]:
+    return [place.split("/")[-2] for place in server.objects]
+
+
+@pytest.mark.parametrize("last", ["no JSON", "{}", '{"event": "done", "trained": {"steps": -1}}'])
+def test_a_job_whose_log_is_gone_or_garbage_has_no_times(server: Namespace, last: str) -> None:
+    server.pod[JOB], server.log[:] = {"phase": "Succeeded"}, [last]
+    up()
+    assert "Job pipeline-train-gan-synthetic: complete\n" in bench("status").stdout
+
+
+@pytest.mark.usefixtures("server")
+def test_up_trains_then_serves_asks_for_an_image_and_says_where() -> None:
+    done = up()
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        "Job pipeline-train-gan-synthetic: complete",
+        "Deployment pipeline-serve: ready",
+        "the service returned a test image of gan synthetic",
+    ]
+    assert done.stdout.splitlines() == [
+        "inside the cluster: http://pipeline-serve.lab:5000/generate",
+        "from here: kubectl --context here -n lab port-forward service/pipeline-serve 5000",
+    ]
+    assert json.loads(bench("status", "--json").stdout)["address"] == "http://pipeline-serve.lab:5000/generate"
+    assert up().exit_code == 0, "what is there is gone on with"
+
+
+def test_down_removes_what_has_its_labels_and_the_claim_only_when_asked(server: Namespace) -> None:
+    up("--name", "faces")
+    up("--name", "others")
+    assert "removed deployments/faces-serve" in bench("down", "--name", "faces").stdout
+    left = json.loads(bench("status", "--name", "faces", "--json").stdout)
+    assert [part["kind"] for part in left["parts"]] == ["PersistentVolumeClaim"]
+    assert left["address"] is None
+    assert bench("down", "--name", "faces", "--claim").stdout == "removed persistentvolumeclaims/faces-model\n"
+    assert bench("down", "--name", "faces", "--claim").stdout == "nothing is there\n"
+    assert len(kinds(server)) == 5, "the other pipeline is whole"
+
+
+def condition(kind: str, **more: str) -> Object:
+    return {"conditions": [{"type": kind, "status": "False" if kind == "PodScheduled" else "True", **more}]}
+
+
+def container(phase: str = "Running", **state: Object) -> Object:
+    """Return the status of a pod whose container is in this state."""
+    return {"containerStatuses": [{"state": state}], "phase": phase}
+
+
+LATE = condition("Failed", reason="DeadlineExceeded", message="Job was active longer")
+NOWHERE = condition("PodScheduled", message="0/2 nodes: Insufficient cpu")
+ENDED = container("Failed", terminated={"reason": "Error", "exitCode": 1})
+ABSENT = container(waiting={"reason": "ImagePullBackOff", "message": "no such host"})
+
+
+@pytest.mark.parametrize(
+    ("status", "pod", "said", "remedy"),
+    [
+        (LATE, None, "Job was active longer", "give it fewer --epochs or more --deadline"),
+        (condition("Failed"), ENDED, "the pod has ended: Error: exit code 1", "fix the cause, remove the pipeline"),
+        ({}, ABSENT, "ImagePullBackOff: no such host", "push it there"),
+        ({}, NOWHERE, "the pod cannot be scheduled: 0/2 nodes: Insufficient cpu", "free what is missing"),
+        ({}, container(terminated={"reason": "OOMKilled"}), "it wanted more memory", "give it more with --memory"),
+        ({}, None, "no pod was made: FailedCreate: exceeded quota: q", "raise the quota"),
+    ],
+)
+def test_a_job_that_fails_or_gets_no_pod_is_told_with_its_reason_its_last_lines_and_what_to_do(
+    server: Namespace, status: Object, pod: Object | None, said: str, remedy: str
+) -> None:
+    server.status[JOB] = status
+    if pod is None:
+        server.happened.append({"reason": "FailedCreate", "message": "exceeded quota: q"})
+    else:
+        server.pod[JOB] = pod
+    server.log.extend(f"line {number}" for number in range(30))
+    done = up()
+    assert done.exit_code == 1, done.output
+    assert "Job pipeline-train-gan-synthetic: " in done.stderr
+    assert said in done.stderr
+    assert remedy in done.stderr.partition("what to do:")[2]
+    assert ("line 29" in done.stderr) == (pod is not None)
+    assert "line 9\n" not in done.stderr
+    assert "deployments" not in kinds(server), "nothing is served that was not trained"
+
+
+def test_a_server_that_ends_again_and_again_is_a_failure(server: Namespace) -> None:
+    server.status[DEPLOYMENT] = {}
+    server.pod[DEPLOYMENT] = container(waiting={"reason": "CrashLoopBackOff"})
+    (crashed,) = server.pod[DEPLOYMENT]["containerStatuses"]
+    crashed["lastState"] = {"terminated": {"reason": "Error", "exitCode": 2}}
+    done = up()
+    assert done.exit_code == 1
+    assert "Deployment pipeline-serve: the container ends again and again: Error, exit code 2" in done.stderr
+    assert "it does not answer" in bench("status").stdout
+
+
+def test_what_was_made_with_another_request_or_by_somebody_else_is_refused_with_what_differs(server: Namespace) -> None:
+    up()
+    done = up("--access-mode", "ReadWriteMany")
+    assert done.exit_code == 2
+    assert "has the access mode ReadWriteOnce, and ReadWriteMany is requested" in done.stderr
+    done = up("--model", "dcgan")
+    assert done.exit_code == 2
+    assert "Deployment pipeline-serve exists already, and differs from the request: spec.template.spec" in done.stderr
+    assert len(kinds(server)) == 5, "nothing is trained that could not be served"
+    next(each for place, each in server.objects.items() if "/services/" in place)["spec"]["type"] = "LoadBalancer"
+    done = up()
+    assert done.exit_code == 2
+    assert 'differs from the request: spec.type: "LoadBalancer" instead of "ClusterIP"' in done.stderr
+    assert "bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
+
+
+def test_an_object_without_the_labels_is_refused_and_said_to_be_of_somebody_else(server: Namespace) -> None:
+    up()
+    for place in list(server.objects):
+        kept = server.objects[place]["metadata"]
+        server.objects[place]["metadata"] = {**kept, "labels": {"app.kubernetes.io/instance": "pipeline"}}
+        done = up()
+        assert done.exit_code == 2, place
+        assert "does not belong to this pipeline: it has no label app.kubernetes.io/managed" in done.stderr
+        server.objects[place]["metadata"] = {**kept, "labels": {**kept["labels"], "team": "vision"}}
+        assert up().exit_code == 0, "labels of its own do not matter"
+
+
+def mutations(value: Any) -> Iterator[Any]:
+    """Yield the value with each of its parts changed, removed or added to, one at a time."""
+    if isinstance(value, Mapping):
+        yield {**value, "added": True}
+        for key in value:
+            yield {name: each for name, each in value.items() if name != key}
+            yield from ({**value, key: each} for each in mutations(value[key]))
+    elif isinstance(value, list):
+        yield [*value, {}]
+        for number in range(len(value)):
+            yield [each for place, each in enumerate(value) if place != number]
+            yield from ([*value[:number], each, *value[number + 1 :]] for each in mutations(value[number]))
+    else:
+        yield not value if isinstance(value, bool) else f"{value}x"
+
+
+def test_every_single_change_of_a_specification_is_found(server: Namespace) -> None:
+    up()
+    tried = 0
+    for manifest in listed()[1:]:
+        path = f"{server.path_of(manifest)}/{manifest['metadata']['name']}"
+        selector = {"selector": server.objects[path]["spec"]["selector"]} if manifest["kind"] == JOB else {}
+        made = defaulted(manifest, given=False)
+        server.objects[path] = made | {"spec": made["spec"] | selector}
+        lifecycle.ensure(server, manifest)
+        for spec in mutations(made["spec"]):
+            server.objects[path] = made | {"spec": spec | selector}
+            with pytest.raises(RequestError, match="differs from the request"):
+                lifecycle.ensure(server, manifest)
+            tried += 1
+    assert tried > 300
+
+
+def test_a_namespace_or_a_right_that_is_missing_is_a_wrong_request_before_anything_is_made(
+    server: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.denied.add(("create", "deployments"))
+    done = up()
+    assert (done.exit_code, "may not create deployments.apps in lab" in done.stderr) == (2, True)
+    server.denied.clear()
+
+    def missing(*_: object, **__: object) -> Object:
+        raise ApiError('the namespace is missing: namespaces "lab" not found', 404, kind="namespace", remedy="create")
+
+    monkeypatch.setattr(Namespace, "create", missing)
+    done = up()
+    assert (done.exit_code, 'namespaces "lab" not found' in done.stderr) == (2, True)
+    assert not server.objects
+
+
+def test_ctrl_c_leaves_the_training_and_says_how_to_go_on(server: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    server.status[JOB] = {}
+    monkeypatch.setattr(lifecycle, "SCHEDULED_WITHIN_S", 60.0)  # a busy machine takes longer than that of other tests
+    monkeypatch.setattr("time.sleep", interrupt)
+    done = up()
+    assert done.exit_code == 130
+    assert "follow it again with the same command; remove it with bench kubernetes pipeline down" in done.stderr
+    assert "jobs" in kinds(server)
+
+
+def test_an_answer_that_is_no_image_is_an_error_and_a_path_that_is_barred_is_none(
+    server: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.image["text"] = "<html>"
+    done = up()
+    assert done.exit_code == 1
+    assert "Service pipeline-serve: no image, but <html>" in done.stderr
+    asked = Namespace.request
+
+    def barred(self: Namespace, method: str, path: str, *more: Any, **others: Any) -> Object:
+        if path.endswith("proxy/generate"):
+            raise ApiError("cannot create resource services/proxy", 403)
+        return asked(self, method, path, *more, **others)
+
+    monkeypatch.setattr(Namespace, "request", barred)
+    done = up()
+    assert done.exit_code == 0
+    assert "not reachable from here: cannot create resource services/proxy" in done.stderr

@@ -142,16 +142,13 @@ def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(mon
         gpus(gpus="3", **DDP)
 
 
-def test_virtual_machines_with_gpus_are_refused_where_they_are_named_and_else_left_out() -> None:
+def test_what_takes_no_gpus_is_refused_where_it_is_named_and_else_left_out() -> None:
     notes: list[str] = []
     assert carried(on_gpus(), CHECKS, notes.append) == ("bare-metal", "container")
     assert all("virtual machines with GPUs are not supported yet" in note for note in notes)
     assert carried(RunRequest.of({}), CHECKS, notes.append) == TARGETS
     with pytest.raises(RequestError, match="cannot carry vm: virtual machines with GPUs are not supported yet"):
         carried(on_gpus(target=["bare-metal", "vm"]), CHECKS, notes.append)
-
-
-def test_an_engine_without_gpus_is_no_ablation_of_a_job_with_gpus() -> None:
     for gpus, refused in ((("GPU-0",), True), ((), False)):
         reasons = list(hindrances(properties_of("gvisor"), Here(Choices(IMAGE, "runc", "tcg", gpus)), "reference"))
         assert ("gvisor takes no GPUs" in reasons) == refused

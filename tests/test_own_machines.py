@@ -237,28 +237,16 @@ def made(*found: DiscoveredMachine) -> Machines:
     return machines(listed(*(each.name for each in found)), *found, joined=True)
 
 
-def test_every_machine_gives_as_many_cpus_as_the_smallest_has() -> None:
+def test_the_machines_of_a_plan_have_equal_shares_by_rank_or_are_refused_by_name() -> None:
     site = made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5)), discovered(3, (0, 1, 2)))
     envelopes = site.envelopes(inputs_of(request()))
     assert [each.cpus for each in envelopes] == [(0, 1), (4, 5), (0, 1)]
     assert {each.memory_bytes for each in envelopes} == {2 * GIB}
     assert {each.threads for each in envelopes} == {2}
-
-
-def test_what_a_machine_cannot_give_is_refused_with_its_name() -> None:
     with pytest.raises(RequestError, match=r"on n2: --cpus 3: this host allows CPUs 4-5"):
         made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5))).envelopes(inputs_of(request(cpus="3")))
     with pytest.raises(RequestError, match=r"on n1: 16\.0 GiB of memory asked for"):
         made(discovered(1, (0,))).envelopes(inputs_of(request(memory="16G")))
-
-
-def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
-    assert "mke2fs" in needed(("vm",), "qemu", with_data=True)
-    assert "mke2fs" not in needed(("vm",), "qemu", with_data=False)
-    assert "mke2fs" not in needed(("container",), "qemu", with_data=True)
-
-
-def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
     found = made(discovered(1, (0, 1)), discovered(2, (0, 1)), discovered(3, (2, 3)))
     distributed = found.part(inputs_of(request(workers=2, ps=1)))["distributed"]
     assert [(each.name, each.address, each.cpus) for each in distributed.machines] == [
@@ -268,6 +256,12 @@ def test_the_cluster_of_a_plan_names_the_machines_by_rank() -> None:
     ]
     assert distributed.lab is None
     assert distributed.comm_timeout_s == 60
+
+
+def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
+    assert "mke2fs" in needed(("vm",), "qemu", with_data=True)
+    assert "mke2fs" not in needed(("vm",), "qemu", with_data=False)
+    assert "mke2fs" not in needed(("container",), "qemu", with_data=True)
 
 
 def test_a_switch_of_the_network_is_refused_where_the_network_is_an_option() -> None:

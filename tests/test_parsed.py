@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 
-from tests.parsed import TRANSCRIPT, answer_to, read
+from tests.parsed import TRANSCRIPT, answer_to
+from tests.refusals import read
 
-READ = read(TRANSCRIPT.read_text())
+READ = read(TRANSCRIPT.read_text(), ">")
 
 
 def test_every_text_is_read_or_refused_as_in_the_transcript() -> None:

@@ -27,68 +27,26 @@ from suite.registries import ENGINES
 from suite.request.request import RunRequest
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, server
-from tests.sites import cluster, inputs_of, machines, pods
+from tests.sites import cluster, inputs_of, joined_pods, machines, pods
 
 __all__ = ["server"]
 
-TWO = {"scenario": "distributed", "engine": "kubernetes", "node": "n1,n2", "workers": 1, "target": ("container",)}
 
-
-def planned(*cpus: tuple[int, ...] | None, **changed: Any) -> Any:
-    """Return the job on nodes that give these CPUs, None where they give a quota, and its envelope."""
-    usual = {**TWO, "cpus": "1", "memory": "2G", "isa": "native"}
-    request = RunRequest.of({name: value for name, value in {**usual, **changed}.items() if value is not None})
-    options = {"node": request.value("node")} if request.value("node") else {}
-    site, inputs = cluster(request.targets.target, joined=tuple(map(pods, cpus)), **options), inputs_of(request)
-    site.refuse(inputs, {})
-    part = site.part(inputs)
-    return part["distributed"], part["envelope"]
-
-
-def test_each_instance_has_a_node_and_the_cpus_that_it_gives() -> None:
-    job, envelope = planned((4,), (7,))
+def test_each_instance_has_a_node_and_the_cpus_that_it_gives_or_all_have_a_quota() -> None:
+    job, envelope = joined_pods((4,), (7,))
     assert [(each.name, each.cpus) for each in job.machines] == [("n1", (4,)), ("n2", (7,))]
     assert (job.network, job.roles, job.lab) == ("pod", ("server", "worker"), None)
     assert envelope.pinning is None
     shares = instances_of(job, envelope)
     assert [each.envelope.cpus for each in shares] == [(4,), (7,)]
     assert {each.envelope.memory_bytes for each in shares} == {2 * GIB}, "each pod has all of it"
-
-
-def test_each_pod_has_the_memory_of_the_profile_and_no_multiple_of_it() -> None:
-    _, envelope = planned((4,), (7,), memory=None, profile="smoke")
+    _, envelope = joined_pods((4,), (7,), memory=None, profile="smoke")
     assert envelope.memory_bytes == PROFILES["smoke"].memory_bytes
-
-
-def test_where_a_node_gives_none_by_number_all_have_a_quota() -> None:
-    job, envelope = planned((4,), None)
+    job, envelope = joined_pods((4,), None)
     assert envelope.pinning == "quota"
     assert {each.cpus for each in job.machines} == {(0,)}
-
-
-def test_pods_can_have_the_network_of_their_nodes() -> None:
-    job, _ = planned((4,), (7,), network="host")
+    job, _ = joined_pods((4,), (7,), network="host")
     assert job.network == "host"
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"node": None}, "2 instances .* need a node each"),
-        ({"node": "n1"}, "--node n1: 2 instances"),
-        ({"node": "n1,n1"}, "--node n1,n1: 2 instances"),
-        ({"workers": 2}, "3 instances"),
-        ({"target": ("bare-metal", "container")}, "which no other target runs on"),
-        ({"network": "bridge"}, "--network bridge is a network on this machine"),
-        ({"lab": "nodes=3,rate=1gbit"}, "--lab nodes=3,rate=1gbit is a network on this machine"),
-        ({"data": "generated"}, "the nodes of a cluster have no data set of this machine"),
-        ({"data": "mnist:/srv/digits"}, "the nodes of a cluster have no data set of this machine"),
-    ],
-)
-def test_what_pods_of_several_nodes_cannot_have_is_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(RequestError, match=why) as caught:
-        planned((4,), (7,), **options)
-    assert caught.value.remedy
 
 
 def test_options_with_commas_are_one_for_each_node() -> None:
@@ -129,12 +87,9 @@ def test_gpus_that_pods_cannot_have_are_refused(
     assert error.value.remedy
 
 
-def test_pods_need_no_gpu_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_those_of_the_pods_and_too_old_ones_are_refused_as_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provisioning.sites.here.examined", pytest.fail)
     ClusterSite.refuse_request(request())
-
-
-def test_cards_that_are_too_old_for_the_image_are_refused_as_here(monkeypatch: pytest.MonkeyPatch) -> None:
     site = cluster(engines={"container": pods((1,), cards=(replace(CARD, driver="470.1"),))})
     monkeypatch.setattr("provisioning.images.image.Image.cuda", "13.0")
     with pytest.raises(RequestError, match=r"GPU 0: CUDA 13\.0 needs driver 580, not 470\.1"):
@@ -179,15 +134,12 @@ def allotted(
     return envelope
 
 
-def test_every_target_is_pinned_to_the_cpus_that_the_kubelet_chose() -> None:
+def test_every_target_is_pinned_to_the_cpus_that_the_kubelet_chose_or_has_a_quota() -> None:
     notes: list[str] = []
     found = allotted((1,), "bare-metal", "container", note=notes.append)
     assert (found.cpus, found.pinning, found.node_chosen) == ((1,), None, True)
     assert notes == ["kubernetes gives the CPUs 1: every target is pinned to them"]
-
-
-def test_without_cpus_by_number_every_target_has_a_quota_and_is_not_pinned() -> None:
-    notes: list[str] = []
+    notes.clear()
     found = allotted(None, "bare-metal", "container", note=notes.append)
     assert found.pinning == "quota"
     assert "quota of 1 CPUs" in notes[0]
@@ -196,13 +148,10 @@ def test_without_cpus_by_number_every_target_has_a_quota_and_is_not_pinned() -> 
     assert usual.with_job(envelope=found).properties == replace(AS_IT_IS, pinned=False)
 
 
-def test_pods_of_another_machine_are_compared_with_pods_alone() -> None:
+def test_pods_of_another_machine_are_compared_with_pods_or_with_that_machine() -> None:
     with pytest.raises(RequestError, match="n1 is another machine than localhost"):
         allotted((1,), "bare-metal", "container", node="n1")
     assert allotted((1,), "container", node="n1").cpus == (1,)
-
-
-def test_beside_pods_of_another_machine_everything_has_the_cpus_of_the_pod() -> None:
     assert allotted((1,), "bare-metal", "container", node="n1", elsewhere=True).cpus == (1,)
 
 

@@ -4,14 +4,14 @@ import ast
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 from provisioning.images.build import INSIDE
-from suite.registries import ENGINES, MACHINES, SITES
+from suite.registries import ENGINES, MACHINES, SCENARIOS, SITES
 
 REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("suite", "worker", "scenarios", "provisioning", "analysis")
@@ -134,9 +134,6 @@ def test_no_file_is_part_of_a_circle() -> None:
     graph = {name: {files[full] for full in imports(tree(name)) if full in files} - {name} for name in NAMES}
     assert sum(map(len, graph.values())) > len(NAMES)
     assert circle(graph) == []
-
-
-def test_a_circle_is_seen() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == ["a", "b", "c"]
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
@@ -156,9 +153,11 @@ def test_a_folder_holds_at_most_twenty_files() -> None:
     assert {folder: count for folder, count in folders.items() if count > MOST_FILES} == {}
 
 
-def test_torch_is_imported_by_the_worker_alone() -> None:
+def test_torch_and_plotting_libraries_are_imported_in_their_rooms_alone() -> None:
     others = (name for name in NAMES if not name.startswith("worker/"))
     assert breaking(lambda name: not roots(tree(name)) & {"torch", "torchvision"}, others) == []
+    others = (name for name in NAMES if not name.startswith("analysis/figures/"))
+    assert breaking(lambda name: not roots(tree(name)) & {"seaborn", "matplotlib"}, others) == []
 
 
 def test_the_worker_imports_what_the_image_holds_and_nothing_else() -> None:
@@ -173,11 +172,6 @@ def test_the_worker_imports_what_the_image_holds_and_nothing_else() -> None:
 def test_what_the_worker_takes_from_the_core_imports_the_standard_library_alone() -> None:
     for name in (name for name in INSIDE if name.startswith("suite/")):
         assert roots(tree(name)) <= set(sys.stdlib_module_names)
-
-
-def test_plotting_libraries_are_imported_by_the_plots_alone() -> None:
-    others = (name for name in NAMES if not name.startswith("analysis/figures/"))
-    assert breaking(lambda name: not roots(tree(name)) & {"seaborn", "matplotlib"}, others) == []
 
 
 def test_processes_are_started_by_provisioning_alone() -> None:
@@ -240,6 +234,48 @@ def test_no_site_engine_or_provider_is_compared_by_its_name_outside_its_own_file
     assert breaking(lambda name: compared_by_name(tree(name), NAMED, name) == []) == []
     seen = ast.parse("x == 'runc'; y in ('podman', 'no'); z = 'runc'; w == 'host'")
     assert compared_by_name(seen, NAMED) == ["x == 'runc'", "y in ('podman', 'no')"]
+
+
+MOST_COMPARED = 4
+"""The comparisons with names of scenarios that are left, those of the paper's figures; the number only falls."""
+OWN_FILES = tuple(f"{place.partition(':')[0].replace('.', '/')}.py" for place in SCENARIOS.own.values())
+ALSO_DATA = {"synthetic", "real"}
+"""Names of kinds of data, too."""
+
+
+def constants(module: ast.AST) -> dict[str, set[str]]:
+    """The constants of a module, by name: ``SERVE = "serve"``, ``JOINED = ("distributed", SERVE)``."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], (ast.Name, ast.Tuple)):
+            names = [part.id for part in ast.walk(node.targets[0]) if isinstance(part, ast.Name)]
+            parts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+            found |= {name: {value for value in parts if isinstance(value, str)} for name in names}
+    return found
+
+
+def comparisons(module: ast.Module) -> Iterator[ast.AST]:
+    """The comparisons of something that is called scenario, or of a name that only a scenario has, with a name."""
+    known = constants(module)
+    for node in ast.walk(module):
+        if not isinstance(node, (ast.Compare, ast.Match)):
+            continue
+        parts = list(ast.walk(node))
+        values = {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+        values |= {value for part in parts if isinstance(part, ast.Name) for value in known.get(part.id, ())}
+        named = values & set(SCENARIOS.own)
+        if named and (named - ALSO_DATA or "scenario" in ast.unparse(node)):
+            yield node
+
+
+def test_names_of_scenarios_are_compared_in_their_own_files() -> None:
+    outside = [name for name in NAMES if name not in OWN_FILES]
+    found = [f"{name}:{ast.unparse(node)}" for name in outside for node in comparisons(tree(name))]
+    assert len(found) <= MOST_COMPARED, found
+    module = ast.parse(
+        'JOINED = ("serve",)\nif request.scenario in JOINED or kind == "probe" or scenario != "real": ...'
+    )
+    assert len(list(comparisons(module))) == 3
 
 
 def test_the_folder_of_the_recipe_holds_no_python() -> None:

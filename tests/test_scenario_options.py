@@ -21,7 +21,7 @@ from suite.job.job import Alternating, settings
 from suite.job.lab import LabSpec
 from suite.job.profiles import PROFILES, Profile
 from suite.job.serving import LOADS, Serving
-from suite.job.sharing import PAPERS_VICTIMS, Sharing, sizes_of, victim_names
+from suite.job.sharing import PAPERS_VICTIMS, Sharing, victim_names
 from suite.plan import Plan, together
 from suite.registries import SCENARIOS, WORKLOADS
 from suite.request.request import RunRequest
@@ -40,11 +40,14 @@ def check(asked: RunRequest, targets: tuple[str, ...] = TARGETS, at_the_site: st
     check_turns(asked, scenario_of(asked), targets, at_the_site)
 
 
-def test_turns_have_defaults_and_can_be_stated() -> None:
+def test_turns_have_defaults_can_be_stated_and_are_part_of_the_comparison_key() -> None:
     assert RunRequest.of({}).measurement.turns is None
     assert request().measurement.turns == Alternating(rounds=8, burst_steps=5)
     assert request(rounds=3, burst_steps=2).measurement.turns == Alternating(rounds=3, burst_steps=2)
     assert request(design="both", steps=7).measurement.turns == Alternating(rounds=8, burst_steps=5)
+    found = settings(in_turns().job)
+    assert (found["design"], found["rounds"], found["burst_steps"]) == ("alternating", "2", "3")
+    assert "design" not in settings(make_plan().job), "a sequential job is what jobs were before"
 
 
 @pytest.mark.parametrize("options", [{}, {"cache": "cold"}])
@@ -56,7 +59,7 @@ def test_what_cannot_take_turns_is_refused_in_one_sentence(options: dict[str, An
     assert caught.value.remedy
 
 
-def test_what_can_take_turns_is_not() -> None:
+def test_what_can_take_turns_is_not_refused_and_nodes_of_a_cluster_are() -> None:
     check(request())
     check(request(scenario="real", cache="warm"))
     check(request(scenario="distributed"))
@@ -64,9 +67,6 @@ def test_what_can_take_turns_is_not() -> None:
     check(RunRequest.of({"scenario": "shared"}))
     check(request(aa=True), ("bare-metal",))
     assert all(hasattr(each, "turn_taker") for each in (Synthetic, Real, Distributed, Probing))
-
-
-def test_nodes_of_a_cluster_take_no_turns() -> None:
     with pytest.raises(RequestError, match="a node of a cluster holds one job at a time"):
         check(request(scenario="distributed"), at_the_site=JoinedPods.no_turns)
 
@@ -82,12 +82,9 @@ def told(plan: Plan, memory_bytes: int) -> tuple[Plan, list[str]]:
     return fitted(plan, memory_bytes, notes.append), notes
 
 
-def test_instances_that_fit_beside_each_other_are_open_at_once() -> None:
+def test_instances_that_do_not_fit_take_turns_with_bare_metal_one_at_a_time_or_are_refused() -> None:
     assert told(in_turns(), 6 * GIB) == (in_turns(), [])
     assert told(make_plan(), GIB) == (make_plan(), [])
-
-
-def test_where_they_do_not_bare_metal_takes_turns_with_one_at_a_time() -> None:
     plan, notes = told(in_turns(aa=True, blocks=1), 5 * GIB)
     (note,) = notes
     assert "4 instances of 2.0 GiB take 8.0 GiB, and the machine has 5.0 GiB: bare metal takes turns with one" in note
@@ -98,17 +95,8 @@ def test_where_they_do_not_bare_metal_takes_turns_with_one_at_a_time() -> None:
     assert len(set(names)) == len(names)
     assert names == [trial.trial_id for trial in plan.trials()]
     assert {settings(job)["partner"] for job in plan.jobs} == {"bare-metal", "container", "vm"}
-
-
-def test_two_that_do_not_fit_are_refused_with_the_arithmetic() -> None:
     with pytest.raises(RequestError, match=r"2 instances of 2\.0 GiB take 4\.0 GiB, and the machine has 3\.0 GiB"):
         fitted(in_turns(), 3 * GIB, pytest.fail)
-
-
-def test_the_design_is_part_of_the_comparison_key() -> None:
-    found = settings(in_turns().job)
-    assert (found["design"], found["rounds"], found["burst_steps"]) == ("alternating", "2", "3")
-    assert "design" not in settings(make_plan().job), "a sequential job is what jobs were before"
 
 
 FOUR = Envelope(cpus=(0, 1, 2, 3), memory_bytes=4 * GIB, threads=4)
@@ -128,14 +116,11 @@ def check_shares(envelope: Envelope, targets: Sequence[str], note: Callable[[str
     Shared().check_shares(shared(aggressor=["disk"], aggressors=2, **options), envelope, targets, note)
 
 
-def test_the_default_aggressor_has_the_papers_large_batch() -> None:
+def test_aggressors_and_victims_are_the_papers_by_default_and_one_where_only_the_path_is_proved() -> None:
     sharing = sharing_of(shared(aggressor=["alexnet", "disk"]))
     assert (sharing.aggressors, sharing.copies) == (("alexnet", "disk"), 1)
     assert {name: workload.batch for name, workload in sharing.workloads.items()} == {"alexnet": 512}
     assert sharing_of(shared(aggressor=["disk"], aggressors=3)).copies == 3
-
-
-def test_the_default_victims_are_the_papers_and_one_where_only_the_path_is_proved() -> None:
     assert shared().models == PAPERS_VICTIMS
     assert shared(profile="smoke").models == ("resnet50",)
     assert shared(profile="smoke", model="all").models == victim_names()
@@ -143,21 +128,12 @@ def test_the_default_victims_are_the_papers_and_one_where_only_the_path_is_prove
     assert shared(scenario="synthetic", model="all").models == WORKLOADS.names()
 
 
-def test_the_numbers_of_every_victim_can_be_overridden_within_what_it_can_take() -> None:
-    assert {sizes_of(PROFILES["paper"], name, {"steps": 5}).steps for name in victim_names()} == {5}
-    with pytest.raises(RequestError, match="alexnet-small cannot take images of 32 px"):
-        sizes_of(PROFILES["paper"], "alexnet-small", {"image_px": 32})
-
-
-def test_a_machine_that_is_too_small_is_refused_with_the_arithmetic() -> None:
+def test_a_machine_that_is_too_small_is_refused_with_the_arithmetic_except_for_bare_metal() -> None:
     check_shares(FOUR, ["vm"], pytest.fail)
     narrow = Envelope(cpus=(0, 1), memory_bytes=4 * GIB, threads=2)
     with pytest.raises(RequestError, match=r"3 instances on 2 CPUs: there is 0\.67 of a CPU for each") as caught:
         check_shares(narrow, ["vm"], pytest.fail)
     assert "--cpus 3" in str(caught.value.remedy)
-
-
-def test_bare_metal_alone_shares_what_there_is_and_says_so() -> None:
     narrow = Envelope(cpus=(0,), memory_bytes=4 * GIB, threads=1)
     notes: list[str] = []
     check_shares(narrow, ["bare-metal"], notes.append)
@@ -191,13 +167,7 @@ def test_the_load_is_that_of_the_profile_unless_it_is_given() -> None:
         assert (serving.image_px, serving.channels) == (28, 1)
     own = serving_of(serve(requests=7, rates="5,0.5", clients=3, image_px=64, channels="1"), PROFILES["smoke"], "dcgan")
     assert (own.requests, own.rates, own.clients, own.image_px, own.channels) == (7, (5.0, 0.5), 3, 64, 1)
-
-
-def test_every_profile_has_a_load() -> None:
     assert set(LOADS) == {name for name, profile in PROFILES.items() if not profile.settle_s}
-
-
-def test_a_server_and_a_client_train_nothing_together() -> None:
     assert (Serve().ranks(serve()), Serve().strategy(serve())) == ((1, 1), None)
     joined = DistributedJob(workers=1, servers=1, network="overlay", lab=LabSpec(nodes=2))
     assert joined.roles == ("server", "client")
@@ -211,7 +181,7 @@ def test_generators_are_served_and_nothing_else() -> None:
         Serve().check_model(serve(model=served), name)
 
 
-def test_checkpoints_of_drawn_data_lie_whole_steps_apart_and_have_room_for_two() -> None:
+def test_steps_between_checkpoints_and_of_epochs_are_whole() -> None:
     sizes = PROFILES["quick"].sizes_of("gan")
     parts = between_checkpoints(sizes, 5)
     assert (parts.steps, parts.warmup_steps, parts.epochs) == (20, sizes.warmup_steps, 4)
@@ -219,9 +189,6 @@ def test_checkpoints_of_drawn_data_lie_whole_steps_apart_and_have_room_for_two()
     assert Synthetic().scratch_bytes(usual, ("gan",)) == {}
     writing = usual.changed(checkpoint="fsync", checkpoint_every=5)
     assert Synthetic().scratch_bytes(writing, ("gan",)) == {"gan": 4 << 30}
-
-
-def test_the_steps_of_epochs_are_whole_batches_and_none_is_a_warm_up() -> None:
     sizes = PROFILES["smoke"].sizes_of("gan").model_copy(update={"epochs": 3})
     planned = in_epochs("gan", sizes, 42, 2)
     assert (planned.batch, planned.steps, planned.warmup_steps, planned.epochs) == (4, 3 * 5, 0, 3)
@@ -243,10 +210,3 @@ def test_images_are_generated_by_what_generates_images_and_nothing_else(scenario
         with pytest.raises(RequestError, match=f"{name} generates no images") as raised:
             kind.of(asked).check_model(asked, name)
         assert "leave out --generate" in str(raised.value.remedy)
-
-
-def test_a_preemption_with_a_notice_is_refused() -> None:
-    usual = {"model": ("gan",), "steps": 20, "checkpoint": "on", "checkpoint_every": 10}
-    assert RunRequest.of({**usual, "preempt": "mean=60s"}).measurement.preempt == "mean=60s"
-    with pytest.raises(RequestError, match="has a notice"):
-        RunRequest.of({**usual, "preempt": "mean=60s,notice=5s"})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from flask.testing import FlaskClient
 
 import cli
@@ -22,7 +22,7 @@ from commands.web.app import WebSettings, create_app
 from provisioning import ledger
 from suite.process_identity import ProcessIdentity
 from suite.results.store import LOG, stop_requested
-from tests.commands.conftest import Bench, ended_well, refused
+from tests.commands.conftest import ended_well, refused
 
 RUNS = Path(__file__).parent / "samples" / "runs"
 HOST = "localhost"
@@ -66,13 +66,21 @@ def post(client: FlaskClient, path: str, **fields: Any) -> Any:
     return client.post(path, data=form, headers={"Origin": f"http://{HOST}"})
 
 
-def test_the_list_shows_every_run_with_its_state(client: FlaskClient) -> None:
+def test_the_list_shows_every_run_with_its_state_also_without_a_plan_and_the_page_the_end_of_its_log(
+    client: FlaskClient, results: Path
+) -> None:
     page = client.get("/").text
     assert page.count('type="checkbox"') == 2
     assert 'href="/runs/synthetic-podman"' in page
     assert '<span class="state finished">finished</span>' in page
     assert '<span class="state failed">failed: 2 of 4</span>' in page
     assert "synthetic, alexnet" in page
+    (results / "early").mkdir()
+    (results / "early" / LOG).write_text("x" * 20_000 + "\nbench: --cpus 99: this host has 2\n")
+    page = client.get("/runs/early").text
+    assert "bench: --cpus 99: this host has 2" in page
+    assert len(page) < 12_000
+    assert "no trial yet" in client.get("/").text
 
 
 def test_the_page_of_a_run_has_its_facts_and_the_command_that_continues_it(client: FlaskClient, results: Path) -> None:
@@ -96,15 +104,6 @@ def test_what_has_not_changed_is_not_sent_again(client: FlaskClient, results: Pa
         assert client.get(path, headers=seen).status_code == 304
         (results / "failed" / LOG).write_text(path)
         assert client.get(path, headers=seen).status_code == 200
-
-
-def test_the_end_of_a_log_is_shown_and_a_run_without_a_plan_is_listed(client: FlaskClient, results: Path) -> None:
-    (results / "early").mkdir()
-    (results / "early" / LOG).write_text("x" * 20_000 + "\nbench: --cpus 99: this host has 2\n")
-    page = client.get("/runs/early").text
-    assert "bench: --cpus 99: this host has 2" in page
-    assert len(page) < 12_000
-    assert "no trial yet" in client.get("/").text
 
 
 SIX = "bench.log of six trials\n[2/6] block 0, alexnet on vm: 3 s, about 4 min to go\n"
@@ -160,7 +159,7 @@ def test_ratios_stand_on_an_axis_whose_middle_is_bare_metal(results: Path, monke
     assert second == pytest.approx([2, 50, 98])
 
 
-def test_a_run_that_goes_on_has_its_progress_and_the_time_to_go_of_the_terminal(
+def test_a_run_that_is_written_has_its_progress_and_can_be_stopped_and_cancelled(
     client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing(results / "failed", monkeypatch)
@@ -169,6 +168,16 @@ def test_a_run_that_goes_on_has_its_progress_and_the_time_to_go_of_the_terminal(
     assert '<progress id="bar" value="2" max="6"' in page
     assert "2 of 6 trials, about 4 min to go" in page
     assert "Delete" not in page
+    ended: list[int] = []
+    monkeypatch.setattr("suite.process_identity.ProcessIdentity.terminate", lambda self: ended.append(self.pid))
+    assert "Stop after this trial" in client.get("/runs/failed").text
+    assert post(client, "/runs/failed", action="stop").location == "/runs/failed"
+    assert stop_requested(results / "failed")
+    assert "stopping" in client.get("/").text
+    assert post(client, "/runs/failed", action="cancel").status_code == 303
+    assert ended == [1]
+    gone = post(client, "/runs/synthetic-podman", action="cancel")
+    assert (gone.status_code, "does not run any more" in gone.text) == (400, True)
 
 
 def test_links_sort_and_filter_the_list(client: FlaskClient, results: Path) -> None:
@@ -183,11 +192,8 @@ def test_links_sort_and_filter_the_list(client: FlaskClient, results: Path) -> N
     assert named("?sort=state") == ["synthetic-podman", "early", "failed"]
     assert named("?sort=targets") == ["early", "synthetic-podman", "failed"]
     assert named("?sort=evil&state=evil")[0] == "early", "written last"
-    assert [named(f"?state={word}") for word in ("finished", "refused", "running")] == [
-        ["synthetic-podman"],
-        ["early"],
-        [],
-    ]
+    words = ("finished", "refused", "running")
+    assert [named(f"?state={word}") for word in words] == [["synthetic-podman"], ["early"], []]
     assert "No run is running." in client.get("/?state=running").text
     page = client.get("/?state=refused&sort=run").text
     assert 'aria-sort="ascending"><a href="/?sort=run&amp;state=refused" aria-current="true"' in page
@@ -208,22 +214,6 @@ def test_a_run_is_deleted_after_a_question(client: FlaskClient, results: Path, m
     for path in ("/delete/synthetic-podman", "/delete/gone", "/delete/../home"):
         assert (client.get(path).status_code, post(client, path).status_code) in ((400, 400), (404, 404), (404, 405))
     assert (results / "synthetic-podman").exists()
-
-
-def test_a_run_that_is_written_can_be_stopped_and_cancelled(
-    client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writing(results / "failed", monkeypatch)
-    ended: list[int] = []
-    monkeypatch.setattr("suite.process_identity.ProcessIdentity.terminate", lambda self: ended.append(self.pid))
-    assert "Stop after this trial" in client.get("/runs/failed").text
-    assert post(client, "/runs/failed", action="stop").location == "/runs/failed"
-    assert stop_requested(results / "failed")
-    assert "stopping" in client.get("/").text
-    assert post(client, "/runs/failed", action="cancel").status_code == 303
-    assert ended == [1]
-    gone = post(client, "/runs/synthetic-podman", action="cancel")
-    assert (gone.status_code, "does not run any more" in gone.text) == (400, True)
 
 
 def test_a_cell_is_stopped_with_its_sweep(client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,30 +330,17 @@ def test_a_thousand_runs_are_listed_within_seconds(results: Path) -> None:
     assert 'href="/?sort=state&amp;state=&amp;page=20"' in page
 
 
-# ------------------------------------------------------------------------------------------------------ the command
+def test_what_cannot_be_served_is_refused_before_it_listens(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bench(*words: str) -> Result:
+        return CliRunner().invoke(cli.main, ["web", "--results", *words], prog_name="bench")
 
-
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("socket.create_server", lambda *_, **__: pytest.fail("it must not listen"))
-    return lambda *words: CliRunner().invoke(cli.main, ["web", *words], prog_name="bench")
-
-
-def test_a_run_and_a_directory_that_others_may_write_to_are_refused(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    for place, why in ((RUNS / "failed", "is a run"), (tmp_path / "open", "others may write to")):
-        refused(bench("--results", str(place)), why)
-
-
-def test_a_port_in_use_is_named(results: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        words = ["web", "--results", str(results), "--port", str(listener.getsockname()[1])]
-        refused(CliRunner().invoke(cli.main, words, prog_name="bench"), "in use")
-
-
-def test_without_the_extra_it_names_what_to_install(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        refused(bench(str(results), "--port", str(listener.getsockname()[1])), "in use")
+    monkeypatch.setattr("socket.create_server", lambda *_, **__: pytest.fail("it must not listen"))
+    (results / "open").mkdir()
+    (results / "open").chmod(0o777)
+    refused(bench(str(RUNS / "failed")), "is a run")
+    refused(bench(str(results / "open")), "others may write to")
     monkeypatch.setitem(sys.modules, "waitress", None)
     monkeypatch.delitem(sys.modules, "commands.web.app")
-    refused(bench(), "pip install 'virtbench[web]'")
+    refused(bench(str(results)), "pip install 'virtbench[web]'")

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
 from commands.web import generate
-from suite.errors import RequestError
 from tests.hostile.mutations import MARKUP, STEERING
 from tests.test_web import browser, results
 from tests.worker.test_serving import listening
@@ -102,13 +101,18 @@ def test_what_is_not_a_png_within_bounds_is_not_shown(ask: Callable[..., str], a
     assert "<script>alert" not in page
 
 
-def test_nothing_but_the_pixels_of_an_image_is_passed_on(ask: Callable[..., str]) -> None:
+def test_nothing_but_the_pixels_of_an_image_is_passed_on_and_names_with_markup_are_text(
+    ask: Callable[..., str],
+) -> None:
     info = PngImagePlugin.PngInfo()
     info.add_text("Comment", "<script>alert(1)</script>")
     page = ask("?model=mnist+gan", vm=Service({MNIST_GAN: lambda _: png(pnginfo=info, icc_profile=b"profile")}))
     shown = b64decode(re.findall(r"data:image/png;base64,([^\"]+)", page)[0])
     assert b"script" not in shown
     assert b"iCCP" not in shown
+    page = ask("", vm=Answering(models(model=(MARKUP + STEERING)[:100])))
+    assert "<script>" not in page.partition("<main")[2]
+    assert "\x1b" not in page
 
 
 class Answering:
@@ -162,12 +166,6 @@ def test_a_time_that_is_none_is_unknown(ask: Callable[..., str], timing: str) ->
     page = ask("?model=mnist+gan", vm=Answering(models(), png(), timing=timing))
     assert page.count("<img src=") == 1
     assert " ms" not in page
-
-
-def test_names_with_markup_are_text(ask: Callable[..., str]) -> None:
-    page = ask("", vm=Answering(models(model=(MARKUP + STEERING)[:100])))
-    assert "<script>" not in page.partition("<main")[2]
-    assert "\x1b" not in page
 
 
 def test_a_place_that_is_away_is_named(ask: Callable[..., str]) -> None:
@@ -239,36 +237,3 @@ def test_any_answer_of_a_service_is_a_page(
 @pytest.mark.parametrize("query", ["?seed=x", "?seed=-1", "?seed=99999999999999999999", "?model=%00&seed=1", "?model="])
 def test_any_query_is_answered(ask: Callable[..., str], query: str) -> None:
     assert "<h1>Generate</h1>" in ask(query, vm=Service({MNIST_GAN: drawing}))
-
-
-# --------------------------------------------------------------------------------------------------------- the file
-
-
-def test_a_file_of_services_gives_their_addresses(tmp_path: Path) -> None:
-    (tmp_path / "services.toml").write_text('vm = "http://127.0.0.1:5001"\n"bare metal" = "http://[::1]:5000/"\n')
-    assert generate.read_services(tmp_path / "services.toml") == {
-        "vm": "http://127.0.0.1:5001",
-        "bare metal": "http://[::1]:5000/",
-    }
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "vm",
-        'vm = "file:///etc/passwd"',
-        'vm = "http://a/b?c"',
-        'vm = "http://user@host"',
-        'vm = "https://a"',
-        "vm = 1",
-        '[vm]\nurl = "http://a"',
-        'vm = "http://a:123456"',
-        f'{"x" * 101} = "http://a"',
-        "\ufeff\x00",
-    ],
-)
-def test_a_file_that_names_no_services_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "services.toml").write_text(text)
-    with pytest.raises(RequestError, match=r"services\.toml") as caught:
-        generate.read_services(tmp_path / "services.toml")
-    assert 'vm = "http://127.0.0.1:5001"' in str(caught.value.remedy)

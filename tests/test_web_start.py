@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -28,16 +29,13 @@ __all__ = ["results"]
 OUT = "20260101T000000-7-0a1b"
 
 
+@dataclass
 class Machine:
     """What the page has started, and what it was told of a forecast."""
 
-    def __init__(self) -> None:
-        self.started: list[tuple[list[str], Path]] = []
-        self.forecast = CompletedProcess([], 0, "time: about 3 min\n", "")
-        self.asked: list[list[str]] = []
-
-    def start(self, argv: list[str], log: Path) -> None:
-        self.started.append((argv, log))
+    started: list[tuple[list[str], Path]] = field(default_factory=list)
+    asked: list[list[str]] = field(default_factory=list)
+    forecast: Any = field(default_factory=lambda: CompletedProcess([], 0, "time: about 3 min\n", ""))
 
     def run(self, argv: list[str], _timeout_s: float) -> Any:
         self.asked.append(argv)
@@ -47,11 +45,9 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    diagnosis = Diagnosis(
-        (), (), (), ("Can be measured here: container.", "No target needs a substitute."), "bench run"
-    )
+    diagnosis = Diagnosis((), (), (), ("Can be measured here: container.",), "bench run")
     monkeypatch.setattr(start, "diagnosis", lambda: diagnosis)
-    monkeypatch.setattr(start, "start_detached", made.start)
+    monkeypatch.setattr(start, "start_detached", lambda *given: made.started.append(given))
     monkeypatch.setattr(start, "run_apart", made.run)
     return made
 
@@ -156,24 +152,15 @@ def test_what_this_machine_cannot_run_is_said_at_its_field(client: FlaskClient, 
 def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once(
     client: FlaskClient, machine: Machine, results: Path
 ) -> None:
-    fields = {
-        "target": ["bare-metal", "container"],
-        "model": ["alexnet"],
-        "profile": "smoke",
-        "aa": "on",
-        "blocks": "3",
-    }
+    chosen = {"target": ["bare-metal", "container"], "model": ["alexnet"]}
+    fields = {**chosen, "profile": ["smoke"], "aa": ["on"], "blocks": ["3"]}
     page = client.get("/start/check", query_string=fields).text
     assert "time: about 3 min" in page
     assert page.index("bench run") < page.index("Start it")
     change = html.unescape(re.findall(r'href="(/start\?[^"]+)">Change it', page)[0])
     assert client.get(change).text.count(" checked") == 4
     sent = hidden(page)
-    assert sent | {"form_token": [], "out": []} == {
-        **{name: value if isinstance(value, list) else [value] for name, value in fields.items()},
-        "form_token": [],
-        "out": [],
-    }
+    assert sent == {**fields, "form_token": sent["form_token"], "out": sent["out"]}
     for _ in range(2):
         answer = post(client, "/start", **sent)
         assert (answer.status_code, answer.location) == (303, f"/runs/{sent['out'][0]}")
@@ -181,11 +168,8 @@ def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once
     assert log == results / sent["out"][0] / LOG
     assert f"bench {shlex.join(argv[2:])}" in page
     asked = request_of(run, argv[3:])
-    assert (asked.targets.target, asked.models, asked.repetitions.blocks) == (
-        ("bare-metal", "container"),
-        ("alexnet",),
-        3,
-    )
+    assert ([*asked.targets.target], [*asked.models]) == (chosen["target"], chosen["model"])
+    assert asked.repetitions.blocks == 3
     assert argv[-2:] == ["--out", str(log.parent)]
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commands.compare.kept import listing, once
-from commands.latest import latest
-from commands.run.options import choice, shares
+from commands.run.options import choice, latest, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
 

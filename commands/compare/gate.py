@@ -18,8 +18,8 @@ from analysis.load.records import Records, load
 from analysis.report.gate import gate_document
 from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
-from commands.latest import latest
 from commands.output import print_json
+from commands.run.options import latest
 from suite.errors import RequestError
 from suite.results.runs import contains, find_runs
 from suite.sweep.below import runs_below

@@ -35,45 +35,6 @@ Listing = tuple[tuple[str, int, int], ...]
 """Path, time and size of all that a comparison reads; nothing where its output cannot be kept."""
 
 
-class KeptOutput:
-    """The output that a request on directories gave, for as long as they, its files and the suite are the same.
-
-    ``listed`` is the listing from before their records were read.
-    """
-
-    def __init__(self, directories: Sequence[Path], request: Mapping[str, object], listed: Listing) -> None:
-        name = repr((*map(str, directories), *request.items()))
-        self._directories = directories
-        self._path = directories[0] / KEPT / _sha256(name.encode(errors="backslashreplace"))[:32]
-        self._secret, self._listed = b"", listed
-
-    def read(self) -> Printed | None:
-        """Return the output; None where there is none that is whole and up to date."""
-        try:
-            self._secret = _secret()
-            # Where nothing is kept, thousands of records are hashed when the output is there, and not before it.
-            seal, _, text = files.read(self._path).partition(b"\n")
-            if not hmac.compare_digest(seal, self._seal(text)):
-                return None
-            printed, written = json.loads(text)
-            whole = all(_sha256(files.read(Path(path))) == digest for path, digest in written.items())
-        except (OSError, RequestError):
-            return None
-        return cast(Printed, printed) if whole else None
-
-    def write(self, printed: Printed, written: Iterable[Path] = ()) -> None:
-        """Keep the output and the digests of the files that were written, if the directory can be written to."""
-        with suppress(OSError, RequestError):
-            # Else a record came in meanwhile, and the output may have it or not.
-            if self._secret and self._listed and self._listed == listing(self._directories):
-                text = json.dumps([printed, {str(path): _sha256(files.read(path)) for path in written}]).encode()
-                with files.whole(self._path, below=self._directories[0], sync=False) as file:
-                    file.write(self._seal(text) + b"\n" + text)
-
-    def _seal(self, text: bytes) -> bytes:
-        return hmac.new(self._secret, _state(__version__, *self._listed) + text, "sha256").hexdigest().encode()
-
-
 @lru_cache(1)  # the text and the figures of a comparison are sealed one after the other
 def _state(version: str, *found: tuple[str, int, int]) -> bytes:
     """Return the digest of files and of the suite, for which a version under work needs more than its number."""
@@ -99,16 +60,41 @@ def once(
     """
     console = PlainConsole()
     form = {"width": console.width, "colour": console.color_system, "encoding": console.encoding}
-    kept = KeptOutput(directories, {**request, **form}, listing(directories) if listed is None else listed)
-    if (printed := kept.read()) is None:
+    name = repr((*map(str, directories), *request.items(), *form.items()))
+    path = directories[0] / KEPT / _sha256(name.encode(errors="backslashreplace"))[:32]
+    before = listing(directories) if listed is None else listed
+    if (printed := _kept(path, before)) is None:
         with _recorded(silently=silently) as printed:
             written = make()
-        kept.write(printed, written)
+        with suppress(OSError, RequestError):  # the directory cannot be written to
+            # Else a record came in meanwhile, and the output may have it or not.
+            if before and before == listing(directories):
+                text = json.dumps([printed, {str(output): _sha256(files.read(output)) for output in written}]).encode()
+                with files.whole(path, below=directories[0], sync=False) as file:
+                    file.write(_seal(before, text) + b"\n" + text)
     elif not silently:
-        for number, text in printed:
+        for number, part in printed:
             stream = _raw((sys.stdout, sys.stderr)[number])
-            stream.write(text)
+            stream.write(part)
             stream.flush()
+
+
+def _kept(path: Path, listed: Listing) -> Printed | None:
+    """Return the output that was kept; None unless it is whole and up to date."""
+    try:
+        # Where nothing is kept, thousands of records are hashed when the output is there, and not before it.
+        seal, _, text = files.read(path).partition(b"\n")
+        if not hmac.compare_digest(seal, _seal(listed, text)):
+            return None
+        printed, written = json.loads(text)
+        whole = all(_sha256(files.read(Path(path))) == digest for path, digest in written.items())
+    except (OSError, RequestError):
+        return None
+    return cast(Printed, printed) if whole else None
+
+
+def _seal(listed: Listing, text: bytes) -> bytes:
+    return hmac.new(_secret(), _state(__version__, *listed) + text, "sha256").hexdigest().encode()
 
 
 class _Recorder:

@@ -1,4 +1,4 @@
-"""The JSON of the options of ``bench compare``; see ``report.rows`` for that of a comparison."""
+"""The JSON of ``bench run`` and of the options of ``bench compare``; see ``report.rows`` for that of a comparison."""
 
 from typing import Literal
 
@@ -8,9 +8,20 @@ from analysis.compare.matching import Missing
 from analysis.compare.regression import Outcome, Regression
 from analysis.explain.explanation import Explanation, PreemptedJob
 from analysis.report.gate import answer
-from analysis.report.rows import AnswerText, Columns, Row, WarningOutput
+from analysis.report.rows import AnswerOutput, AnswerText, Columns, Row, WarningOutput
 from analysis.statistics.ratios import CONFIDENCE
 from commands.output import Output
+
+
+class RunOutput(Output):
+    """A run that has ended; ``trials`` and ``failed`` are those of this call."""
+
+    run_id: str
+    directory: str
+    trials: list[str]
+    failed: list[str]
+    answer: AnswerOutput | None
+    """None where nothing could be compared."""
 
 
 class ChangeRow(Row):

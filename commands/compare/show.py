@@ -139,7 +139,8 @@ def _document(comparison: Comparison, chosen: Sequence[Path], options: Mapping[s
         return chain(answer_elements(found) if found.rows else (), scaling_document(comparison))
     if options["form"]:
         return document(comparison, "full", costs=True)
-    return document(comparison, _level(options), costs=options["costs"], run=extendable(chosen))
+    level: Level = "full" if options["verbose"] else "overview"
+    return document(comparison, level, costs=options["costs"], run=extendable(chosen))
 
 
 def _explanation(explained: Explained) -> ExplanationOutput:
@@ -201,7 +202,8 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Se
         del sys.modules[name]
     drawn = draw(comparison, place, normalised() if options["reference"] else None)
     part = options["job"] or options["explain"] or options["scaling"] or options["by"]
-    more = "" if part else more_options(comparison, _level(options), costs=options["costs"])
+    level: Level = "full" if options["verbose"] else "overview"
+    more = "" if part else more_options(comparison, level, costs=options["costs"])
     click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
     return drawn
 
@@ -210,10 +212,6 @@ def _certificate_of(records: Records) -> Certificate | None:
     """Return this machine's last certificate; None if there is none, or if the records are of another machine."""
     certificate = read_certificate(home() / FILE)
     return certificate if certificate and speaks_for(certificate, records) else None
-
-
-def _level(options: Mapping[str, Any]) -> Level:
-    return "full" if options["verbose"] else "overview"
 
 
 def report_of(

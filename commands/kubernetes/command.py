@@ -76,15 +76,11 @@ def _named(_context: click.Context, _option: click.Parameter, name: str) -> str:
 
 def _place(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which pipeline, and in which cluster."""
-    for option in (
-        click.option("--namespace", help="Namespace. Default: the kubeconfig's."),
-        click.option("--context", help="Context of the kubeconfig. Default: the current one."),
-        click.option(
-            "--name", default="pipeline", show_default=True, callback=_named, help="Prefix of the names of all objects."
-        ),
-    ):
-        command = option(command)
-    return command
+    command = click.option("--namespace", help="Namespace. Default: the kubeconfig's.")(command)
+    command = click.option("--context", help="Context of the kubeconfig. Default: the current one.")(command)
+    return click.option(
+        "--name", default="pipeline", show_default=True, callback=_named, help="Prefix of the names of all objects."
+    )(command)
 
 
 @pipeline.command()

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from commands.kubernetes.manifests import COMPONENT, PORT, Pipeline, PipelineModel, labels_of
+from commands.kubernetes.manifests import PORT, Pipeline, PipelineModel, labels_of
 from provisioning.kubernetes.cluster import AWAY_AT_MOST_S, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import find, remove_selected
@@ -101,8 +101,8 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> JobState:
         return JobState("ready", "", name=own_name)
     if kind == "Deployment" and (refused := condition(live, "ReplicaFailure")):
         return JobState("failed", refused["message"], fault("engine", refused["message"]), name=own_name)
-    own = {"job-name": own_name} if kind == "Job" else {COMPONENT: "serve"}
-    pods = cluster.listed("v1/pods", {**labels_of(name), **own})
+    labels = {**labels_of(name), "job-name": own_name} if kind == "Job" else labels_of(name, "serve")
+    pods = cluster.listed("v1/pods", labels)
     # A Deployment has neither of a Job's two ends: until it answers, its pod decides as that of a Job does.
     job = JobState.of_job(live, pods, [] if pods else events_of(cluster, own_name))
     return replace(job, state="failed") if job.failure else job

@@ -64,8 +64,8 @@ class Pipeline(Part):
     """The class of the volume; None for the cluster's usual one."""
 
 
-def labels_of(name: str) -> dict[str, str]:
-    return {**MANAGED, INSTANCE: name}
+def labels_of(name: str, part: str = "") -> dict[str, str]:
+    return {**MANAGED, INSTANCE: name, **({COMPONENT: part} if part else {})}
 
 
 def training(pipeline: Pipeline) -> list[Object]:
@@ -107,13 +107,11 @@ def _job(pipeline: Pipeline, item: PipelineModel) -> Object:
     if pipeline.epochs:
         spec |= {"epochs": pipeline.epochs, "steps": 0, "warmup_steps": 0, "within_s": pipeline.deadline_s}
     template = _pod(pipeline, "train", ["--train", json.dumps(spec)], volumes)
-    name, labels = (
-        f"{pipeline.name}-train-{item.model}-{item.dataset}",
-        {**labels_of(pipeline.name), COMPONENT: "train"},
-    )
+    name = f"{pipeline.name}-train-{item.model}-{item.dataset}"
     if len(name) > 63:  # it becomes a label of the pods
         name = f"{name[:54].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     # The training is deterministic: one that fails twice would fail again.
+    labels = labels_of(pipeline.name, "train")
     return job_manifest(name, labels, template, retries=1, activeDeadlineSeconds=pipeline.deadline_s)
 
 
@@ -176,11 +174,11 @@ def _pod(pipeline: Pipeline, part: str, words: Sequence[str], volumes: Sequence[
         },
         {"cpu": str(pipeline.cpus), "memory": str(pipeline.memory_bytes)},
         [PodVolume("model", claim, _MODEL, read_only=read_only), tmp, *volumes],
-        {**labels_of(pipeline.name), COMPONENT: part},
+        labels_of(pipeline.name, part),
         restartPolicy="Never" if part == "train" else "Always",
     )
 
 
 def _object(pipeline: Pipeline, part: str, version: str, kind: str, name: str, spec: Object) -> Object:
-    metadata = {"name": f"{pipeline.name}-{name}", "labels": {**labels_of(pipeline.name), COMPONENT: part}}
+    metadata = {"name": f"{pipeline.name}-{name}", "labels": labels_of(pipeline.name, part)}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}

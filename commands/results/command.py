@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from commands.latest import latest
 from commands.lazy import SuggestingGroup
 from commands.results.listing import as_json as listed
 from commands.results.listing import as_table, entries
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
+from commands.run.options import latest
 from provisioning import ledger
 from suite.errors import RequestError
 from suite.results.layout import RESULTS

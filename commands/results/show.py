@@ -1,6 +1,7 @@
 """Describe one run or one record, as lines and as JSON."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,6 @@ from suite.results.runs import RunSummary, find_run, summarise
 from suite.results.store import TRIALS, stored_plan
 from suite.trial_names import record_file
 from suite.units import count
-
-SPANS = ("elapsed_s", "open_s", "close_s")
 
 
 def find_record(name: str) -> Path | None:
@@ -58,7 +57,7 @@ def record_lines(path: Path) -> Iterator[str]:
     """Yield what a reader looks for first; the rest is in the JSON."""
     record = _read(path)
     outcome, throughput = record.outcome, record.throughput_per_s
-    spans = {name: getattr(record, name) for name in SPANS}
+    spans = {name: getattr(record, name) for name in ("elapsed_s", "open_s", "close_s")}
     words = {
         f"{record.job.scenario}, {record.job.model} on {record.target}": True,
         f"{record.ablation} switched": record.ablation,
@@ -116,22 +115,21 @@ class ShownRunOutput(Output):
 
 
 def run_output(run: Path) -> ShownRunOutput:
-    hosts: dict[Host, None] = {}
-    arms: dict[tuple[str, str], dict[str, Any]] = {}
-    failures: list[Failure] = []
-    for header in headers(run):
-        hosts[header.host] = None
-        if not header.warm_up:
-            arm = {"model": header.job.model, "target": header.arm, "ok": 0, "failed": 0}
-            arms.setdefault((header.job.model, header.arm), arm)["ok" if header.ok else "failed"] += 1
-        if not header.ok:
-            failures.append(Failure(trial_id=header.trial_id, kind=header.error_kind, message=header.error_message))
+    found = list(headers(run))
+    counts = Counter((header.job.model, header.arm, header.ok) for header in found if not header.warm_up)
     return ShownRunOutput(
         summary=summarise(run),
         plan=stored_plan(run),
-        hosts=list(hosts),
-        arms=[ArmCount.model_validate(arm) for arm in arms.values()],
-        failures=failures,
+        hosts=list(dict.fromkeys(header.host for header in found)),
+        arms=[
+            ArmCount(model=model, target=arm, ok=counts[model, arm, True], failed=counts[model, arm, False])
+            for model, arm in dict.fromkeys((model, arm) for model, arm, _ in counts)
+        ],
+        failures=[
+            Failure(trial_id=header.trial_id, kind=header.error_kind, message=header.error_message)
+            for header in found
+            if not header.ok
+        ],
     )
 
 

@@ -109,7 +109,10 @@ def _measured(
     outlook = Outlook(observer, made.plan, store)
     with neighbours.alone_on(made.site.here_cpus(made.plan), observer.note, busy):
         made.prepare(observer.note)
-        _expect(made, store, observer)
+        durations = earlier_durations(store)
+        for trial in made.plan.trials_of(made.plan.blocks):
+            if (seconds := durations.of(trial)) is not None:  # so that the clock knows the time to go from the first on
+                observer.clock.expect(trial, seconds)
         loop = Loop(made.scenario, made.open_target, store, outlook, host_environment, accounts())
         with store.exclusive(), store.sealed():
             clear_stop(store.directory, begun_s)
@@ -125,14 +128,6 @@ def _measured(
     return outlook.made
 
 
-def _expect(made: Ready, store: Run, observer: Lines | Display) -> None:
-    """Tell the clock how long earlier trials of the job took, so that it knows the time to go from the first one on."""
-    durations = earlier_durations(store)
-    for trial in made.plan.trials_of(made.plan.blocks):
-        if (seconds := durations.of(trial)) is not None:
-            observer.clock.expect(trial, seconds)
-
-
 def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     """Print the answer, and where the records are; end with exit code 1 where a trial has failed."""
     # Here, since pandas takes as long to import as everything else together.
@@ -142,8 +137,8 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     from analysis.report.terminal import Terminal
     from commands.compare.command import plain
     from commands.compare.kept import listing, once
+    from commands.compare.output import RunOutput
     from commands.compare.show import Shown
-    from commands.run.output import RunOutput
 
     failed = [record.trial_id for record in records if record.outcome.status == "failed"]
     measured = count(len(records) - len(failed), "trial")

@@ -112,11 +112,8 @@ def _fewest(plan: Plan, asked: RepetitionOptions, store: Run) -> tuple[int, bool
 
 def _targets(plan: Plan, durations: Durations) -> dict[str, Guess]:
     """Return the longest trial of each target."""
-    found: dict[str, Guess] = {}
-    for trial in plan.trials_of(plan.blocks):
-        guess = durations.guess(trial)
-        found[trial.target] = max(guess, found.get(trial.target, guess))
-    return {target: found[target] for target in plan.targets}
+    guesses = [(trial.target, durations.guess(trial)) for trial in plan.trials_of(plan.blocks)]
+    return {name: max(guess for target, guess in guesses if target == name) for name in plan.targets}
 
 
 def _disk(made: Ready, store: Run, trials: int) -> Iterator[Space]:

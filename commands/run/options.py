@@ -1,11 +1,13 @@
-"""Check the options of the other commands: a refusal names the value and what would do."""
+"""Check the options of the other commands: a refusal names the value and what would do; and the run that is meant."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from suite.errors import RequestError, flag, nearest
+from suite.results.layout import RESULTS, empty_after, latest_run
 from suite.units import parse_share
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -16,11 +18,12 @@ BUSY_HELP = {
 
 
 def choice(known: Sequence[str]) -> Callable[..., object]:
-    """Return a callback that refuses an unknown name with the nearest known one."""
+    """Return a callback that refuses an unknown name, or one of several, with the nearest known one."""
 
     def check(_ctx: click.Context, param: click.Parameter, value: object) -> object:
-        if value is not None and value not in known:
-            raise RequestError(f"{param.opts[0]} {value!r} is unknown", remedy=nearest(str(value), known))
+        for name in value if isinstance(value, tuple) else (value,):
+            if name is not None and name not in known:
+                raise RequestError(f"{param.opts[0]} {name!r} is unknown", remedy=nearest(str(name), known))
         return value
 
     return check
@@ -37,6 +40,14 @@ def positive(_ctx: click.Context, param: click.Parameter, value: int | None) -> 
 def shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
     """Return the share that the text says. Raises RequestError where it says none."""
     return None if value is None else parse_share(value)
+
+
+def latest() -> Path:
+    """Return the run in results/ that was written last; name a later one that has no record on standard error."""
+    run = latest_run(RESULTS)
+    if later := empty_after(run):
+        click.echo(f"{later} is newer and has no record yet: this is {run}", err=True)
+    return run
 
 
 def number(*names: str, **more: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)

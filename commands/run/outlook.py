@@ -81,7 +81,9 @@ class Outlook:
         if done >= blocks or not self._allowance.left():
             return
         with self._allowance.spending():
-            found = interval_texts(intervals_so_far(self._store.directory), MOST_SHOWN) if self._ratios else []
+            ratios = intervals_so_far(self._store.directory) if self._ratios else {}
+        found = [f"{name} {ratio:.3f} ({low:.3f} to {high:.3f})" for name, (ratio, low, high) in ratios.items()]
+        found[MOST_SHOWN:] = [f"{len(found) - MOST_SHOWN} narrower"] * (len(found) > MOST_SHOWN)
         if not found:  # blocks and time alone stand in the line of each trial, too
             return
         seconds = self.clock.seconds_of((blocks - done) * self._of_block)
@@ -105,10 +107,3 @@ def intervals_so_far(run: Path) -> Mapping[str, tuple[float, float, float]]:
         return intervals(audited(load([run])))
     except RequestError:
         return {}
-
-
-def interval_texts(intervals: Mapping[str, tuple[float, float, float]], most: int | None = None) -> list[str]:
-    """Return the ratios with their intervals as texts, and how many more than ``most`` there are."""
-    shown = [f"{name} {ratio:.3f} ({low:.3f} to {high:.3f})" for name, (ratio, low, high) in intervals.items()]
-    more = [f"{len(shown) - most} narrower"] if most and len(shown) > most else []
-    return [*shown[:most], *more]

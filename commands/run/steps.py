@@ -3,14 +3,24 @@
 import math
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from commands.run.earlier import earlier_records
 from commands.run.outlook import Outlook
+from commands.run.prepare import this_host
+from suite.errors import BenchError
+from suite.host_compatibility import Host, differences
+from suite.job.job import IN_COLUMNS, Job, settings
 from suite.plan import WARM_UP, Detection, Plan
 from suite.records.headers import headers
 from suite.request.repetitions import MOST_BLOCKS, RepetitionOptions
-from suite.results.store import Run
+from suite.results.runs import find_runs
+from suite.results.store import RESULTS, Run, stored_plan
 from suite.units import count, format_duration
+
+if TYPE_CHECKING:
+    from analysis.load.records import Records
 
 Step = tuple[Plan, int]
 """A plan, as long as it is by now, and the block of it that is due."""
@@ -92,10 +102,41 @@ def known_detection(plan: Plan, asked: RepetitionOptions, difference: float, sto
     most = asked.max_blocks or MOST_BLOCKS
     stored = store.plan()
     found = stored.detection if stored else None
-    if stored is None and (earlier := earlier_records(plan)):
+    if stored is None and (earlier := _earlier_records(plan)):
         found = plan_detection(earlier, difference, most=most, source="earlier")
     # A run that continues keeps what was planned, unless it is asked for something else.
     return found if found and found.serves(difference, most) else None
+
+
+def _earlier_records(plan: Plan) -> "Records | None":
+    """Return the trials of the jobs and targets of a plan from earlier runs of this machine; None if there are none."""
+    # As above.
+    from analysis.load.records import load
+
+    here = this_host()
+    runs = [run for run in (find_runs([RESULTS]) if RESULTS.is_dir() else []) if _is_like(run, plan, here)]
+    try:
+        records = load(runs)
+    except BenchError:  # no run, or none that can be read
+        return None
+    trials = records.trials
+    return replace(records, trials=trials[trials["model"].isin(plan.models) & trials["target"].isin(plan.targets)])
+
+
+def _is_like(run: Path, plan: Plan, here: Host) -> bool:
+    try:
+        before = stored_plan(run)
+    except BenchError:
+        return False
+    known = [_key(job) for job in before.jobs]
+    if not (set(plan.targets) <= set(before.targets) and all(_key(job) in known for job in plan.jobs)):
+        return False
+    hosts = {header.host for header in headers(run)}
+    return all(host.hostname == here.hostname and not differences([here, host]) for host in hosts)
+
+
+def _key(job: Job) -> dict[str, Any]:
+    return {**{name: getattr(job, name) for name in IN_COLUMNS}, **settings(job)}
 
 
 def _blocks(plan: Plan, store: Run, outlook: Outlook) -> Generator[Step, None, bool]:

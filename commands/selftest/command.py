@@ -12,14 +12,14 @@ import click
 from analysis.report.certificate import certificate_document
 from analysis.report.terminal import Terminal
 from analysis.selftest.judging import judge
-from commands.run.options import positive
+from commands.run.options import choice, number
 from commands.run.prepare import Ready, host_environment, observing
 from commands.selftest.plan import Prepared, prepared
 from provisioning import ledger, neighbours
 from provisioning.metrics.accounting import open_account
 from provisioning.paths import home
 from suite import __version__
-from suite.errors import RequestError, nearest
+from suite.errors import RequestError
 from suite.interfaces import Observer
 from suite.loop import Loop
 from suite.registries import ENGINES, INJURIES
@@ -36,24 +36,12 @@ LEAST_BLOCKS = 2
 KINDS = tuple(name for name in INJURIES if name != UNINJURED)
 
 
-def _names(choices: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]]:
-    """Return a callback that takes names among ``choices``, and ``all`` for every one."""
-
-    def chosen(_ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in (*choices, "all"):
-                raise RequestError(f"{param.opts[0]} {name!r} is unknown", remedy=nearest(name, [*choices, "all"]))
-        return choices if "all" in names else tuple(dict.fromkeys(names))
-
-    return chosen
-
-
 @click.command()
 @click.option(
     "--target",
     "targets",
     multiple=True,
-    callback=_names(TARGETS),
+    callback=choice([*TARGETS, "all"]),
     help=f"Targets to injure: {', '.join(TARGETS)} or all. Repeatable. Default: bare-metal and container.",
 )
 @click.option("--engine", help=f"Container engine: {', '.join(ENGINES.own)}. Default: the first that works.")
@@ -61,15 +49,13 @@ def _names(choices: tuple[str, ...]) -> Callable[[click.Context, click.Parameter
     "--injury",
     "injuries",
     multiple=True,
-    callback=_names(KINDS),
+    callback=choice([*KINDS, "all"]),
     help=f"Injuries: {', '.join(KINDS)}. Repeatable. Default: all.",
 )
-@click.option(
+@number(
     "--blocks",
-    type=int,
     default=10,
     show_default=True,
-    callback=positive,
     help="Blocks per injury. Injuries that slow a job several-fold run at most 3.",
 )
 @click.option("--cpus", default="1", show_default=True, help="Number of CPUs, or a list such as 3-3. One is best.")
@@ -101,12 +87,13 @@ def selftest(
     """
     if blocks < LEAST_BLOCKS:
         raise RequestError(f"--blocks {blocks}: an interval takes two blocks", remedy=f"give {LEAST_BLOCKS} or more")
-    targets = targets or ("bare-metal", "container")
+    targets = TARGETS if "all" in targets else tuple(dict.fromkeys(targets)) or ("bare-metal", "container")
+    injuries = KINDS if "all" in injuries else tuple(dict.fromkeys(injuries)) or KINDS
     options: dict[str, object] = {"target": targets, "cpus": cpus}
     options |= {"engine": engine} if engine else {}
     directory = out or new_run_directory()
     with observing() as observer:
-        planned = prepared(options, blocks, injuries or KINDS, observer.note)
+        planned = prepared(options, blocks, injuries, observer.note)
         _forecast(planned, observer.note)
         for scenario, run in planned.runs.items():
             measure(run, Run(directory / scenario), observer)

@@ -14,7 +14,7 @@ from commands.run.prepare import host_environment, observing
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.local import run_block
 from commands.sweep.backends.rounds import BLOCK
-from commands.sweep.resolve import refuse_refused, resolve
+from commands.sweep.resolve import resolve_all
 from provisioning import ledger, paths
 from provisioning.images import image
 from provisioning.kubernetes import owned
@@ -132,6 +132,5 @@ def _run(directory: Path, block: int, observer: Observer) -> None:
         raise MeasurementError("sweep.json did not arrive", kind="connection")
     with locked(directory, WHOLE), ledger.holding("run-directory", str(directory.absolute())):
         join_pool(directory, this_machine())
-        planned = resolve(accepted.sweep, observer.note)
-        refuse_refused(planned)
+        planned = resolve_all(accepted.sweep, observer.note)
         run_block(SweepRequest(directory, accepted.sweep, sweep_directory, planned, observer), block, take_over=True)

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from commands.sweep.backends.local import run_block
 from commands.sweep.block import block, this_machine
 from commands.sweep.firing import schedule_run
 from commands.sweep.plan import plan
-from commands.sweep.resolve import PlanFile, Planned, refuse_refused, resolve
+from commands.sweep.resolve import PlanFile, resolve_all
 from commands.sweep.schedule import schedule
 from commands.sweep.status import SweepDisplay, status
 from commands.sweep.stop import cancel, stop
@@ -101,7 +100,7 @@ def run(
     if dry_run:
         with observing(lambda console: SweepDisplay(console, directory.path)) as observer:
             here = backend.runs_here or only_block is not None
-            cells = _checked(planned, observer.note) if here else []
+            cells = resolve_all(planned, observer.note) if here else []
             backend.dry_run(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
         click.echo(f"{file} can be run into {directory.path}; bench sweep plan shows its cells", err=True)
         return
@@ -137,13 +136,6 @@ def measure(
     return _report(planned, directory, end, only_block, as_json=as_json)
 
 
-def _checked(sweep: Sweep, note: Callable[[str], None]) -> list[Planned]:
-    """Return every cell, checked on this machine. Raises RequestError if one cannot be run here."""
-    planned = resolve(sweep, note)
-    refuse_refused(planned)
-    return planned
-
-
 def _run(request: SweepRequest, only_block: int | None, *, take_over: bool, busy: Busy | None) -> SweepEnd:
     directory, sweep, begun_s = request.directory, request.sweep, time.time()
     backend = backend_of(sweep)
@@ -155,7 +147,7 @@ def _run(request: SweepRequest, only_block: int | None, *, take_over: bool, busy
             directory.refuse_changed(sweep)
         # What other machines run is checked there: a cluster's login node may carry no target at all.
         checked_here = backend.runs_here or only_block is not None
-        planned = _checked(sweep, request.observer.note) if checked_here else []
+        planned = resolve_all(sweep, request.observer.note) if checked_here else []
         cells = cells_of(sweep)
         for line in directory.changes(sweep, cells).lines():
             request.observer.note(line)

@@ -97,10 +97,7 @@ def described(sweep: Sweep, directory: SweepDirectory, note: Note, estimate_from
     planned = resolve(sweep, note)
     earlier = [estimate_from] if estimate_from else [RESULTS, directory.path.parent]
     here = this_host() if backend.runs_here and not estimate_from else None
-    return _output(sweep, directory, planned, durations_below(*earlier, here=here))
-
-
-def _output(sweep: Sweep, directory: SweepDirectory, planned: list[Planned], durations: Durations) -> PlannedOutput:
+    durations = durations_below(*earlier, here=here)
     cells = [_cell(sweep, directory, item, durations) for item in planned]
     return PlannedOutput(
         name=sweep.name,
@@ -128,10 +125,11 @@ def _times(runnable: Sequence[PlannedCell], blocks: int) -> dict[str, Any]:
 
 
 def _cell(sweep: Sweep, directory: SweepDirectory, planned: Planned, durations: Durations) -> PlannedCell:
-    cell = PlannedCell(cell_id=planned.cell.cell_id, settings=planned.cell.settings, command=planned.command)
-    if planned.ready is None:
-        message, remedy = (planned.refusal.message, planned.refusal.remedy) if planned.refusal else ("refused", None)
-        return cell.model_copy(update={"refused": message, "remedy": remedy})
+    command = planned.request.command() if planned.request else []
+    cell = PlannedCell(cell_id=planned.cell.cell_id, settings=planned.cell.settings, command=command)
+    if planned.refusal:
+        return cell.model_copy(update={"refused": planned.refusal.message, "remedy": planned.refusal.remedy})
+    assert planned.ready  # noqa: S101 (what is not refused)
     plan = planned.ready.plan
     run = directory.cell(cell.cell_id, sweep.budget.retries)
     first, later = (durations.guess(*plan.trials_of(block)) for block in (0, 1))

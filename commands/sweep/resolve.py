@@ -38,11 +38,6 @@ class Planned:
     ready: Ready | None = None
     refusal: RequestError | None = None
 
-    @property
-    def command(self) -> list[str]:
-        """Return the command that runs such a cell by itself; empty if there is none."""
-        return self.request.command() if self.request else []
-
 
 def resolve(sweep: Sweep, note: Note) -> list[Planned]:
     """Return every cell of the sweep, checked on this machine. Nothing is started.
@@ -51,39 +46,38 @@ def resolve(sweep: Sweep, note: Note) -> list[Planned]:
     """
     cells = cells_of(sweep)
     note(f"{count(len(cells), 'cell')}; checking this machine")
-    requests = [_requested(sweep, cell) for cell in cells]
-    named = {asked.targets.engine for asked in requests if isinstance(asked, RunRequest)}
-    checks, say = doctor.examine(named), cache(note)  # a note holds for all cells
-    return [_planned(sweep, cell, asked, checks, say) for cell, asked in zip(cells, requests, strict=True)]
+    planned = [_requested(sweep, cell) for cell in cells]
+    checks = doctor.examine({cell.request.targets.engine for cell in planned if cell.request})
+    say = cache(note)  # a note holds for all cells
+    return [_checked(sweep, cell, checks, say) for cell in planned]
 
 
-def _requested(sweep: Sweep, cell: Cell) -> RunRequest | RequestError:
+def _requested(sweep: Sweep, cell: Cell) -> Planned:
     try:
-        return request_of(sweep, cell)
+        return Planned(cell, request_of(sweep, cell))
     except RequestError as error:
-        return error
+        return Planned(cell, refusal=error.spelled(key_of))
 
 
-def _planned(
-    sweep: Sweep, cell: Cell, request: RunRequest | RequestError, checks: Sequence[Check], note: Note
-) -> Planned:
-    if isinstance(request, RequestError):
-        return Planned(cell, refusal=request.spelled(key_of))
+def _checked(sweep: Sweep, cell: Planned, checks: Sequence[Check], note: Note) -> Planned:
+    if cell.request is None:
+        return cell
     try:
-        prepared = ready(request, note, checks)
+        prepared = ready(cell.request, note, checks)
     except RequestError as error:
-        return Planned(cell, request, refusal=error.spelled(key_of))
+        return replace(cell, refusal=error.spelled(key_of))
     plan = prepared.plan.model_copy(update={"blocks": sweep.block_count})
-    return Planned(cell, request, replace(prepared, plan=plan))
+    return replace(cell, ready=replace(prepared, plan=plan))
 
 
-def refuse_refused(planned: Sequence[Planned]) -> None:
-    """Raise RequestError naming every cell that cannot be run."""
-    refused = [(cell.cell.cell_id, cell.refusal) for cell in planned if cell.refusal]
-    if refused:
-        reasons = "; ".join(f"{name}: {error.message}" for name, error in refused if error)
-        remedies = dict.fromkeys(error.remedy for _, error in refused if error and error.remedy)
+def resolve_all(sweep: Sweep, note: Note) -> list[Planned]:
+    """Return every cell, checked on this machine. Raises RequestError that names all that cannot be run here."""
+    planned = resolve(sweep, note)
+    if refused := {cell.cell.cell_id: cell.refusal for cell in planned if cell.refusal}:
+        reasons = "; ".join(f"{name}: {error.message}" for name, error in refused.items())
+        remedies = dict.fromkeys(error.remedy for error in refused.values() if error.remedy)
         raise RequestError(
             f"{len(refused)} of {count(len(planned), 'cell')} cannot be run here: {reasons}",
             remedy="; ".join([*remedies, "or exclude such cells in the plan"]),
         )
+    return planned

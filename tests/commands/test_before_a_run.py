@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
+from commands.compare.output import RunOutput
 from commands.run.forecast import Forecast
 from commands.run.outlook import Outlook
-from commands.run.output import RunOutput
+from commands.run.steps import announcement
 from provisioning import neighbours
 from suite import progress
 from suite.errors import RequestError
-from suite.plan import Trial
+from suite.plan import Detection, Trial
 from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
 from suite.results.store import Run
@@ -59,15 +60,6 @@ def test_a_dry_run_starts_and_writes_nothing_and_never_says_unknown(bench: Bench
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-@pytest.mark.usefixtures("machine")
-def test_the_json_of_a_run_and_of_a_dry_run_can_be_read_by_their_models(bench: Bench) -> None:
-    words = ("run", *SMALL, *TWO, "--json")
-    dry = Forecast.model_validate_json(bench(*words, "--dry-run").stdout)
-    told = RunOutput.model_validate_json(bench(*words).stdout)
-    assert {*told.trials} == {trial.trial_id for trial in dry.plan.trials()}
-    assert dry.targets.keys() == {"bare-metal", "vm"}
-
-
 def test_a_dry_run_foretells_from_earlier_trials_of_this_machine(bench: Bench, machine: Machine) -> None:
     words = (*SMALL[:4], *TWO, "--blocks", "2")
     assert bench("run", *words, "--out", "results/before").exit_code == 0
@@ -85,17 +77,13 @@ def test_a_dry_run_foretells_from_earlier_trials_of_this_machine(bench: Bench, m
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_dry_run_of_a_run_that_was_begun_foretells_what_is_left(bench: Bench, here: Path) -> None:
-    assert bench("run", *SMALL, *TWO, "--blocks", "2").exit_code == 0
-    next((here / "out/trials").glob("*-vm-b001.json")).unlink()
-    assert "trials: 4, 1 still to be run" in bench("run", "--continue", "out", "--dry-run").stdout
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_dry_run_says_when_an_open_ended_run_ends(bench: Bench) -> None:
+def test_a_dry_run_says_when_an_open_ended_run_ends_and_what_is_left_of_another(bench: Bench, here: Path) -> None:
     said = bench("run", *DECIDED, "--budget", "900h", "--dry-run").stdout
     assert "when every comparison is decided at a margin of 5%, 100 blocks are measured, or 900h are spent" in said
     assert re.search(r"^time: about .* to .*", said, re.MULTILINE)
+    assert bench("run", *SMALL, *TWO, "--blocks", "2").exit_code == 0
+    next((here / "out/trials").glob("*-vm-b001.json")).unlink()
+    assert "trials: 4, 1 still to be run" in bench("run", "--continue", "out", "--dry-run").stdout
 
 
 @pytest.mark.usefixtures("machine")
@@ -122,6 +110,23 @@ def test_engines_are_compared_in_the_same_blocks(bench: Bench, monkeypatch: pyte
     rows = json.loads(bench("compare", "out", "--json", "--force").stdout)["rows"]
     row = next(row for row in rows if (row["kind"], row["metric"]) == ("ablation", "throughput"))
     assert (row["target"], row["ablation"], row["ratio"]) == ("container", "runc", pytest.approx(1.0))
+
+
+BLOCKS: dict[str, Any] = {"difference": 0.02, "needed": 34, "blocks": 34, "detectable": 0.0199}
+PLANNED = Detection(**BLOCKS, source="pilot", measured=10, ratio="resnet50 on vm", deviation=0.055)
+
+
+def test_the_blocks_that_a_difference_takes_their_time_and_the_reason_are_announced() -> None:
+    assert announcement(PLANNED, 4200) == (
+        "about 34 blocks in all, 70 min more, detect a difference of 2 % with a chance of 80 % "
+        "(pilot of 10 blocks: the standard deviation of resnet50 on vm is 5.5 % from block to block)"
+    )
+    assert announcement(PLANNED, None).startswith("about 34 blocks in all detect")
+    for needed, takes in ((340, "takes about 340 blocks"), (None, "takes more blocks than can")):
+        capped = PLANNED.model_copy(update={"needed": needed, "blocks": 100, "detectable": 0.037})
+        text = announcement(capped, 60)
+        assert takes in text
+        assert "100 blocks, 60 s more, detect 3.7 %: give more with --max-blocks, or a larger --detect" in text
 
 
 # ---- two runs on the same CPUs
@@ -326,14 +331,17 @@ def test_until_decided_ends_at_the_first_look_that_decides_by_a_margin_that_comp
     assert "12 of 12 trials are there already and are kept" in result.stderr
 
 
-@pytest.mark.usefixtures("unaudited")
-def test_a_run_ends_with_the_answer(bench: Bench, machine: Machine) -> None:
-    told = json.loads(bench("run", *SMALL, *TWO, "--json").stdout)
-    assert told["schema_version"] == 1
-    assert told["answer"]["facts"] == ["All targets computed the same weights, bit for bit."]
-    assert machine.events
+@pytest.mark.usefixtures("machine", "unaudited")
+def test_a_run_ends_with_the_answer_in_the_json_of_its_model(bench: Bench) -> None:
+    words = ("run", *SMALL, *TWO, "--json")
+    dry = Forecast.model_validate_json(bench(*words, "--dry-run").stdout)
+    told = RunOutput.model_validate_json(bench(*words).stdout)
+    assert {*told.trials} == {trial.trial_id for trial in dry.plan.trials()}
+    assert dry.targets.keys() == {"bare-metal", "vm"}
+    assert told.answer
+    assert [*told.answer.facts] == ["All targets computed the same weights, bit for bit."]
     shown = " ".join(bench("run", "--continue", "out").stdout.split())
-    assert shown.startswith(told["answer"]["lines"][0].partition(":")[0])
+    assert shown.startswith(told.answer.lines[0].partition(":")[0])
 
 
 # ---- when it is cut off
@@ -349,18 +357,16 @@ def cut_off(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> 
     return result.stderr
 
 
-def test_ctrl_c_says_how_to_go_on_and_that_needs_no_other_option(bench: Bench, cut_off: str, here: Path) -> None:
+def test_ctrl_c_says_how_to_go_on_and_nothing_but_a_stop_rule_goes_with_that(
+    bench: Bench, cut_off: str, here: Path
+) -> None:
     assert "go on with: bench run --continue out" in cut_off
-    result = ended_well(bench("run", "--continue", "out"))
-    assert len(list((here / "out/trials").glob("*.json"))) == 4
-    assert "1 of 4 trials are there already and are kept" in result.stderr
-
-
-@pytest.mark.usefixtures("cut_off")
-def test_nothing_but_a_stop_rule_goes_with_continue(bench: Bench) -> None:
     refused(bench("run", "--continue", "out", "--seed", "9", "--out", "else"), "--seed, --out would change it")
     refused(bench("run", "--continue", "out", "--blocks", "1"), "--blocks 1: the run has 2 blocks")
     refused(bench("run", "--continue", "out", "--budget", "1h"), "--budget needs --until or --detect")
+    result = ended_well(bench("run", "--continue", "out"))
+    assert len(list((here / "out/trials").glob("*.json"))) == 4
+    assert "1 of 4 trials are there already and are kept" in result.stderr
 
 
 def trials_of(directory: Path) -> list[str]:
@@ -405,7 +411,8 @@ def test_a_forecast_in_the_middle_of_a_run_keeps_to_the_budget(tmp_path: Path) -
     outlook.deadline_s = time.monotonic() - 1
     assert outlook.blocks_in_budget(9) == 10
     assert outlook.spent("10 blocks")
-    assert printed.getvalue() == "stopped after 10 blocks: the budget is spent\n"
+    outlook.note("train.py left a process")
+    assert printed.getvalue() == "stopped after 10 blocks: the budget is spent\ntrain.py left a process\n"
 
 
 def test_the_time_to_go_keeps_to_the_budget_while_no_block_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,12 +429,6 @@ def test_the_time_to_go_keeps_to_the_budget_while_no_block_was_timed(monkeypatch
     assert clock.left() == f", about {format_duration(999 * 10)} to go"
 
 
-def test_what_a_scenario_notes_reaches_the_terminal(tmp_path: Path) -> None:
-    printed = io.StringIO()
-    Outlook(Lines(printed), make_plan(blocks=1), Run(tmp_path)).note("train.py left a process")
-    assert printed.getvalue() == "train.py left a process\n"
-
-
 def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path) -> None:
     refused(bench("run", "--continue", "nowhere"), "no run in nowhere")
     assert bench("run", *SMALL, *TWO).exit_code == 0
@@ -441,36 +442,29 @@ def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path)
 
 
 @pytest.mark.usefixtures("machine")
-def test_the_job_says_of_a_workload_that_the_seed_alone_does_not_decide_it(bench: Bench, here: Path) -> None:
-    for declared, recorded in (("", None), (", reproducible=False", False)):
-        name = f"model{recorded}.py"
-        (here / name).write_text(TOY.replace('name="toy"', f'name="toy"{declared}'))
-        assert bench("run", "--model", f"./{name}", *TWO, "--profile", "smoke", "--out", f"of-{name}").exit_code == 0
-        plan = Run(here / f"of-{name}").plan()
-        assert plan
-        assert [job.reproducible for job in plan.jobs] == [recorded]
+def test_the_job_has_what_a_workload_declares_and_its_unit_with_the_sizes_that_count_it(
+    bench: Bench, here: Path
+) -> None:
+    def planned(model: str, *words: str) -> dict[str, Any]:
+        out = f"of-{Path(model).name}"
+        ended_well(bench("run", "--model", model, *TWO, "--profile", "smoke", "--out", out, *words))
+        (job,) = json.loads((here / out / "plan.json").read_text())["jobs"]
+        return {**job, "sizes": {name: value for name, value in job["sizes"].items() if value is not None}}
 
-
-@pytest.mark.usefixtures("machine")
-def test_a_workload_without_images_counts_its_unit_and_takes_no_size_and_no_data_set(bench: Bench, here: Path) -> None:
+    (here / "usual.py").write_text(TOY)
+    (here / "drawn.py").write_text(TOY.replace('name="toy"', 'name="toy", reproducible=False'))
+    assert [planned(f"./{name}.py")["reproducible"] for name in ("usual", "drawn")] == [None, False]
     draws = "    def draw(self, batch, shape, generator):\n        raise NotImplementedError\n\n    def"
     source = TOY.replace("    def", draws, 1).replace("(4, 8)", "512")
     (here / "tokens.py").write_text(source.replace('name="toy"', 'name="toy", unit="tokens"'))
-    words = ("run", "--model", "./tokens.py", *TWO, "--profile", "smoke", "--out", "out")
-    assert bench(*words).exit_code == 0
-    (job,) = json.loads((here / "out/plan.json").read_text())["jobs"]
-    assert (job["unit"], job["sizes"]["batch"], job["sizes"]["image_px"]) == ("tokens", 512, None)
+    job = planned("./tokens.py")
+    assert (job["unit"], job["sizes"]["batch"], "image_px" in job["sizes"]) == ("tokens", 512, False)
     folder(here / "set", images=8)
-    refused(bench(*words, "--scenario", "real", "--data", f"imagefolder:{here}/set"), "has no images, and reads no")
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_language_model_has_tokens_in_its_record(bench: Bench, here: Path) -> None:
-    words = ("run", "--model", "transformer", *TWO, "--profile", "smoke", "--out", "out")
-    assert bench(*words, "--tokens", "8").exit_code == 0
-    (job,) = json.loads((here / "out/plan.json").read_text())["jobs"]
-    sizes = {name: value for name, value in job["sizes"].items() if value is not None}
-    assert (job["unit"], sizes) == ("tokens", {"batch": 32, "tokens": 8, "depth": 2, "warmup_steps": 1, "steps": 2})
+    words = ("--model", "./tokens.py", "--profile", "smoke", "--scenario", "real", "--data", f"imagefolder:{here}/set")
+    refused(bench("run", *TWO, *words), "has no images, and reads no")
+    job = planned("transformer", "--tokens", "8")
+    assert job["unit"] == "tokens"
+    assert job["sizes"] == {"batch": 32, "tokens": 8, "depth": 2, "warmup_steps": 1, "steps": 2}
 
 
 def test_a_run_of_a_workload_in_a_file_goes_on_only_with_that_file(bench: Bench, machine: Machine, here: Path) -> None:

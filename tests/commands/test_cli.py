@@ -61,7 +61,7 @@ def test_help_imports_no_command_and_has_the_first_sentence_of_each() -> None:
         assert f"{name} {command.get_short_help_str(78 - 6 - len('completion'))}" in shown
 
 
-def test_completion_offers_commands_options_and_choices() -> None:
+def test_completion_offers_commands_options_and_choices_to_each_shell(bench: Bench) -> None:
     def offered(*words: str) -> list[str]:
         complete = ShellComplete(cli.main, {}, "bench", "_BENCH_COMPLETE")
         return [each.value for each in complete.get_completions(list(words[:-1]), words[-1])]
@@ -71,6 +71,8 @@ def test_completion_offers_commands_options_and_choices() -> None:
     assert offered("run", "--engine", "") == [*ENGINES]
     assert offered("run", "--model", "a") == ["alexnet", "alexnet-small", "all"]
     assert offered("run", "--scenario", "synthetic", "--model", "alexnet-") == []
+    for shell in ("bash", "zsh", "fish"):
+        assert "_BENCH_COMPLETE" in ended_well(bench("completion", shell)).stdout
 
 
 COMMON_WORDS = (
@@ -119,11 +121,9 @@ def test_help_of_run_has_every_option_in_full_if_all_are_asked_for(bench: Bench)
     refused(bench("run", "--all"), "--all belongs to --help", "bench run --help --all")
 
 
-def test_the_version_is_told(bench: Bench) -> None:
+def test_the_help_has_exit_codes_and_of_every_command_an_example_and_no_mark_of_its_layout(bench: Bench) -> None:
     assert ended_well(bench("--version")).output == f"bench, version {__version__}\n"
-
-
-def test_the_help_of_every_command_has_an_example_of_it_and_no_mark_of_its_layout(bench: Bench) -> None:
+    assert "0 done; 1 a measurement failed; 2 the request was wrong; 130 interrupted" in bench("--help").output
     for words, _ in commands():
         result = bench(*words, "--help")
         assert (result.exit_code, bench(*words, "-h").output) == (0, result.output), words
@@ -131,23 +131,15 @@ def test_the_help_of_every_command_has_an_example_of_it_and_no_mark_of_its_layou
         assert re.search(r"\\b|\x08", result.output) is None, words
 
 
-def test_the_help_tells_the_exit_codes(bench: Bench) -> None:
-    assert "0 done; 1 a measurement failed; 2 the request was wrong; 130 interrupted" in bench("--help").output
-
-
 # ---- wrong requests
 
 
 @pytest.mark.usefixtures("machine")
-def test_too_many_cpus_are_refused_with_the_arithmetic(bench: Bench) -> None:
+def test_too_many_cpus_and_too_much_memory_are_refused_with_the_arithmetic(bench: Bench) -> None:
     wanted = len(CPUS) + 1
     result = bench("run", "--target", "bare-metal", "--cpus", str(wanted))
     refused(result, f"--cpus {wanted}: this host allows CPUs", f"({len(CPUS)})", f"ask for 1 to {len(CPUS)}")
     refused(bench("run", "--target", "bare-metal", "--cpus", f"0-{CPUS[-1] + 1}"), f"no CPU {CPUS[-1] + 1}")
-
-
-@pytest.mark.usefixtures("machine")
-def test_too_much_memory_is_refused_with_the_arithmetic(bench: Bench) -> None:
     has = psutil.virtual_memory().total / GIB
     result = bench("run", "--target", "bare-metal", "--memory", "900T")
     refused(result, f"921600.0 GiB of memory asked for, the host has {has:.1f} GiB", "lower --memory")
@@ -174,16 +166,14 @@ def test_a_target_or_an_engine_that_does_not_work_is_refused_when_it_was_named(b
     assert machine.events == []
 
 
-def test_without_an_image_it_is_told_how_to_build_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_image_it_is_told_how_to_build_one_and_the_list_is_empty(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("provisioning.doctor.examine", Machine().examine)
     refused(bench("run", "--target", "bare-metal"), "no cpu image has been built", "bench image build")
     refused(bench("image", "verify"), "no cpu image has been built")
-
-
-def test_an_error_is_a_traceback_where_it_is_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VIRTBENCH_DEBUG", "1")
-    result = bench("run", "--target", "moon")
-    assert type(result.exception).__name__ == "RequestError"
+    assert bench("image", "list").stdout == ""
+    assert json.loads(bench("image", "list", "--json").stdout) == {"schema_version": 1, "images": []}
 
 
 # ---- a run on fakes
@@ -242,21 +232,26 @@ def test_a_run_without_json_and_directory_tells_people_where_in_the_results_it_i
     assert machine.events[0].startswith("open")
 
 
-def test_a_run_keeps_its_standard_error_in_its_log(bench: Bench, machine: Machine, here: Path) -> None:
-    machine.scenario.failing["vm"] = MeasurementError("the worker \x1b[2J died", kind="worker")
-    result = bench("run", *SMALL)
-    log = (here / "out/bench.log").read_text()
-    assert log == result.stderr
-    assert "FAILED (worker): the worker \\u001b[2J died" in log
-    assert bench("run", *SMALL, "--seed", "9").exit_code == 2
-    assert "holds a run of another plan" in (here / "out/bench.log").read_text().removeprefix(log)
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_refused_run_or_a_dry_one_leaves_no_log(bench: Bench, here: Path) -> None:
+def test_a_trial_that_fails_makes_the_exit_code_1_and_the_others_are_measured_and_the_log_has_it(
+    bench: Bench, machine: Machine, here: Path
+) -> None:
     assert bench("run", *SMALL, "--cpus", "999").exit_code == 2
     assert bench("run", *SMALL, "--dry-run").exit_code == 0
-    assert not (here / "out").exists()
+    assert not (here / "out").exists(), "a refused or a dry run has no log"
+    machine.scenario.failing["vm"] = MeasurementError("the worker \x1b[2J died", kind="worker")
+    result = bench("run", *SMALL, "--json")
+    assert result.exit_code == 1
+    said = json.loads(result.stdout)
+    assert said["failed"] == ["synthetic-resnet50-vm-b000"]
+    assert len(said["trials"]) == len(TARGETS)
+    assert result.stderr.count("FAILED (worker): the worker \\u001b[2J died") == 1, "in the line of the trial"
+    whole = "bench results show out/synthetic-resnet50-vm-b000"
+    assert f"the first failure in full: {whole}\n" in result.stderr
+    assert "worker: the worker \\u001b[2J died" in bench(*whole.split()[1:]).stdout
+    log = (here / "out/bench.log").read_text()
+    assert log == result.stderr
+    assert bench("run", *SMALL, "--seed", "9").exit_code == 2
+    assert "holds a run of another plan" in (here / "out/bench.log").read_text().removeprefix(log)
 
 
 def test_a_run_that_waits_has_its_log_before_its_plan(
@@ -357,29 +352,15 @@ def test_help_and_completion_load_no_member_of_another_package(bench: Bench) -> 
     assert [each.value for each in complete.get_completions(["run", "--model"], "to")] == ["torn"]
 
 
-def test_a_trial_that_fails_makes_the_exit_code_1_and_the_others_are_measured(bench: Bench, machine: Machine) -> None:
-    machine.scenario.failing["vm"] = MeasurementError("the worker died", kind="worker")
-    result = bench("run", *SMALL, "--json")
-    assert result.exit_code == 1
-    said = json.loads(result.stdout)
-    assert said["failed"] == ["synthetic-resnet50-vm-b000"]
-    assert len(said["trials"]) == len(TARGETS)
-    assert result.stderr.count("FAILED (worker): the worker died") == 1, "in the line of the trial"
-    whole = "bench results show out/synthetic-resnet50-vm-b000"
-    assert f"the first failure in full: {whole}\n" in result.stderr
-    assert "worker: the worker died" in bench(*whole.split()[1:]).stdout
-
-
-def test_the_same_command_again_goes_on_and_another_plan_is_refused(bench: Bench, machine: Machine) -> None:
+def test_the_same_command_again_goes_on_unless_its_plan_is_another_or_it_is_written(
+    bench: Bench, machine: Machine, here: Path
+) -> None:
     assert bench("run", *SMALL).exit_code == 0
     machine.events.clear()
     again = bench("run", *SMALL, "--json")
     assert (again.exit_code, json.loads(again.stdout)["trials"]) == (0, [])
     assert machine.events == []
     refused(bench("run", *SMALL, "--seed", "9"), "holds a run of another plan: seed differ", "--out")
-
-
-def test_a_run_that_somebody_else_is_writing_is_refused(bench: Bench, machine: Machine, here: Path) -> None:
     with Run(here / "out").exclusive():
         refused(bench("run", *SMALL), "another bench is writing out")
     assert machine.events == []
@@ -454,7 +435,7 @@ def test_what_could_not_be_removed_after_ctrl_c_is_named_with_what_removes_it(
     assert "everything started is ended" not in result.stderr
 
 
-def test_want_of_memory_in_bench_itself_is_a_message(
+def test_want_of_memory_in_bench_itself_is_a_message_and_an_error_a_traceback_if_asked_for(
     bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -466,6 +447,9 @@ def test_want_of_memory_in_bench_itself_is_a_message(
     assert result.exit_code == 1
     assert "bench: this process has no memory left" in result.stderr
     assert "what to do" in result.stderr
+    monkeypatch.setenv("VIRTBENCH_DEBUG", "1")
+    result = bench("run", "--target", "moon")
+    assert type(result.exception).__name__ == "RequestError"
 
 
 @pytest.mark.usefixtures("unaudited")
@@ -681,7 +665,14 @@ def test_programs_of_the_system_are_found_where_debian_leaves_them_out_of_a_user
     assert os.environ["PATH"].startswith("/usr/local/bin:"), "a user's own programs come first"
 
 
-def test_the_doctor_ends_with_1_where_no_target_works(bench: Bench, machine: Machine) -> None:
+def test_the_doctor_puts_long_rows_last_and_ends_with_1_where_no_target_works(
+    bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = Check(kind="accelerator", name="kvm", usable=True, evidence="word " * 60)
+    monkeypatch.setattr("commands.machine.examine_as_far_as_possible", lambda: [long, *machine.examine()])
+    lines = bench("doctor").stdout.splitlines()
+    place = next(number for number, line in enumerate(lines) if "accelerator kvm" in line)
+    assert all(line.split(maxsplit=1)[0] not in ("yes", "no") for line in lines[place + 1 :])
     machine.usable = dict.fromkeys(machine.usable, False)
     result = bench("doctor")
     assert result.exit_code == 1
@@ -690,17 +681,7 @@ def test_the_doctor_ends_with_1_where_no_target_works(bench: Bench, machine: Mac
     assert bench("doctor", "--json").exit_code == 1
 
 
-def test_the_rows_that_take_several_lines_come_last(
-    bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = Check(kind="accelerator", name="kvm", usable=True, evidence="word " * 60)
-    monkeypatch.setattr("commands.machine.examine_as_far_as_possible", lambda: [long, *machine.examine()])
-    lines = bench("doctor").stdout.splitlines()
-    place = next(number for number, line in enumerate(lines) if "accelerator kvm" in line)
-    assert all(line.split(maxsplit=1)[0] not in ("yes", "no") for line in lines[place + 1 :])
-
-
-def test_clean_names_what_it_removed(bench: Bench, here: Path) -> None:
+def test_clean_names_what_it_removed_and_ends_with_1_when_something_stays(bench: Bench, here: Path) -> None:
     left = here / "home/left-0123456789ab"
     left.mkdir(parents=True)
     (here / "home/ledger").mkdir()
@@ -710,22 +691,8 @@ def test_clean_names_what_it_removed(bench: Bench, here: Path) -> None:
     assert left.exists()
     assert ended_well(bench("clean")).stdout == f"removed: directory {left}\n"
     assert not left.exists()
-
-
-def test_clean_ends_with_1_when_something_stays(bench: Bench, here: Path) -> None:
-    (here / "home/ledger").mkdir(parents=True)
     (here / "home/ledger/a.json").write_text("{}")
     result = bench("clean")
     assert result.exit_code == 1
     assert "not an entry of this suite's ledger" in result.stderr
     assert "what to do:" in result.stderr
-
-
-def test_without_images_the_list_is_empty(bench: Bench) -> None:
-    assert bench("image", "list").stdout == ""
-    assert json.loads(bench("image", "list", "--json").stdout) == {"schema_version": 1, "images": []}
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_of_each_shell_is_a_script_for_bench(bench: Bench, shell: str) -> None:
-    assert "_BENCH_COMPLETE" in ended_well(bench("completion", shell)).stdout

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from commands.compare.kept import KeptOutput, listing, once
+from commands.compare.kept import listing, once
 from commands.run.command import _tell
 from suite.errors import RequestError
 from suite.results.layout import KEPT
@@ -59,9 +59,17 @@ def files(run: Path) -> list[Path]:
     return [*(run / KEPT).iterdir()]
 
 
-def test_the_same_request_is_answered_by_what_was_kept(run: Path, show: Show) -> None:
+def test_the_same_request_is_answered_by_what_was_kept_for_it(
+    run: Path, show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert [show(), show()] == [1, 1]
     assert len(files(run)) == 1
+    assert [show(), show(costs=True), show(run.parent)] == [1, 2, 3]
+    monkeypatch.setenv("COLUMNS", "120")
+    assert show() == 4
+    monkeypatch.setattr("commands.compare.kept.__version__", "0.0.9")
+    assert show() == 5, "another version writes the file anew"
+    assert len(files(run)) == 4
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -107,15 +115,6 @@ def test_what_is_out_of_date_damaged_or_foreign_is_made_again(run: Path, show: S
     assert show() == 2, "and kept again"
 
 
-def test_another_request_has_another_file(run: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [show(), show(costs=True), show(run.parent)] == [1, 2, 3]
-    monkeypatch.setenv("COLUMNS", "120")
-    assert show() == 4
-    monkeypatch.setattr("commands.compare.kept.__version__", "0.0.9")
-    assert show() == 5, "another version writes the file anew"
-    assert len(files(run)) == 4
-
-
 def test_a_directory_that_cannot_be_written_is_shown_all_the_same(
     run: Path, show: Show, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +142,6 @@ def test_nothing_is_kept_of_a_run_that_was_written_meanwhile_or_of_a_failure(run
     once([run], {}, list, listed)  # as figures behind a text, for both of which the records were read once
     with pytest.raises(RequestError):
         once([run], {}, fail)
-    assert KeptOutput([run], {}, listing([run])).read() is None
     assert not (run / KEPT).exists()
 
 

@@ -11,7 +11,6 @@ from analysis.load.records import Facts
 from commands.run.forecast import Forecast
 from commands.run.validate import refuse_ignored
 from provisioning.engines.kubernetes import KUBERNETES, Allotment, KubernetesEngine
-from provisioning.engines.options import nodes_of
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.execution import PodNode, kernel_inside
 from provisioning.kubernetes.layer import PodLayer
@@ -27,7 +26,7 @@ from suite.request.request import RunRequest
 from tests.commands.conftest import SMALL, Bench, Machine, ended_well, refused
 from tests.jobs import plan_of
 from tests.provisioning.kubernetes.conftest import Server, server
-from tests.sites import cluster, inputs_of
+from tests.sites import cluster
 
 __all__ = ["server"]
 NODES = "container=n1,container-vm=n2"
@@ -54,52 +53,6 @@ def nodes(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Se
 # ---- what is asked for
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
-        ("n1", {"container": "n1"}),
-        ("n1,n2", {"container": "n1,n2"}),
-        (NODES, {"container": "n1", "container-vm": "n2"}),
-        ("container-vm=n2,container=n1", {"container": "n1", "container-vm": "n2"}),
-    ],
-)
-def test_a_node_is_named_for_each_target_or_for_each_pod(text: str, nodes: dict[str, str]) -> None:
-    assert nodes_of(text) == nodes
-
-
-@pytest.mark.parametrize(
-    "text", ["container=n1", "container-vm=n2", "vm=n2,container=n1", "n1,container-vm=n2", f"{NODES},n3", "container="]
-)
-def test_a_node_for_other_targets_is_refused_where_it_is_written(text: str) -> None:
-    with pytest.raises(RequestError, match="does not name a node for container and one for container-vm") as caught:
-        RunRequest.of({"engine": "kubernetes", "target": ("container", "container-vm"), "node": text})
-    assert "container=N1,container-vm=N2" in str(caught.value.remedy)
-
-
-@pytest.mark.parametrize(
-    ("targets", "vm_node"),
-    [
-        (("container", "container-vm"), None),
-        (("container",), "n2"),
-        (("container-vm",), "n2"),
-        (("bare-metal", "container-vm"), "n2"),
-    ],
-)
-def test_container_vm_and_its_node_come_together_and_beside_container(
-    targets: tuple[str, ...], vm_node: str | None
-) -> None:
-    with pytest.raises(RequestError, match="are compared with those of container") as caught:
-        cluster(targets, vm_node=vm_node).refuse(inputs_of(RunRequest.of({"engine": "kubernetes"})), {})
-    assert "--node container=N1,container-vm=N2" in str(caught.value.remedy)
-
-
-def test_a_vm_of_the_suites_own_is_no_part_of_what_a_node_is() -> None:
-    inputs = inputs_of(RunRequest.of({"engine": "kubernetes"}))
-    cluster(("bare-metal", "container", "container-vm"), vm_node="n2").refuse(inputs, {})
-    with pytest.raises(RequestError, match="does not go with --target vm and container-vm"):
-        cluster(("vm", "container", "container-vm"), vm_node="n2").refuse(inputs, {})
-
-
 def test_the_suite_boots_no_machine_for_it() -> None:
     def booted(engine: str | None) -> frozenset[str]:
         request = RunRequest.of({"target": ("container", "container-vm", "vm"), "engine": engine})
@@ -120,14 +73,10 @@ def engine(*, virtual: bool = False) -> KubernetesEngine:
     return replace(KUBERNETES.configured({"node": "n2" if virtual else "n1"}), virtual=virtual)
 
 
-@pytest.mark.usefixtures("nodes")
-def test_a_node_of_another_kernel_is_taken_for_the_virtual_machine() -> None:
+def test_a_node_is_taken_for_the_virtual_machine_unless_it_has_the_kernel_of_the_other(nodes: Server) -> None:
     found = engine().on_vm("n2")
     assert (found.virtual, found.most_cpus(), found._node.name) == (True, 2, "n2")
     assert found._node.facts()["boot_id"] == "b2"
-
-
-def test_two_nodes_of_one_kernel_are_refused_by_name(nodes: Server) -> None:
     nodes.answers["GET /api/v1/nodes"] = 200, {"items": [node("n1", "b1"), node("n2", "b1")]}
     with pytest.raises(RequestError, match="--node: n1 of container and n2 of container-vm run under one kernel"):
         engine().on_vm("n2")
@@ -216,7 +165,7 @@ def given(nodes: Server, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> d
     return found
 
 
-def test_a_machine_without_virtual_machines_runs_it_beside_bare_metal(
+def test_a_machine_without_virtual_machines_runs_it_beside_bare_metal_by_numbers_or_a_quota(
     bench: Bench, given: dict[bool, Allotment]
 ) -> None:
     plan = planned(bench, "--target", "bare-metal").plan
@@ -226,9 +175,6 @@ def test_a_machine_without_virtual_machines_runs_it_beside_bare_metal(
     assert plan.job.cpu_capability == "avx2", "the node of container has more than the virtual machine"
     assert plan.request is not None
     assert plan.request.given()["node"] == NODES
-
-
-def test_where_one_node_gives_no_cpus_by_number_all_have_a_quota(bench: Bench, given: dict[bool, Allotment]) -> None:
     given[True] = Allotment(None, MANY)
     envelope = planned(bench).plan.job.envelope
     assert (envelope.pinning, envelope.node_cpus) == ("quota", None)
@@ -243,7 +189,7 @@ def test_nodes_elsewhere_leave_no_bare_metal(bench: Bench, nodes: Server) -> Non
 
 
 @pytest.mark.usefixtures("given")
-def test_what_a_pod_of_another_machine_cannot_be_given_is_refused(bench: Bench) -> None:
+def test_what_a_pod_of_another_machine_cannot_be_given_is_refused(bench: Bench, nodes: Server) -> None:
     words = ("run", *SMALL, *BOTH, "--cpus", "1")
     refused(bench(*words), "are compared with those of container")
     named = (*words, "--node", NODES)
@@ -251,16 +197,11 @@ def test_what_a_pod_of_another_machine_cannot_be_given_is_refused(bench: Bench) 
         bench(*named, "--scenario", "shared", "--aggressor", "disk"), "cannot reach this machine's data or scratch disk"
     )
     refused(bench(*named, "--scenario", "serve"), "which no other target runs on")
-
-
-@pytest.mark.usefixtures("given")
-def test_more_cpus_than_a_node_has_for_pods_are_refused_with_its_name(bench: Bench, nodes: Server) -> None:
     small = node("n2", "b2")
     small["status"]["allocatable"]["cpu"] = "1900m"
     nodes.answers["GET /api/v1/nodes"] = 200, {"items": [node("n1", boot_id()), small]}
-    words = ("run", *SMALL, *BOTH, "--node", NODES, "--dry-run", "--cpus")
-    refused(bench(*words, "2"), "--cpus 2: the node n2 has 1 whole CPUs for its pods")
-    refused(bench(*words, "64"), "--cpus 64: the node n1 has 2 whole CPUs for its pods")
+    refused(bench(*named, "--dry-run", "--cpus", "2"), "--cpus 2: the node n2 has 1 whole CPUs for its pods")
+    refused(bench(*named, "--dry-run", "--cpus", "64"), "--cpus 64: the node n1 has 2 whole CPUs for its pods")
 
 
 # ---- what is compared

@@ -95,15 +95,6 @@ def test_each_distinct_model_is_measured_and_the_comparison_has_it(
     assert estimates["container"]["time-to-quality"].value == pytest.approx(models[0].training_s)
 
 
-def test_a_model_that_is_no_regular_file_is_refused_and_not_waited_for(bench: Bench, train: Train) -> None:
-    path = train("run", DIGESTS[0]) / "models" / f"{DIGESTS[0]}.pt"
-    path.parent.mkdir()
-    os.mkfifo(path)
-    output = " ".join(bench("run", "--samples", "40").output.split())
-    assert "cannot be served: it is not a regular file" in output
-    assert f"run/models/{DIGESTS[0]}" in output.replace(" ", "")
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is confined")
 def test_models_are_read_by_nobody_who_sees_nothing_else_and_has_little_memory(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
@@ -141,16 +132,6 @@ def test_measuring_shows_how_far_it_is(
     done = command._events_of(QualitySpec(spec=parse_spec(json.dumps(spec)), models={}, samples=10), [])
     assert done == events[1:]
     assert "model 1 of 2: 25%" in capsys.readouterr().err
-
-
-def test_the_data_set_of_a_run_without_the_option_is_the_generated_one(bench: Bench, train: Train) -> None:
-    path = train("run", DIGESTS[0]) / PLAN
-    plan = json.loads(path.read_text())
-    plan["request"]["data"] = None
-    write_atomic(path, json.dumps(plan))
-    done = bench("run", "--samples", "40")
-    assert done.exit_code == 2
-    assert "bench data make" in done.output
 
 
 @pytest.fixture
@@ -262,17 +243,13 @@ def test_a_quality_that_the_command_did_not_write_is_left_out_and_measured_again
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_run_without_a_manifest_has_a_quality_and_gets_no_manifest(bench: Bench, train: Train) -> None:
+def test_a_quality_is_of_a_run_without_a_manifest_too_and_of_its_real_images_alone(bench: Bench, train: Train) -> None:
     run = train("run", *DIGESTS)
     (run / MANIFEST).unlink()
     bench("run")
     assert own_frechet(run) == [4]
     assert not (run / MANIFEST).exists()
     assert "unlisted" not in {one.kind for one in audit(load([run])).findings}
-
-
-@pytest.mark.usefixtures("measured")
-def test_a_quality_of_other_real_images_is_no_metric_of_a_trial(bench: Bench, train: Train) -> None:
     run = train("run", *DIGESTS)
     bench("run")
     quality = read_quality(run)
@@ -316,23 +293,30 @@ def test_numbers_by_a_file_of_weights_join_those_of_the_own_classifier(
     assert measured == [DIGESTS] * 3, "other weights are other numbers"
 
 
-def test_what_inception_cannot_measure_is_refused(bench: Bench, train: Train, tmp_path: Path) -> None:
-    train("run", DIGESTS[0])
+def test_what_cannot_be_measured_is_refused(bench: Bench, train: Train, tmp_path: Path) -> None:
+    train("none")
+    assert "none kept no models" in bench("none").output
+    run = train("run", DIGESTS[0])
+    assert "has 42 images of 10 classes; own features need 2 to 1000, and 2048 images" in bench("run").output
     assert "none.pth" in bench("run", "--features", "none.pth").output
     (tmp_path / "weights.pth").write_bytes(b"random")
     asked = ("run", "--features", "weights.pth", "--samples")
     assert "9 is not in the range" in bench(*asked, "9").output
     assert "--reach 6.00 needs a FID, which takes 2,048 images" in bench(*asked, "40", "--reach", "6").output
     assert "does not hold the weights of InceptionV3: it is damaged" in bench(*asked, "40").output
-
-
-def test_what_cannot_be_measured_is_refused(bench: Bench, train: Train) -> None:
-    train("none")
-    assert "none kept no models" in bench("none").output
-    run = train("run", DIGESTS[0])
-    assert "has 42 images of 10 classes; own features need 2 to 1000, and 2048 images" in bench("run").output
     (run / FILE).write_text('{"models": 1}')
     assert "quality.json is no quality of this suite" in bench("run").output
+    (run / FILE).unlink()
+    (run / "models").mkdir()
+    os.mkfifo(run / "models" / f"{DIGESTS[0]}.pt")
+    output = " ".join(bench("run", "--samples", "40").output.split())
+    assert "cannot be served: it is not a regular file" in output, "and it is not waited for"
+    assert f"run/models/{DIGESTS[0]}" in output.replace(" ", "")
+    plan = json.loads((run / PLAN).read_text())
+    plan["request"]["data"] = None
+    write_atomic(run / PLAN, json.dumps(plan))
+    done = bench("run", "--samples", "40")
+    assert (done.exit_code, "bench data make" in done.output) == (2, True), "it is the generated data set"
 
 
 def test_a_foreign_or_newer_quality_is_a_warning_and_ends_nothing_else(train: Train) -> None:

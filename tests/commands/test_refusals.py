@@ -49,9 +49,6 @@ def test_no_refusal_writes_a_flag_by_hand() -> None:
     names = [name for name in NAMES if not name.startswith(OUTSIDE_PLANS)]
     by_hand = {(name, flag) for name in names for text in refused(tree(name)) for flag in flags_in(text)}
     assert by_hand - set(OTHER_COMMANDS.items()) == set()
-
-
-def test_a_flag_by_hand_is_seen() -> None:
     module = ast.parse('raise RequestError(f"--ablate {name}: no", remedy="use --isa shared, or bench run --cpus 2")')
     assert {flag for text in refused(module) for flag in flags_in(text)} == {"--ablate", "--isa"}
 

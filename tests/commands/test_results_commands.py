@@ -80,7 +80,8 @@ def test_the_list_fits_80_columns(place: str) -> None:
     assert found[-1].directory in names, "the whole name is there, be it on several lines"
 
 
-def test_a_run_and_a_record_are_shown(bench: Bench, runs: Path) -> None:
+@pytest.mark.usefixtures("runs")
+def test_a_run_or_a_record_is_shown_by_default_the_latest_run(bench: Bench, runs: Path) -> None:
     assert "failed: vm-b001: boot: no guest" in bench("show", "new").stdout
     told = json.loads(bench("show", str(runs / "new"), "--json").stdout)
     assert told["failures"] == [{"trial_id": "vm-b001", "kind": "boot", "message": "no guest"}]
@@ -89,6 +90,7 @@ def test_a_run_and_a_record_are_shown(bench: Bench, runs: Path) -> None:
     path = runs / "new/trials/vm-b001.json"
     assert TrialRecord.model_validate_json(bench("show", str(path), "--json").stdout).outcome.status == "failed"
     assert bench("show", "new/nothing").exit_code == 2
+    assert json.loads(bench("show", "--json").stdout)["summary"]["directory"] == "results/new"
 
 
 def test_a_victim_alone_and_beside_an_aggressor_are_two_arms(bench: Bench, runs: Path) -> None:
@@ -103,26 +105,17 @@ def test_a_victim_alone_and_beside_an_aggressor_are_two_arms(bench: Bench, runs:
 
 
 @pytest.mark.usefixtures("runs")
-def test_the_latest_run_is_shown_when_none_is_named(bench: Bench) -> None:
-    assert json.loads(bench("show", "--json").stdout)["summary"]["directory"] == "results/new"
-
-
-@pytest.mark.usefixtures("runs")
-def test_trials_are_exported_to_a_file_and_to_standard_output(bench: Bench, tmp_path: Path) -> None:
+def test_trials_are_exported_to_a_file_and_to_standard_output(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(bench("export").stdout.splitlines()) == 4
     rows = [json.loads(line) for line in bench("export", "results/new", "--format", "jsonl").stdout.splitlines()]
     assert [row["ok"] for row in rows] == [True, False]
     assert "3 rows" in bench("export", "--format", "parquet", "--out", "a.parquet").stderr
     assert (tmp_path / "a.parquet").read_bytes()[:4] == b"PAR1"
-
-
-@pytest.mark.usefixtures("runs")
-def test_parquet_without_its_package_names_the_extra(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    refused(bench("export", "--format", "parquet", "--out", "a.parquet"), "virtbench[parquet]")
-    assert not (tmp_path / "a.parquet").exists()
+    refused(bench("export", "--format", "parquet", "--out", "b.parquet"), "virtbench[parquet]")
+    assert not (tmp_path / "b.parquet").exists()
 
 
 def test_a_run_or_a_sweep_is_removed_after_a_question(bench: Bench, sweep: Path, runs: Path) -> None:

@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scenarios.job import specification
 from suite.results.store import Run
 from suite.selftest.certificate import FILE, Certificate
-from tests.commands.conftest import Bench, Machine, refused
+from tests.commands.conftest import Bench, Machine
 from worker.spec import parse_spec
 
 TWO = ("selftest", "--target", "bare-metal", "--injury", "late-steps", "--blocks", "2")
@@ -59,20 +58,3 @@ def test_what_it_plans_the_worker_takes(bench: Bench, here: Path, monkeypatch: p
     assert plan is not None
     sizes = [parse_spec(specification(trial).encoded().decode()) for trial in plan.trials()]
     assert {one.steps for one in sizes} == {10 if slow else 30}
-
-
-@pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--injury", "late-step"), "late-steps"),
-        (("--target", "moon"), "moon"),
-        (("--blocks", "1"), "an interval takes two blocks"),
-        (("--engine", "dokcer"), "docker"),
-        (("--injury", "cpu-quota-10", "--target", "vm"), "no counter"),
-    ],
-)
-def test_a_wrong_request_is_refused_before_anything_is_measured(
-    bench: Bench, words: tuple[str, ...], told: Any
-) -> None:
-    refused(bench("selftest", *words), told)

@@ -126,12 +126,6 @@ def test_a_plan_that_comes_with_the_suite_goes_by_its_bare_name(bench: Bench, tm
     assert json.loads(bench("sweep", "plan", "smoke", "--json").stdout)["name"] == "night", "a file goes first"
 
 
-@pytest.mark.parametrize("name", ["smkoe", "plans/smoke.toml", "./no/smoke"])
-def test_a_plan_that_is_not_there_is_refused_with_those_that_are(bench: Bench, name: str) -> None:
-    shipped = "a plan that comes with bench: allocation, channels, cluster, gan-service, gan-sets, nightly, paper, "
-    refused(bench("sweep", "run", name), f"cannot read {Path(name)}: No such file", shipped)
-
-
 def test_a_plan_tells_what_will_run_and_how_long_it_takes(bench: Bench) -> None:
     before = json.loads(bench("sweep", "plan", "night.toml", "--json").stdout)
     assert (before["blocks"], before["trials"], before["trials_left"]) == (3, 16, 16)
@@ -170,6 +164,7 @@ def test_what_is_refused_is_told_for_all_cells_at_once_and_nothing_is_begun(benc
 def test_a_changed_plan_goes_on_with_the_records_that_stay_valid(bench: Bench, tmp_path: Path) -> None:
     assert bench("sweep", "run", "night.toml", "--json").exit_code == 0
     change("blocks = 3", "blocks = 4")
+    refused(bench("sweep", "run", "night.toml", "--only-block", "1"), "a sweep of another plan")
     change('"alexnet"', '"inception_v3"')
     result = ended_well(bench("sweep", "run", "night.toml", "--json"))
     assert "the plan has changed: blocks from 3 to 4; matrix" in result.stderr
@@ -178,12 +173,6 @@ def test_a_changed_plan_goes_on_with_the_records_that_stay_valid(bench: Bench, t
     assert "1 cell no longer part of it" in result.stderr
     assert json.loads(result.stdout)["measured"] == 2 + 10, "one more block, and a cell with its warm-up"
     assert len(list((tmp_path / "results/night").glob("synthetic-alexnet*/trials/*.json"))) == 8
-
-
-def test_another_machine_under_the_same_names_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bench("sweep", "run", "night.toml").exit_code == 0
-    monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "default")
-    refused(bench("sweep", "run", "night.toml"), "holds a run of another plan: cpu_capability differ")
 
 
 def test_until_goes_on_until_every_cell_is_narrow(bench: Bench) -> None:
@@ -210,7 +199,9 @@ def test_detect_plans_a_cell_from_its_own_pilot(bench: Bench) -> None:
     assert json.loads(bench("sweep", "status", "results/night", "--json").stdout)["state"] == "complete"
 
 
-def test_compare_takes_the_directory_of_a_sweep(bench: Bench) -> None:
+def test_compare_and_status_take_a_sweep_that_was_run_and_another_machine_does_not_go_on_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert bench("sweep", "run", "night.toml").exit_code == 0
     # The fakes say that they took 5 s when they took none, which the audit refuses.
     whole = json.loads(bench("compare", "results/night", "--force", "--json").stdout)
@@ -220,10 +211,8 @@ def test_compare_takes_the_directory_of_a_sweep(bench: Bench) -> None:
     assert json.loads(bench("compare", *each, "--force", "--json").stdout) == whole
     assert "resnet50" in json.dumps(whole)
     assert "alexnet" in json.dumps(whole)
-
-
-def test_status_shows_cells_targets_and_intervals_even_if_the_backend_is_not_installed(bench: Bench) -> None:
-    assert bench("sweep", "run", "night.toml").exit_code == 0
+    monkeypatch.setattr("provisioning.isa.shared", lambda *_, **__: "default")
+    refused(bench("sweep", "run", "night.toml"), "holds a run of another plan: cpu_capability differ")
     result = bench("sweep", "status")
     assert "night: complete" in result.stdout
     assert "4/4" in result.stdout
@@ -235,23 +224,6 @@ def test_status_shows_cells_targets_and_intervals_even_if_the_backend_is_not_ins
     result = bench("sweep", "status")
     assert "night: complete" in result.stdout
     assert "the queue cannot be seen from here: no sweep backend 'moon'" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("sweep run none.toml", "cannot read none.toml"),
-        ("sweep run night.toml --only-block 3", "the blocks are 0 to 2"),
-        ("sweep status nowhere", "no sweep in nowhere"),
-        ("sweep status", "no sweep in results/"),
-        ("sweep stop nowhere", "no sweep in nowhere"),
-        ("sweep cancel", "no sweep in results/"),
-        ("reproduce closer", "did you mean closer2018?"),
-        ("reproduce closer2018 --plan channels", "rebuilds nothing of closer2018"),
-    ],
-)
-def test_wrong_requests_are_refused(bench: Bench, words: str, said: str) -> None:
-    refused(bench(*words.split()), said, "what to do:")
 
 
 def test_an_engine_that_is_local_has_no_keys_of_its_own(bench: Bench) -> None:
@@ -270,23 +242,14 @@ def test_the_json_of_a_sweep_can_be_read_by_the_models(bench: Bench) -> None:
     assert {*status.half_widths} == {cell.cell_id for cell in planned.cells}
 
 
-def test_a_dry_run_is_for_readers_and_a_plan_for_programs(bench: Bench) -> None:
+def test_a_dry_run_is_for_readers_writes_nothing_and_a_plan_is_for_programs(bench: Bench, tmp_path: Path) -> None:
     result = bench("sweep", "run", "night.toml", "--dry-run", "--json")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["error"]["remedy"] == "see bench sweep plan night.toml --json"
     assert "bench sweep plan night.toml --json" in result.stderr
-
-
-def test_a_dry_run_writes_nothing(bench: Bench, tmp_path: Path) -> None:
     assert bench("sweep", "run", "night.toml", "--dry-run").exit_code == 0
     assert not (tmp_path / "results").exists()
     assert not (tmp_path / "measured").exists()
-
-
-def test_one_block_of_a_changed_plan_is_refused(bench: Bench) -> None:
-    assert bench("sweep", "run", "night.toml", "--only-block", "0").exit_code == 0
-    change("blocks = 3", "blocks = 4")
-    refused(bench("sweep", "run", "night.toml", "--only-block", "1"), "a sweep of another plan")
 
 
 @pytest.mark.usefixtures("_four_gpus")

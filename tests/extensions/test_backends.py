@@ -34,9 +34,6 @@ class Toy(Backend):
     def queue(self, sweep, directory):
         return ["toy: the queue is empty"]
 
-    def stop(self, sweep, directory):
-        return ["toy: stops"]
-
     def cancel(self, sweep, directory):
         return ["toy: cancels"]
 

@@ -32,9 +32,16 @@ def said(*words: str) -> Result:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """``bench("compare", RUN)`` in a directory of its own, with a home of its own."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own, which is not there yet."""
     monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def bench(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """``bench("compare", RUN)`` in a directory of its own, with a home of its own."""
+    assert not home.exists()
     monkeypatch.delenv("VIRTBENCH_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
     assert sys.getrecursionlimit() <= 3000

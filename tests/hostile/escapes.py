@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from worker.probes.probe import Measured, Probe, Reading
@@ -50,23 +51,19 @@ def victims() -> list[int]:
     """Return the processes of the host that are seen."""
     found = []
     for pid in pids():
-        try:
+        with suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        found += [pid] if VICTIM_ARGUMENT.encode() in words else []
+            found += [pid] if VICTIM_ARGUMENT.encode() in words else []
     return found
 
 
 def write_through_proc() -> list[str]:
     reached = []
     for pid in pids():
-        try:
+        with suppress(OSError):
             with Path(f"/proc/{pid}/root{VICTIM_FILE}").open("a") as file:
                 file.write("reached")
-        except OSError:
-            continue
-        reached.append(f"/proc/{pid}/root{VICTIM_FILE}")
+            reached.append(f"/proc/{pid}/root{VICTIM_FILE}")
     return reached
 
 
@@ -86,11 +83,9 @@ def set_the_kernel() -> list[str]:
     """Open what sets the kernel. Nothing is written: in the guest it would be its own, and elsewhere the host's."""
     reached = []
     for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/mm/ksm/run"):
-        try:
+        with suppress(OSError):
             os.close(os.open(path, os.O_WRONLY))
-        except OSError:
-            continue
-        reached.append(path)
+            reached.append(path)
     return reached
 
 
@@ -128,11 +123,9 @@ def see_processes() -> list[str]:
 def end_processes() -> list[str]:
     reached = []
     for pid in victims():
-        try:
+        with suppress(OSError):
             os.kill(pid, signal.SIGTERM)
-        except OSError:
-            continue
-        reached.append(f"process {pid}")
+            reached.append(f"process {pid}")
     return reached
 
 

@@ -33,14 +33,8 @@ from tests.provisioning.conftest import FakeNode, make_image
 __all__ = ["make_image"]
 SPAWN = multiprocessing.get_context("spawn")
 Barrier = multiprocessing.synchronize.Barrier
+pytestmark = pytest.mark.usefixtures("home")
 NEEDED = pytest.mark.skipif(shutil.which("mke2fs") is None, reason="mke2fs is not installed")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "home"
-    monkeypatch.setenv("VIRTBENCH_HOME", str(place))
-    return place
 
 
 def at_once(work: Callable[..., None], count: int, *arguments: Any) -> list[Any]:

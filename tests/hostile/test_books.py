@@ -26,14 +26,8 @@ from tests.suite.sweep.conftest import REPOSITORY, Machine, make_sweep
 
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 UNSHARED = subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode == 0
+pytestmark = pytest.mark.usefixtures("home")
 needs_namespaces = pytest.mark.skipif(not UNSHARED, reason="process namespaces cannot be made here")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path / "home"
-    monkeypatch.setenv("VIRTBENCH_HOME", str(place))
-    return place
 
 
 @pytest.fixture
@@ -224,23 +218,17 @@ def claim(out: Path, pid: int, **changes: object) -> LockHolder:
     return holder
 
 
-def test_cancel_signals_no_process_that_does_not_hold_the_lock(
-    machine: Machine, innocent: "subprocess.Popen[bytes]"
+@pytest.mark.parametrize(
+    ("namespace", "said"), [({}, "is left alone"), ({"pid_namespace": 1}, "no process that is seen from here")]
+)
+def test_cancel_signals_no_process_that_does_not_hold_the_lock_or_has_its_number_in_another_namespace(
+    tmp_path: Path, innocent: "subprocess.Popen[bytes]", namespace: dict[str, int], said: str
 ) -> None:
+    machine = Machine(tmp_path)
     SweepDirectory(machine.out).accept(make_sweep(), ())
-    claim(machine.out, innocent.pid)
+    claim(machine.out, innocent.pid, **namespace)
     refused = machine.run("sweep", "cancel", str(machine.out))
-    assert (refused.returncode, "is left alone" in refused.stderr) == (2, True), refused.stderr
-    assert innocent.poll() is None
-
-
-def test_cancel_signals_no_process_of_the_same_number_in_another_namespace(
-    machine: Machine, innocent: "subprocess.Popen[bytes]"
-) -> None:
-    SweepDirectory(machine.out).accept(make_sweep(), ())
-    claim(machine.out, innocent.pid, pid_namespace=1)
-    refused = machine.run("sweep", "cancel", str(machine.out))
-    assert refused.returncode == 2, refused.stderr
+    assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
     assert innocent.poll() is None
 
 
@@ -255,8 +243,3 @@ def test_the_process_that_has_locked_a_sweep_is_known_to_hold_it(
         assert not is_held(tmp_path, LockHolder(name="block-001", owner=own.owner))
         assert not is_held(tmp_path, forged)
     assert not is_held(tmp_path, own)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)

@@ -143,14 +143,11 @@ def test_the_end_of_the_reading_process_is_told(work: Callable[[], Any], error: 
         limited(work, 1000)
 
 
-def test_a_manifest_of_gigabytes_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_or_an_image_of_gigabytes_is_refused(tmp_path: Path) -> None:
     make(tmp_path, 6, workers=1, name="mnist")
     os.truncate(tmp_path / MANIFEST, 100 * GIB)
     with pytest.raises(RequestError, match=r"manifest\.json has more than 512 MiB"):
         resolve(f"generated:{tmp_path}", tmp_path)
-
-
-def test_an_image_of_gigabytes_is_a_damaged_one(tmp_path: Path) -> None:
     holes(b"\xff\xd8", 5 * GIB)(tmp_path / "1.jpg")
     with pytest.raises(OSError, match=r"1\.jpg") as refused:
         FileSet.of(tmp_path, [b"1.jpg"], [0]).read(0)

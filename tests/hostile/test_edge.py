@@ -51,11 +51,8 @@ def refused(*words: str | bytes, **env: str) -> bytes:
     return done.stderr
 
 
-def test_a_home_that_cannot_be_written_is_a_message() -> None:
+def test_a_home_that_cannot_be_written_and_a_path_that_is_too_long_or_not_utf8_are_messages(tmp_path: Path) -> None:
     assert refused("image", "list", VIRTBENCH_HOME="/proc/virtbench").startswith(b"bench: /proc/virtbench")
-
-
-def test_a_path_that_is_too_long_or_not_utf8_is_a_message(tmp_path: Path) -> None:
     assert refused("compare", "x" * 300)
     said = refused("results", "show", "/tmp/" + "x" * 5000)
     assert b"File name too long" in said
@@ -106,8 +103,15 @@ def test_a_record_is_no_way_to_another_directory_when_runs_are_merged(tmp_path: 
     assert not list(tmp_path.rglob("elsewhere*"))
 
 
-def test_the_cells_of_a_sweep_lie_in_it(tmp_path: Path, bench: Bench) -> None:
+def test_the_steps_of_a_sweep_that_are_no_numbers_teach_nothing_and_its_cells_lie_in_it(
+    tmp_path: Path, bench: Bench
+) -> None:
     shutil.copytree(RUNS / "sweep", tmp_path / "sweep")
+    for path, steps in zip(sorted((tmp_path / "sweep").glob("*/trials/*.json")), (STEERING, [], 10**400), strict=False):
+        record = json.loads(path.read_text())
+        record["job"]["sizes"] |= {"steps": steps, "warmup_steps": steps}
+        path.write_text(json.dumps(record, indent=1))
+    assert bench("sweep", "status", str(tmp_path / "sweep")).exit_code == 0
     path = tmp_path / "sweep/sweep.json"
     stored = json.loads(path.read_text())
     path.write_text(json.dumps({**stored, "cells": {"../../elsewhere": {}, **stored["cells"]}}))
@@ -116,29 +120,18 @@ def test_the_cells_of_a_sweep_lie_in_it(tmp_path: Path, bench: Bench) -> None:
     assert "is not the plan of a sweep" in done.output
 
 
-def test_steps_that_are_no_numbers_teach_a_sweep_nothing(tmp_path: Path, bench: Bench) -> None:
-    shutil.copytree(RUNS / "sweep", tmp_path / "sweep")
-    for path, steps in zip(sorted((tmp_path / "sweep").glob("*/trials/*.json")), (STEERING, [], 10**400), strict=False):
-        record = json.loads(path.read_text())
-        record["job"]["sizes"] |= {"steps": steps, "warmup_steps": steps}
-        path.write_text(json.dumps(record, indent=1))
-    assert bench("sweep", "status", str(tmp_path / "sweep")).exit_code == 0
-
-
-def test_a_plan_without_end_keeps_no_reader_busy(tmp_path: Path, bench: Bench) -> None:
+def test_infinity_is_no_number_of_a_record_and_a_plan_without_end_keeps_no_reader_busy(
+    tmp_path: Path, bench: Bench
+) -> None:
     shutil.copytree(SAMPLE, tmp_path / "run")
+    path = min((tmp_path / "run" / TRIALS).iterdir())
+    path.write_text(path.read_text().replace('"elapsed_s": ', '"elapsed_s": 1e999, "x": ', 1))
+    done = bench("compare", "--json", str(tmp_path / "run"))
+    json.loads(done.stdout, parse_constant=pytest.fail)
     path = tmp_path / "run" / PLAN
     path.write_text(json.dumps({**json.loads(path.read_text()), "blocks": 2_000_000_000}))
     for words in (["audit"], ["compare", "--json"], ["results", "show"], ["results", "list"]):
         bench(*words, str(tmp_path / "run"))
-
-
-def test_infinity_is_no_number_of_a_record(tmp_path: Path, bench: Bench) -> None:
-    shutil.copytree(SAMPLE, tmp_path / "run")
-    for path in sorted((tmp_path / "run" / TRIALS).iterdir())[:1]:
-        path.write_text(path.read_text().replace('"elapsed_s": ', '"elapsed_s": 1e999, "x": ', 1))
-    done = bench("compare", "--json", str(tmp_path / "run"))
-    json.loads(done.stdout, parse_constant=pytest.fail)
 
 
 def test_a_spreadsheet_computes_nothing_of_an_exported_table() -> None:

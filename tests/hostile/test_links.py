@@ -16,7 +16,6 @@ from provisioning.batch.remote import StreamProcess
 from scenarios.datasets.writer import make
 from suite.errors import BenchError, RequestError
 from suite.records.headers import read_head, read_header
-from suite.records.record import Outcome
 from suite.results import files
 from suite.results.store import (
     MANIFEST,
@@ -39,9 +38,8 @@ from suite.sweep.locks import holders, locked
 from suite.sweep.pool import POOL
 from tests.analysis.conftest import a_comparison
 from tests.analysis.test_plots import group
-from tests.suite.conftest import make_plan, make_record
+from tests.suite.conftest import FAILED, make_plan, make_record
 
-FAILED = {"outcome": Outcome(status="failed", kind="boot", message="no guest"), "throughput_per_s": None}
 NOBODY = 65534
 # A reader that waits for somebody to write into a pipe waits for ever.
 Place = Callable[[Path, Path], object]
@@ -52,17 +50,15 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
     """A file, and a directory of its own, that nobody may change through the suite."""
-    place = tmp_path / "victim"
-    place.mkdir()
-    (place / "file").write_text("precious")
-    return place
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim/file").write_text("precious")
+    return tmp_path / "victim"
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    place = tmp_path / "run"
-    place.mkdir()
-    return place
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
 
 
 def untouched(victim: Path) -> bool:
@@ -160,22 +156,60 @@ def test_an_output_whose_links_lead_in_a_circle_is_refused(tmp_path: Path) -> No
         write_output(tmp_path / "a", "text")
 
 
-def test_a_lock_file_that_is_a_link_is_refused_and_nothing_is_truncated(run: Path, victim: Path) -> None:
-    (run / ".lock").symlink_to(victim / "file")
-    with pytest.raises(RequestError, match="it is a link, and links are not followed"), Run(run).exclusive():
+def save(run: Path) -> None:
+    CellRun(run, 0).save(make_record(**FAILED))
+
+
+def lock(run: Path) -> None:
+    with Run(run).exclusive():
         pytest.fail("held through a link")
+
+
+def lock_sweep(run: Path) -> None:
+    with locked(run, "sweep"):
+        pytest.fail("locked through a link")
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "write", "error", "why"),
+    [
+        (".lock", "file", lock, RequestError, "it is a link, and links are not followed"),
+        (".locks", "", lock_sweep, StoreError, r"\.locks is a link"),
+        (
+            "trials",
+            "",
+            lambda run: CellRun(run, 0).save(make_record(**FAILED)),
+            StoreError,
+            "trials is a link or a file",
+        ),
+        (
+            "attempts",
+            "",
+            lambda run: CellRun(run, 0).save(make_record(**FAILED)),
+            StoreError,
+            "attempts is a link or a",
+        ),
+        ("cell", "", lambda run: receive_file(run, encode("cell/trials/a.json", "{}")), StoreError, "cell is a link"),
+        ("n1.log", "file", lambda run: StreamProcess(["true"], [], run / "n1.log"), OSError, "links are not followed"),
+    ],
+)
+def test_nothing_of_a_run_or_a_sweep_is_written_through_a_link(
+    run: Path, victim: Path, link: str, target: str, write: Callable[[Path], object], error: type[Exception], why: str
+) -> None:
+    (run / link).symlink_to(victim / target)
+    with pytest.raises(error, match=why):
+        write(run)
     assert untouched(victim)
 
 
-@pytest.mark.parametrize("part", ["trials", "attempts"])
-def test_records_are_not_written_through_a_linked_directory(run: Path, victim: Path, part: str) -> None:
-    (run / part).symlink_to(victim)
-    with pytest.raises(StoreError, match=f"{part} is a link or a file, no directory"):
-        CellRun(run, 0).save(make_record(**FAILED))
+def test_a_stop_is_not_written_through_a_link(run: Path, victim: Path) -> None:
+    (run / ".stop").symlink_to(victim / "new")
+    request_stop(run)
+    assert stop_requested(run)
     assert untouched(victim)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@AS_ROOT
 def test_records_are_not_written_into_a_directory_of_a_third_owner(run: Path) -> None:
     (run / "trials").mkdir()
     os.chown(run / "trials", NOBODY, NOBODY)
@@ -192,31 +226,6 @@ def test_a_run_that_the_user_names_by_a_link_is_continued(tmp_path: Path, run: P
         store.begin(make_plan())
         store.save(make_record())
     assert len(list(run.glob("trials/*.json"))) == 1
-
-
-def test_a_sweeps_locks_and_stop_are_not_written_through_links(run: Path, victim: Path) -> None:
-    (run / ".stop").symlink_to(victim / "new")
-    request_stop(run)
-    assert stop_requested(run)
-    (run / ".locks").symlink_to(victim)
-    with pytest.raises(StoreError, match=r"\.locks is a link"), locked(run, "sweep"):
-        pytest.fail("locked through a link")
-    assert untouched(victim)
-
-
-def test_what_another_machine_sends_is_not_written_through_a_linked_cell(run: Path, victim: Path) -> None:
-    (run / "cell").symlink_to(victim)
-    with pytest.raises(StoreError, match="cell is a link"):
-        receive_file(run, encode("cell/trials/a.json", "{}"))
-    assert untouched(victim)
-
-
-def test_the_log_of_a_machine_is_not_appended_to_what_a_link_leads_to(run: Path, victim: Path) -> None:
-    (run / "logs").mkdir()
-    (run / "logs/n1.log").symlink_to(victim / "file")
-    with pytest.raises(OSError, match="links are not followed"):
-        StreamProcess(["true"], [], run / "logs/n1.log")
-    assert untouched(victim)
 
 
 def test_a_data_set_is_not_made_through_a_linked_class_folder(run: Path, victim: Path) -> None:

@@ -29,20 +29,23 @@ def write(path: Path, text: str, mode: int = 0o600) -> Path:
     return path
 
 
-def test_an_inventory_that_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_an_inventory_its_ssh_config_or_its_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
     assert read_inventory(write(tmp_path / "hosts.toml", HOSTS)).nodes
     with pytest.raises(RequestError, match="others may write it") as raised:
         read_inventory(write(tmp_path / "hosts.toml", HOSTS, 0o666))
     assert "chmod go-w" in str(raised.value.remedy)
-
-
-def test_an_ssh_config_that_others_may_write_is_refused(tmp_path: Path) -> None:
     hosts = write(tmp_path / "hosts.toml", f'{HOSTS}ssh_config = "config"\n')
     config = write(tmp_path / "config", "Match exec true\n")
     assert read_inventory(hosts).nodes[0].ssh_config == config
     config.chmod(0o602)
     with pytest.raises(RequestError, match="the ssh_config of n1"):
         read_inventory(hosts)
+    hosts = write(tmp_path / "hosts.toml", HOSTS)
+    hosts.parent.chmod(0o777)
+    with pytest.raises(RequestError, match="another in its place"):
+        read_inventory(hosts)
+    hosts.parent.chmod(0o1777)
+    assert read_inventory(hosts).nodes
 
 
 def test_a_plan_that_names_other_machines_is_refused_where_others_may_write_it(tmp_path: Path) -> None:
@@ -62,15 +65,6 @@ def test_a_plan_that_names_a_workload_in_a_file_is_refused_where_others_may_writ
     assert cell.settings["model"] == str(path.parent / "my_model.py"), "it is relative to the plan file"
     with pytest.raises(RequestError, match="others may write it"):
         load_sweep(write(tmp_path / "mine.toml", text, 0o666))
-
-
-def test_a_directory_in_which_others_may_exchange_the_file_is_refused(tmp_path: Path) -> None:
-    hosts = write(tmp_path / "hosts.toml", HOSTS)
-    hosts.parent.chmod(0o777)
-    with pytest.raises(RequestError, match="another in its place"):
-        read_inventory(hosts)
-    hosts.parent.chmod(0o1777)
-    assert read_inventory(hosts).nodes
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
@@ -125,7 +119,7 @@ def test_a_data_directory_whose_name_engines_would_read_otherwise_is_refused(nam
         resolve(f"imagefolder:{place}", tmp_path)
 
 
-def test_blocks_without_end_are_refused_with_their_number() -> None:
+def test_blocks_cells_and_steps_without_end_are_refused_with_their_number() -> None:
     with pytest.raises(RequestError, match="blocks 2,000,000,000") as raised:
         RunRequest.of({"blocks": 2_000_000_000})
     assert "1,000,000" in str(raised.value.remedy)
@@ -134,9 +128,6 @@ def test_blocks_without_end_are_refused_with_their_number() -> None:
     assert plan_of(blocks=MOST_TRIALS, sizes=WORKLOAD, envelope=ENVELOPE).blocks == MOST_TRIALS
     with pytest.raises(RequestError, match=r"2000000000|2,000,000,000"):
         read_sweep({"name": "x", "blocks": 2_000_000_000}, "x.toml")
-
-
-def test_cells_without_end_are_refused_with_their_number() -> None:
     sixty = list(range(1, 61))
     names = ("batch", "image_px", "steps", "warmup_steps", "loader_workers", "trial_timeout")
     sweep = read_sweep({"name": "x", "matrix": dict.fromkeys(names, sixty)}, "x.toml")
@@ -145,8 +136,5 @@ def test_cells_without_end_are_refused_with_their_number() -> None:
     many = read_sweep({"name": "x", "blocks": 1000, "matrix": {"batch": sixty, "steps": sixty}}, "x.toml")
     with pytest.raises(RequestError, match=r"3,600 cells of 1,000 blocks are 3,600,000 trials"):
         cells_of(many)
-
-
-def test_more_steps_than_a_line_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="100000"):
         WORKLOAD.model_validate({**WORKLOAD.model_dump(), "steps": 100_001})

@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 
 from commands.web import app
 from commands.web.app import MOST_REQUEST_BYTES, WebSettings, create_app
-from provisioning import ledger
 from suite.results.store import LOG
 from tests.hostile.conftest import RUNS
 from tests.hostile.mutations import MARKUP, STEERING
-from tests.test_web import HOST, PAGES, browser, drawn, post, results
+from tests.test_web import HOST, PAGES, browser, drawn, post, results, writing
 from tests.worker.test_serving import listening
 
 __all__ = ["results"]
@@ -83,7 +82,7 @@ def test_another_name_of_this_host_is_refused_even_with_the_cookie(client: Flask
 def test_a_form_of_another_site_changes_nothing(
     client: FlaskClient, results: Path, origin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running(results / "failed", monkeypatch)
+    writing(results / "failed", monkeypatch)
     fields = {"form_token": client.environ_base["FORM_TOKEN"], "action": "stop"}
     refused(client.post("/delete/synthetic-podman", data=fields, headers={"Origin": origin}))
     assert (results / "synthetic-podman").exists()
@@ -93,29 +92,21 @@ def test_a_form_of_another_site_changes_nothing(
     assert not (results / "failed" / ".stop").exists()
 
 
-def running(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = ledger.LedgerEntry(kind="run-directory", what=str(run), boot_id="b", owner_pid=1, owner_started=0)
-    monkeypatch.setattr(ledger, "living", lambda: [entry])
-
-
 @pytest.mark.parametrize("token", [{}, {"form_token": ""}, {"form_token": "a-token"}, {"form_token": "\x00"}])
 def test_a_form_without_its_token_changes_nothing(
     client: FlaskClient, results: Path, token: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running(results / "failed", monkeypatch)
+    writing(results / "failed", monkeypatch)
     refused(client.post("/runs/failed", data={"action": "stop", **token}, headers=ORIGIN))
     refused(client.post("/delete/synthetic-podman", data=token, headers=ORIGIN))
     assert (results / "synthetic-podman").exists()
     assert not (results / "failed" / ".stop").exists()
 
 
-def test_a_change_is_no_get_and_other_methods_are_none(client: FlaskClient) -> None:
+def test_a_change_is_no_get_other_methods_are_none_and_a_large_body_is_not_read(client: FlaskClient) -> None:
     assert client.get("/runs/failed?action=cancel").status_code == 200
     for method in ("PUT", "DELETE", "PATCH", "TRACE"):
         assert client.open("/runs/failed", method=method, headers=ORIGIN).status_code in (403, 405)
-
-
-def test_a_body_that_is_too_large_is_not_read(client: FlaskClient) -> None:
     refused(post(client, "/runs/failed", action="x" * MOST_REQUEST_BYTES), 413)
 
 

@@ -24,9 +24,9 @@ from tests.scenarios.test_job import STORY, event
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalNode]:
+def node(home: Path) -> Iterator[LocalNode]:
     """This machine, with a home of the test's own."""
-    monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
+    assert not home.exists()
     with local_node((0,), None) as made:
         yield made
 
@@ -142,14 +142,11 @@ def test_a_killed_qemu_is_named_as_that(node: LocalNode) -> None:
     assert error.remedy
 
 
-def test_a_guest_that_is_never_ready_is_waited_for_no_longer_than_that(node: LocalNode) -> None:
+def test_a_guest_that_is_never_ready_or_ends_is_waited_for_no_longer_than_that(node: LocalNode) -> None:
     process, heard = guest(node, "import time; time.sleep(60)")
     assert not heard.wait_until_ready(0.2)
     process.kill()
     heard.close()
-
-
-def test_the_end_of_qemu_is_noticed_before_the_time_is_up(node: LocalNode) -> None:
     _, heard = guest(node, "print('qemu: no such disk')")
     begin_s = time.monotonic()
     assert not heard.wait_until_ready(30)

@@ -14,6 +14,11 @@ UUIDS = {"0": "GPU-000000a0", "1": "GPU-000000a1", "3:0": "MIG-000000b0", "3:1":
 """The beginnings of the UUIDs of the GPUs that can be used."""
 
 
+def build(source: Path, library: Path, soname: str) -> None:
+    options = ["-shared", "-fPIC", f"-Wl,-soname,{soname}", "-o", str(library)]
+    subprocess.run([shutil.which("gcc") or "gcc", *options, str(source)], check=True)
+
+
 def driver(place: Path) -> Path:
     """Make the driver's libraries, with the links that its installer makes, in a directory."""
     if shutil.which("gcc") is None:
@@ -22,8 +27,7 @@ def driver(place: Path) -> Path:
     (place / "cuda.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
     for name, source in {"libcuda": place / "cuda.c", "libnvidia-ml": HERE / "nvml.c"}.items():
         library = place / f"{name}.so.{VERSION}"
-        options = ["-shared", "-fPIC", f"-Wl,-soname,{name}.so.1", "-o", str(library)]
-        subprocess.run(["gcc", *options, str(source)], check=True)
+        build(source, library, f"{name}.so.1")
         (place / f"{name}.so.1").symlink_to(library.name)
     return place
 

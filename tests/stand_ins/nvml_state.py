@@ -6,10 +6,10 @@ A line is ``gpu question answer``: ``0 energy 1500``. A question without a line 
 
 import ctypes
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.stand_ins import build
 
 SOURCE = Path(__file__).with_name("nvml_state.c")
 SONAME = "libnvidia-ml.so.1"
@@ -21,11 +21,8 @@ class Nvml:
     def __init__(self, directory: Path) -> None:
         self.answers = directory / "answers"
         self.answers.touch()
-        library = directory / SONAME
-        compiler = shutil.which("gcc") or "gcc"
-        argv = [compiler, "-shared", "-fPIC", f"-Wl,-soname,{SONAME}", "-o", str(library), str(SOURCE)]
-        subprocess.run(argv, check=True)
-        self.library = library
+        self.library = directory / SONAME
+        build(SOURCE, self.library, SONAME)
         self.variables = {"LD_LIBRARY_PATH": str(directory), "NVML_ANSWERS": str(self.answers)}
 
     def load(self) -> None:

@@ -21,6 +21,9 @@ from suite.sweep.pool import POOL, Receiver
 from suite.trial_names import files_of_block
 from suite.units import count
 
+if TYPE_CHECKING:
+    from analysis.statistics.sequential import Decision
+
 BLOCK = ("sweep", "block")
 """The command that runs a block on another machine."""
 
@@ -147,10 +150,6 @@ def _readable_plan(run: Path) -> Plan | None:
         return stored_plan(run)
     except RequestError:  # what lies beside this sweep may be of any version of the suite
         return None
-
-
-if TYPE_CHECKING:
-    from analysis.statistics.sequential import Decision
 
 
 def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
