@@ -237,6 +237,7 @@ def report(place: Path) -> Path:
 @pytest.mark.beside
 @pytest.mark.parametrize("width", [390, 800, 1280])
 def test_a_report_fits_its_width_shows_something_and_fetches_nothing(browser: Tab, report: Path, width: int) -> None:
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=HEIGHT, deviceScaleFactor=1, mobile=False)
     browser.open(report.as_uri())
     assert "and-a-long-word" in browser.text()
