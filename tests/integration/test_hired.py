@@ -31,6 +31,7 @@ from tests.integration.test_libvirt import Daemon, daemon  # noqa: F401 (a fixtu
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.thorough,  # a node boots twice; measuring over SSH and the answers of clouds have quick tests
     pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
 ]
@@ -140,18 +141,7 @@ def _add_machine(stack: ExitStack, place: Path, image: Image) -> None:
     stack.callback(subprocess.run, [*virsh(), "destroy", NODE], check=False, capture_output=True)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("command", "--command", "true", "--profile", "smoke"),
-        # To import torch takes an emulated processor a minute or more.
-        pytest.param(("synthetic", *SMALL, "--model", "alexnet"), marks=pytest.mark.thorough),
-    ],
-    ids=["command", "synthetic"],
-)
-def test_a_machine_that_ironic_deploys_is_hired_measured_on_and_given_back(
-    site: Site, tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_a_machine_that_ironic_deploys_is_hired_measured_on_and_given_back(site: Site, tmp_path: Path) -> None:
     place, hosts = site.ironic.directory, tmp_path / "machines/hosts.toml"
     cloud = ("--from", "ironic", "--cloud", "lab", "--resource-class", NODE, "--address", ADDRESS)
     ramdisk = ("--kernel", f"file://{place}/kernel", "--ramdisk", f"file://{place}/ramdisk")
@@ -163,7 +153,17 @@ def test_a_machine_that_ironic_deploys_is_hired_measured_on_and_given_back(
     (listed,) = HiredOutput.model_validate_json(site.bench("machines", "list", "--json"), strict=True).machines
     assert (listed.name, listed.state) == (made["name"], f"node {NODE} is active")
 
-    measured = ("--scenario", *words, "--target", "bare-metal", "--target", "container")
+    measured = (
+        "--scenario",
+        "synthetic",
+        "--model",
+        "alexnet",
+        *SMALL,
+        "--target",
+        "bare-metal",
+        "--target",
+        "container",
+    )
     for record in measure_on(hosts, site.image, "virtual = true", *measured).values():
         # A session of this machine has lower limits, which a command names.
         named = [name for name in record.substitutes if not name.startswith(("open-files:", "processes:"))]
