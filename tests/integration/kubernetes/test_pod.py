@@ -202,13 +202,33 @@ def test_the_ranks_of_a_job_are_pods_of_two_nodes(cluster: fixture.Cluster, tmp_
         assert [pod.node if pod else None for pod in pods] == list(cluster.nodes[:2])
         assert len({rank.address for rank in record.ranks}) == 2
         assert all(rank.links[0].rate_bits_per_s for rank in record.ranks)
-        assert all(rank.sent_bytes and rank.sent_bytes <= (rank.interface_sent_bytes or 0) for rank in record.ranks)
         if cluster.cpus:
             assert [tuple(rank.environment.host_cpus or ()) for rank in record.ranks] == [
                 cluster.cpus[name] for name in cluster.nodes[:2]
             ]
     addresses = {record.ablation: [rank.address for rank in record.ranks] for record in found}
     assert not set(addresses[None]) & set(addresses["network"]), "pods have addresses of their own"
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "split"])
+def test_a_gan_is_trained_in_pods_of_two_nodes(cluster: fixture.Cluster, tmp_path: Path, strategy: str) -> None:
+    asked = (
+        "--scenario",
+        "distributed",
+        "--strategy",
+        strategy,
+        "--workers",
+        "2",
+        "--model",
+        "gan",
+        "--image-px",
+        "28",
+    )
+    (record,) = measured(tmp_path / "run", *on_two(cluster), *SMALL, *asked, timeout_s=800)
+    assert record.outcome.status == "ok", record.outcome
+    pods = [rank.environment.pod for rank in record.ranks]
+    assert [pod.node if pod else None for pod in pods] == list(cluster.nodes[:2])
+    assert all(rank.sent_bytes and rank.sent_bytes <= (rank.interface_sent_bytes or 0) for rank in record.ranks)
 
 
 def test_a_pod_serves_and_one_of_another_node_asks(api: Cluster, cluster: fixture.Cluster, tmp_path: Path) -> None:
