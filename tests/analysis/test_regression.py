@@ -11,6 +11,8 @@ from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Change, Outcome, Regression, regress
 from analysis.load.records import load
 from analysis.report.gate import answer, gate_document
+from analysis.statistics.tails import Mean
+from analysis.statistics.two_samples import mean_shift
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB
 from suite.job.lab import LabSpec
@@ -159,6 +161,10 @@ def test_a_host_that_became_slower_as_a_whole_leaves_the_ratio_to_bare_metal(sav
     assert relative.ratio == pytest.approx(1, abs=0.02)
     unbound = runs(save, None)
     assert (unbound.outcome, unbound.exit_code) == (None, 0)
+
+
+def test_runs_without_any_variation_are_shifted_by_the_ratio_of_their_means() -> None:
+    assert mean_shift([math.log(10)] * 3, [math.log(8)] * 4) == Mean(math.log(8) - math.log(10), 0, 0, 6)
 
 
 def test_opening_times_are_shown_and_fail_nothing_and_what_differs_between_the_runs_is_named(save: Save) -> None:
