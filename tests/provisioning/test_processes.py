@@ -30,6 +30,7 @@ from suite import interfaces
 from suite.errors import CommandError, RequestError
 from suite.interfaces import Layer, Node, Stopwatch, open_stack
 from suite.job.envelope import GIB, MEMORY_NOT_LIMITED, Envelope
+from tests.clock import Clock
 from tests.extensions.conftest import REPOSITORY
 from tests.provisioning.conftest import MakeImage, Program
 
@@ -195,18 +196,6 @@ def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(nod
 
 STARTS_S, ASKS_S = 0.05, 0.5
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
-
-
-class Clock:
-    """A clock that moves only while somebody sleeps by it: a busy machine lengthens nothing."""
-
-    now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 CLOCK = Clock()

@@ -18,6 +18,7 @@ from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.record import Generated, KeptModel, MetricValue, Steps
 from suite.records.usage import Usage
+from tests.clock import Clock
 from tests.scenarios.conftest import Account, failure
 from worker.spec import parse_spec
 
@@ -48,18 +49,6 @@ STORY = [
     event("steps", 109.6, steps=STEPS, usage={"minor_faults": 5}),
     event("done", 109.75),
 ]
-
-
-class Clock:
-    """The host's, which goes on in the pauses of a script alone: a busy machine adds nothing to them."""
-
-    now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 @pytest.fixture

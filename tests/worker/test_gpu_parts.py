@@ -9,6 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from tests.clock import Clock
 from tests.worker.conftest import saying
 from tests.worker.distributed_rank import Given
 from worker.protocol import JobError
@@ -190,22 +191,9 @@ class Slow(torch.nn.Module):
 READY = Given((torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)))
 
 
-class Clock:
-    """A clock that goes on in sleeps alone, and a little whenever it is asked: what is busy takes time, too."""
-
-    now_s = 100.0
-
-    def monotonic(self) -> float:
-        self.now_s += 1e-6
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+    made = Clock(tick_s=1e-6)
     for module in ("worker.training.injury", "worker.training.trainer"):
         monkeypatch.setattr(f"{module}.time", made)
     return made
