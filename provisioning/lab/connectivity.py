@@ -4,6 +4,7 @@ It is checked before a job, because a wrong interface is the commonest fault of 
 network.
 """
 
+import functools
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -189,9 +190,13 @@ def _answer(lines: Iterator[str], within_s: float) -> tuple[str, str]:
         return "", f"its program gave no answer within {within_s:.0f} s"
 
 
+@functools.cache
+def _program() -> bytes:
+    return Path(reachability.__file__).read_bytes()
+
+
 def _started(stack: ExitStack, end: End, words: Sequence[str]) -> Process:
-    program = Path(reachability.__file__).read_bytes()
-    process = end.node.start([end.node.python[0], "-I", "-", *words], stdin=program)
+    process = end.node.start([end.node.python[0], "-I", "-", *words], stdin=_program())
     stack.callback(process.kill)
     return process
 

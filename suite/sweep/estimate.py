@@ -68,9 +68,10 @@ class Durations:
         if not header.ok:
             return
         seconds = took_s or header.duration_s
+        fit = _fit(header, seconds)
         self._seconds[_key(header)].append(seconds)
         for key in _similar(header):
-            self._fits[key].append(_fit(header, seconds))
+            self._fits[key].append(fit)
 
     def of(self, trial: Trial) -> float | None:
         """Return the seconds that the trial takes; None if no record is like it."""
