@@ -118,6 +118,7 @@ def test_a_guest_has_room_for_the_memory_of_a_gpu() -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_day_is_rehearsed_stage_by_stage_and_goes_on_where_a_call_ended(tmp_path: Path) -> None:
     require_root()

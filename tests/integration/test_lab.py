@@ -147,7 +147,7 @@ def say_and_stop(node: Node, words: list[str]) -> str:
     return node.run(["/usr/bin/python3", "-I", "-", "connect", "30", *words], stdin=source).stdout
 
 
-@pytest.mark.parametrize("limiter", ["tbf", "htb"])
+@pytest.mark.parametrize("limiter", ["tbf", pytest.param("htb", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(("rate", "bits"), [("1gbit", GBIT), ("100mbit", 10**8)])
 def test_a_link_carries_its_rate_both_ways_and_never_more(
     rate: str, bits: int, limiter: str, monkeypatch: pytest.MonkeyPatch

@@ -58,6 +58,7 @@ def own(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(find(directory.name).directory)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("targets", [("bare-metal", "container"), ("vm",), ("container-vm",)], ids="+".join)
 def test_all_trials_of_a_run_are_of_the_users_own_image(targets: tuple[str, ...], own: Path, tmp_path: Path) -> None:
@@ -99,6 +100,7 @@ def test_a_model_of_transformers_trains_in_its_image_as_it_is_documented(base: s
         shutil.rmtree(find(name).directory)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_an_image_that_was_built_is_not_built_again_and_is_no_default(own: Path) -> None:
     begun_at = find(own.name).created_at
@@ -123,8 +125,9 @@ def test_what_an_image_lacks_is_named_and_nothing_of_it_stays(base: str, tmp_pat
     assert sorted(path.name for path in (home() / "images").iterdir()) == before
 
 
-def test_what_is_no_image_or_of_another_architecture_is_refused_in_a_sentence(base: str, tmp_path: Path) -> None:
-    del base
+def test_what_is_no_image_or_of_another_architecture_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    require_root()
+    require("engine", "podman")
     (tmp_path / "cut.tar").write_bytes(os.urandom(512))
     (tmp_path / "file").touch()
     for name, holds in {"other.tar": "../../escaped", "root.tar": "file"}.items():

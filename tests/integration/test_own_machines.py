@@ -27,7 +27,7 @@ from tests.integration.machine import ENVELOPE, require, require_image, require_
 from tests.integration.ssh_machines import Fleet, fleet
 from tests.scenarios.pictures import folder
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 FILES = f"{MOUNT}/files"
 VIRTUAL = reports_hypervisor(CPUINFO.read_text())
@@ -96,8 +96,7 @@ def _as_machine(guest: Node, found: Fleet, address: str, digest: str) -> None:
     "scenario",
     [
         ("command", "--command", "true", "--profile", "smoke"),
-        # To import torch takes an emulated processor a minute or more.
-        pytest.param(("synthetic", *SMALL), marks=pytest.mark.thorough),
+        ("synthetic", *SMALL),
     ],
     ids=["command", "synthetic"],
 )
@@ -139,7 +138,6 @@ def test_machines_that_are_not_what_they_are_listed_as_are_refused(machines: Mac
     assert "what to do" in refused
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     [

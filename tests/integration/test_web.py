@@ -163,7 +163,7 @@ def test_a_run_of_the_form_is_seen_in_two_tabs_outlives_the_server_and_is_compar
     results = place / "started"
     results.mkdir()
     with serving(results) as (address, server):
-        browser.check_form(address, ("bare-metal", "container"), blocks="3")
+        browser.check_form(address, ("bare-metal", "container"), blocks="1")
         path = browser.start_checked()
         browser.wait_for("State: running")
         other = browser.another()
@@ -180,7 +180,7 @@ def test_a_run_of_the_form_is_seen_in_two_tabs_outlives_the_server_and_is_compar
         browser.enter(again, path)
         for tab in (other, browser):
             tab.wait_for("State: finished")
-            tab.wait_for("8 trials measured, 0 failed")  # said after the run's directory is given back
+            tab.wait_for("2 trials measured, 0 failed")  # said after the run's directory is given back
             tab.wait("document.querySelector('.answer .word') !== null")
         other.close()
         browser.run("document.getElementById('compare').click()")
