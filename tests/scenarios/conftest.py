@@ -19,6 +19,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from tests.jobs import in_job
+from tests.worker.forked import ForkedProcess
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -43,6 +44,14 @@ class HereNode(LocalNode):
     userland: str | None = None
     name: str = "here"
     python: tuple[str, str] = (sys.executable, str(REPOSITORY))
+    forks: bool = True
+    """Whether workers are forked from a process that has imported torch, which takes seconds of each that starts."""
+
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", stdout: IO[bytes] | None = None) -> Process:
+        if not self.forks or "worker" not in argv or "--command" in argv:
+            return super().start(argv, stdin=stdin, stdout=stdout)
+        self._started.append(process := ForkedProcess(argv, stdin))
+        return process
 
     @property
     def processes(self) -> list[LocalProcess]:

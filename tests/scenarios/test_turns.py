@@ -244,7 +244,7 @@ def test_the_host_sees_a_clock_that_is_slow_in_bursts_and_right_over_the_whole_j
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(HALF_SPEED)
     interpreter, path = here.python
-    here.python = (interpreter, f"{tmp_path}:{path}")
+    here.python, here.forks = (interpreter, f"{tmp_path}:{path}"), False
     job = taker(in_turns, here)
     job.begin()
     for turn in [job.turn() for _ in range(2)]:
@@ -278,7 +278,7 @@ class OnCheckpoint(threading.Thread):
 def preempted(
     trial: Trial, here: HereNode, observer: Any, monkeypatch: pytest.MonkeyPatch, scratch: Path, *lives_s: float
 ) -> Measurement:
-    sizes = Sizes(batch=2, image_px=28, channels=1, warmup_steps=0, steps=20, epochs=10)
+    sizes = Sizes(batch=2, image_px=28, channels=1, warmup_steps=0, steps=8, epochs=4)
     job = {"model": "gan", "sizes": sizes, "checkpoint": "on", "preemption": Preemption(mean_s=60)}
     moments = iter(lives_s)
     monkeypatch.setattr(random.Random, "expovariate", lambda *_: next(moments))
@@ -298,7 +298,7 @@ def test_a_training_that_is_killed_ends_with_the_weights_of_an_undisturbed_one(
     assert found.metrics["openings"].value == 3
     assert found.metrics["makespan"].value > 300
     assert "lost-steps" not in found.metrics or found.metrics["lost-steps"].value <= 2, "two steps are an epoch"
-    assert len(found.steps.elapsed_s) == 20, "the measured steps are those of the undisturbed training"
+    assert len(found.steps.elapsed_s) == 8, "the measured steps are those of the undisturbed training"
     assert ("attesting", "opening 3") in observer.phases
 
 

@@ -23,7 +23,8 @@ from scenarios.datasets.writer import make
 from suite.errors import RequestError
 from suite.registries import DATA_KINDS
 from tests.worker.conftest import Code
-from tests.worker.test_worker_program import REPOSITORY, worker
+from tests.worker.forked import worker
+from tests.worker.test_worker_program import REPOSITORY
 from worker.data import page_cache
 from worker.data.kinds.cifar10 import read_pickle
 from worker.data.kinds.kind import DataSetError

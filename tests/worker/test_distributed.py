@@ -321,17 +321,17 @@ def test_asynchronous_workers_train_at_their_own_pace(servers: int, start: Start
     [
         ("killed", "parameter-server", 2, 1, 1, "tiny"),
         ("killed", "parameter-server", 2, 2, 0, "tiny"),
-        ("killed", "parameter-server-async", 2, 1, 2, "tiny"),
-        ("killed", "all-reduce", 3, 0, 1, "tiny"),
+        pytest.param("killed", "parameter-server-async", 2, 1, 2, "tiny", marks=pytest.mark.thorough),
+        pytest.param("killed", "all-reduce", 3, 0, 1, "tiny", marks=pytest.mark.thorough),
         ("stopped", "parameter-server", 2, 1, 1, "tiny"),
         ("stopped", "parameter-server", 2, 1, 0, "tiny"),
         ("killed", "split", 2, 0, 0, "gan"),
-        ("stopped", "split", 2, 0, 1, "gan"),
+        pytest.param("stopped", "split", 2, 0, 1, "gan", marks=pytest.mark.thorough),
         # gloo leaves who waits for such a chunk waiting, so that some ranks end without their main thread.
-        ("killed", "parameter-server", 2, 1, 1, "large"),
+        pytest.param("killed", "parameter-server", 2, 1, 1, "large", marks=pytest.mark.thorough),
         ("stopped", "parameter-server-async", 2, 1, 1, "large"),
         ("killed", "all-reduce", 3, 0, 1, "large"),
-        ("stopped", "all-reduce", 3, 0, 1, "large"),
+        pytest.param("stopped", "all-reduce", 3, 0, 1, "large", marks=pytest.mark.thorough),
     ],
 )
 def test_a_rank_that_is_lost_ends_all_others_and_is_named(

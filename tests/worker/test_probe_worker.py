@@ -15,7 +15,8 @@ from suite.records.environment import Environment
 from suite.records.record import MetricValue
 from suite.records.usage import Usage
 from suite.registries import PROBES
-from tests.worker.test_worker_program import worker
+from tests.worker.forked import worker
+from tests.worker.test_worker_program import program
 from worker.probes import disk, network, tools
 from worker.probes.network import free_port, session
 from worker.probes.probe import ProbeError
@@ -36,11 +37,11 @@ def asked(probe: str = "cpu", **change: object) -> dict[str, Any]:
 
 
 def probed(given: dict[str, Any], **variables: str) -> tuple[int, list[dict[str, Any]], str]:
-    return worker(json.dumps(given), "--probe", **variables)
+    return program(json.dumps(given), "--probe", **variables)
 
 
 def metrics_of(given: dict[str, Any]) -> dict[str, MetricValue]:
-    status, events, said = probed(given)
+    status, events, said = worker(json.dumps(given), "--probe")
     assert status == 0, (events[-1], said)
     assert [event["event"] for event in events] == ["started", "environment", "metrics", "done"]
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
@@ -171,7 +172,7 @@ def test_a_gpu_that_is_not_there_is_no_probe_of_the_cpu() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    _, events, _ = probed(asked(probe="memory", device="cuda"))
+    _, events, _ = worker(json.dumps(asked(probe="memory", device="cuda")), "--probe")
     assert events[-1]["kind"] == "device"
 
 

@@ -3,8 +3,6 @@
 import io
 import json
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +19,9 @@ from PIL import Image
 
 from provisioning.machines.ssh import free_port
 from tests.analysis.test_benchmarks import REPOSITORY, benchmark
+from tests.forked import Forked
 from tests.worker.conftest import Code
+from tests.worker.forked import run, worker
 from worker.protocol import JobError
 from worker.serving.generator import Generator
 from worker.serving.load import LoadRun, closed_loop, open_loop, wait_for_answer
@@ -189,8 +189,8 @@ def test_the_scale_of_a_workload_becomes_that_of_bytes(pixels: Any, values: tupl
 def test_what_a_training_writes_is_what_is_served(tmp_path: Path, spec: dict[str, Any]) -> None:
     file = tmp_path / "generator.pt"
     trained = {**spec, "workload": "worker.workloads.vae:VAE", "batch": 2, "image_px": 28, "channels": 1}
-    argv = [sys.executable, "-m", "worker", "--train", json.dumps({**trained, "model_file": str(file)})]
-    subprocess.run(argv, check=True, capture_output=True, cwd=REPOSITORY)
+    status, _, errors = worker("", "--train", json.dumps({**trained, "model_file": str(file)}))
+    assert status == 0, errors
     assert [path.name for path in tmp_path.iterdir()] == ["generator.pt"]
     served = loaded(file, trained["workload"], 28, 1)
     fresh = loaded(None, trained["workload"], 28, 1)
@@ -229,15 +229,14 @@ def test_a_service_of_several_generators_answers_for_each_and_ends_when_it_is_to
     other = {"workload": "worker.workloads.dcgan:DCGAN", "dataset": "cifar10", "model": "dcgan", "seed": 1}
     others = [{**other, "image_px": 32, "channels": 3}]
     spec = {**asdict(serve_spec("worker.workloads.adversarial:GAN", 28, 1)), "port": port, "others": others}
-    argv = [sys.executable, "-m", "worker", "--serve", json.dumps(spec)]
-    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
-        wait_for_answer(load(port, patience_s=60))
-        for dataset, model, size in (("synthetic", "gan", 28), ("cifar10", "dcgan", 32)):
-            with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as peer:
-                peer.request("POST", "/generate", json.dumps({"dataset": dataset, "model": model}))
-                assert Image.open(io.BytesIO(peer.getresponse().read())).size == (size, size)
-        process.terminate()
-        said = process.communicate(timeout=60)[0].decode()
+    process = Forked(run, "--serve", json.dumps(spec))
+    wait_for_answer(load(port, patience_s=60))
+    for dataset, model, size in (("synthetic", "gan", 28), ("cifar10", "dcgan", 32)):
+        with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as peer:
+            peer.request("POST", "/generate", json.dumps({"dataset": dataset, "model": model}))
+            assert Image.open(io.BytesIO(peer.getresponse().read())).size == (size, size)
+    process.terminate()
+    said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert json.loads(said.splitlines()[-1])["event"] == "done"
 

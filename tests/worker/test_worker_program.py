@@ -22,6 +22,7 @@ from suite.records.environment import Environment
 from suite.records.record import Steps
 from suite.records.usage import Usage
 from suite.registries import WORKLOADS
+from tests.worker.forked import worker
 from worker.protocol import SpecError
 from worker.spec import parse_spec
 from worker.workloads.workload import Workload
@@ -30,17 +31,19 @@ REPOSITORY = Path(__file__).parents[2]
 ORDER = ["started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done"]
 
 
-def worker(given: str, *arguments: str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit status, events, standard error."""
+def program(given: str, *arguments: str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
+    """Exit status, events and standard error of the worker in an interpreter of its own."""
     argv, env = [sys.executable, "-m", "worker", *arguments], {**os.environ, **variables}
     done = subprocess.run(argv, input=given, capture_output=True, text=True, cwd=REPOSITORY, env=env, check=False)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
-@pytest.mark.parametrize("model", ["alexnet", "resnet50", pytest.param("inception_v3", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "model", ["alexnet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("resnet50", "inception_v3"))]
+)
 def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) -> None:
     change = {"workload": WORKLOADS.place(model), "batch": 2, "image_px": 75, "steps": 1}
-    status, events, _ = worker(json.dumps({**spec, **change}))
+    status, events, _ = program(json.dumps({**spec, **change}))
     assert status == 0
     assert [event["event"] for event in events] == ORDER
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
@@ -63,7 +66,7 @@ def test_thirty_trainings_by_two_threads_end_with_the_same_weights(spec: dict[st
     """Without ``set_threads`` every eighth ended with others here: two threads made the first call of ``tanh``."""
     sizes = {"batch": 4, "image_px": 28, "channels": 1, "steps": 2, "threads": 2}
     given = json.dumps({**spec, **sizes, "workload": WORKLOADS.place("gan")})
-    assert len({worker(given)[1][-2]["weights_sha256"] for _ in range(30)}) == 1
+    assert len({program(given)[1][-2]["weights_sha256"] for _ in range(30)}) == 1
 
 
 TOKENS = """
@@ -131,7 +134,7 @@ def test_a_network_that_returns_no_tensor_is_named_by_the_line_of_its_forward() 
         Workload(name="both", sizes={}).loss(Both(), nothing, nothing)
 
 
-@pytest.mark.parametrize("recipe", ["reference", "tuned"])
+@pytest.mark.parametrize("recipe", ["reference", pytest.param("tuned", marks=pytest.mark.thorough)])
 def test_the_phases_of_a_step_make_up_the_whole(recipe: str, spec: dict[str, Any]) -> None:
     _, events, _ = worker(json.dumps({**spec, "devices": 2, "parallel": "parameter-cpu", "recipe": recipe}))
     steps = Steps.model_validate(events[-2]["steps"])
@@ -157,6 +160,7 @@ def test_ddp_trains_in_a_process_for_each_device(spec: dict[str, Any]) -> None:
 def test_the_same_job_gives_the_same_measurement_through_a_node(
     recipe: str, allocator: str, trial: Trial, here: Any, observer: Any
 ) -> None:
+    here.forks = recipe == "reference"
     measured: Any = Synthetic().measure(trial.with_job(recipe=recipe), [Instance(here)], observer, nullcontext())
     assert measured.throughput_per_s is not None
     assert measured.timeline.launch_s is not None
@@ -198,7 +202,7 @@ def test_a_wrong_request_is_an_error_with_its_status(given: str, arguments: tupl
 
 
 def test_the_attestation_is_one_environment_without_torch() -> None:
-    status, lines, _ = worker("", "--attest")
+    status, lines, _ = program("", "--attest")
     assert status == 0
     seen = Environment.model_validate(lines[0])
     assert len(lines) == 1
