@@ -224,10 +224,10 @@ def train(injury: StepInjury, clock: Clock, workload: Workload = TINY) -> tuple[
     scratch, samples = Samples.allocate(1, ()), Samples.allocate(10, ())
     for _ in range(4):
         trainer.step(scratch, 0)
-    assert injector.report()["seconds"] == 0
+    assert injector.injected["seconds"] == 0
     for index in range(10):
         trainer.step(samples, index)
-    return samples, injector.report()
+    return samples, injector.injected
 
 
 def test_late_steps_are_late_while_they_compute_and_only_those_whose_turn_it_is(clock: Clock) -> None:

@@ -77,19 +77,28 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
     events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=exchanged, drawn=drawn)
 
 
-class Worker(OneDevice):
-    """A worker's step, which communicates."""
+class Communicating:
+    """A trainer that communicates."""
+
+    ends: Exchange | JoinedTraining | split.OtherRank | None = None
+    """What counts its messages; None where no training sends them."""
+
+    def exchanged(self) -> dict[str, int]:
+        """Return ``bytes_sent`` and ``bytes_received`` since the beginning; nothing where no training sends them."""
+        return self.ends.exchanged() if self.ends else {}
+
+    def close(self) -> None:
+        """Tell the servers, if there are any, that this worker makes no more steps."""
+        if isinstance(self.ends, Exchange):
+            self.ends.close()
+
+
+class Worker(Communicating, OneDevice):
+    """A worker's step on one device."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.phases = (*self.phases, COMMUNICATE)
-
-    def exchanged(self) -> dict[str, int]:
-        """Return ``bytes_sent`` and ``bytes_received`` since the beginning; nothing where no training sends them."""
-        return {}
-
-    def close(self) -> None:
-        """Tell the servers, if there are any, that this worker makes no more steps."""
 
 
 @dataclass(eq=False)
@@ -100,13 +109,7 @@ class ParameterServerWorker(Worker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.exchange = Exchange(self.group, Parameters(self.network), parameters.CHUNK_BYTES)
-
-    def exchanged(self) -> dict[str, int]:
-        return self.exchange.exchanged()
-
-    def close(self) -> None:
-        self.exchange.close()
+        self.ends = self.exchange = Exchange(self.group, Parameters(self.network), parameters.CHUNK_BYTES)
 
     def train(self, batch: Batch) -> float:
         self.exchange.begin()
@@ -116,7 +119,7 @@ class ParameterServerWorker(Worker):
 
 
 @dataclass(eq=False)
-class ReplicasWorker(ParameterCpu):
+class ReplicasWorker(Communicating, ParameterCpu):
     """A worker with several devices: the servers get the mean of their gradients, and update in its place."""
 
     group: RankGroup
@@ -124,14 +127,8 @@ class ReplicasWorker(ParameterCpu):
     def __post_init__(self) -> None:
         super().__post_init__()
         vector = Parameters(self.network)
-        self.exchange = Exchange(self.group, vector, parameters.CHUNK_BYTES)
+        self.ends = self.exchange = Exchange(self.group, vector, parameters.CHUNK_BYTES)
         vector.keep_gradients()
-
-    def exchanged(self) -> dict[str, int]:
-        return self.exchange.exchanged()
-
-    def close(self) -> None:
-        self.exchange.close()
 
     def update(self) -> float:
         self.exchange.begin()
@@ -186,9 +183,7 @@ class OwnStepWorker(Worker, Single):
         super().__post_init__()
         optimizers = self.training.optimizers
         self.training: JoinedTraining = self.join(self.network, optimizers, self.device, self.numerics)
-
-    def exchanged(self) -> dict[str, int]:
-        return self.training.exchanged()
+        self.ends = self.training
 
     def train(self, batch: Batch) -> float:
         communicate_s = super().train(batch)
@@ -207,10 +202,7 @@ class GeneratorWorker(Worker):
         optimizers = self.workload.optimizers(self.network)
         delattr(self.network, "discriminator")
         self.training = Training(self.network, optimizers, self.device, self.numerics)
-        self._peer = split.OtherRank(DISCRIMINATOR_RANK, self.shape, self.device, self.training.phase)
-
-    def exchanged(self) -> dict[str, int]:
-        return self._peer.exchanged()
+        self.ends = self._peer = split.OtherRank(DISCRIMINATOR_RANK, self.shape, self.device, self.training.phase)
 
     def train(self, batch: Batch) -> float:
         del batch
