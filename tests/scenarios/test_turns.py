@@ -30,9 +30,8 @@ from worker.protocol import BURST
 @pytest.fixture
 def in_turns(trial: Trial) -> Trial:
     """Two rounds of two steps."""
-    assert trial.job.sizes is not None
-    sizes = trial.job.sizes.model_copy(update={"steps": 4, "batch": 1})
-    return trial.with_job(turns=Alternating(rounds=2, burst_steps=2), sizes=sizes)
+    sizes = Sizes(batch=2, image_px=28, channels=1, warmup_steps=2, steps=4)
+    return trial.with_job(model="gan", turns=Alternating(rounds=2, burst_steps=2), sizes=sizes)
 
 
 Take = Callable[[Trial, HereNode], TurnTaker]
@@ -67,7 +66,7 @@ def test_a_job_trains_in_bursts_and_measures_them_alone(
     )
     assert len(measured.steps.elapsed_s or ()) == 4
     span_s = sum(turn.span_s for turn in turns)
-    assert measured.throughput_per_s == pytest.approx(4 / span_s)
+    assert measured.throughput_per_s == pytest.approx(2 * 4 / span_s)
     assert measured.timeline.measured_s == pytest.approx(span_s)
     assert measured.usage.cpu_s == pytest.approx(sum(turn.own_cpu_s for turn in turns))
     assert measured.usage.peak_memory_bytes is None, "the waiting is in it"

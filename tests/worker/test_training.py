@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from analysis.warnings.conditions import UNFINISHED_S
 from suite.records.environment import Environment
-from tests.worker.conftest import saying
+from tests.worker.conftest import own_workload, saying
 from tests.worker.distributed_rank import Given, tiny_model
 from worker.protocol import JobError, kind_of
 from worker.spec import Spec, parse_spec
@@ -107,13 +107,13 @@ def test_the_reference_recipe_is_torch_as_it_comes_and_the_tuned_one_compiles_an
 
 
 @pytest.mark.parametrize("parallel", ["none", "parameter-cpu"])
-def test_channels_last_trains_to_the_same_weights_in_another_layout(parallel: Any, parsed: Spec) -> None:
-    weights = []
+def test_channels_last_trains_to_the_same_weights_in_another_layout(parallel: Any, spec: dict[str, Any]) -> None:
+    small, weights = parse_spec(json.dumps({**spec, **own_workload(batch=4, image_px=16)})), []
     for switched in (False, True):
-        spec = replace(parsed, parallel=parallel, channels_last=switched)
-        with opened_batches(spec) as batches:
-            trainer = build_trainer(spec, [CPU], batches)
-            train(trainer, 2)
+        own = replace(small, parallel=parallel, channels_last=switched)
+        with opened_batches(own) as batches:
+            trainer = build_trainer(own, [CPU], batches)
+            train(trainer, 3)
             layouts = [batches[0].next()[0], *(weight for weight in trainer.network.parameters() if weight.dim() == 4)]
         last = [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in layouts]
         assert all(last) if switched else not any(last)
