@@ -20,6 +20,7 @@ from suite.job.profiles import Sizes
 from suite.plan import Trial
 from tests.jobs import in_job
 from tests.worker.forked import ForkedProcess
+from tests.worker.judged import JOB
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -175,7 +176,4 @@ def trial() -> Trial:
 @pytest.fixture
 def spec() -> dict[str, Any]:
     """A job of a second on one core."""
-    sizes = {"batch": 1, "image_px": 64, "warmup_steps": 1, "steps": 2}
-    device = {"device": "cpu", "devices": 1, "parallel": "none"}
-    common = {"workload": "worker.workloads.classifier:ALEXNET", "threads": 1, "recipe": "reference", "seed": 3}
-    return {**common, **sizes, **device}
+    return dict(JOB)

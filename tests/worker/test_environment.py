@@ -165,47 +165,6 @@ def test_the_memory_of_a_place_is_what_it_was_given(place: str, seen: Collect) -
     assert expected.items() <= seen(files).items()
 
 
-FLAGS = "processor : 0\nmodel name : A CPU\nflags : sse hypervisor avx2\n"
-STATUS = "Name:\tx\nCapEff:\t00000000a80425fb\nNoNewPrivs:\t1\nSeccomp:\t{}\n"
-CONFINED = {"no_new_privileges": True, "effective_capabilities": "00000000a80425fb"}
-CORES = "processor : 0\nmodel name : P\nflags : avx2 avx512f\n\nprocessor : 1\nmodel name : E\nflags : avx2\n\n"
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        *(
-            ({"proc/self/status": STATUS.format(number)}, {"seccomp": mode, **CONFINED})
-            for number, mode in enumerate(("disabled", "strict", "filter"))
-        ),
-        ({"proc/1/cmdline": "/sbin/init\0--flag\0"}, {"pid1": "/sbin/init"}),
-        (
-            {"proc/cpuinfo": FLAGS, "sys/class/dmi/id/sys_vendor": "QEMU\n"},
-            {"hypervisor": "QEMU", "cpu_model": "A CPU", "cpu_flags": ["avx2", "hypervisor", "sse"]},
-        ),
-        # Unlike cores have what all of them have; without its CPU flag the firmware's maker is no hypervisor.
-        ({"proc/cpuinfo": f"{CORES}{CORES}Hardware : a board\n"}, {"cpu_model": "P + E", "cpu_flags": ["avx2"]}),
-        ({"proc/cpuinfo": "flags : sse\n", "sys/class/dmi/id/sys_vendor": "A Maker\n"}, {"hypervisor": None}),
-        (
-            {"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"},
-            {"transparent_hugepages": "madvise"},
-        ),
-        (
-            {"sys/devices/system/clocksource/clocksource0/current_clocksource": "kvm-clock\n"},
-            {"clocksource": "kvm-clock"},
-        ),
-        (
-            {"sys/devices/system/cpu/vulnerabilities/meltdown": "Not affected\n"},
-            {"mitigations": {"meltdown": "Not affected"}},
-        ),
-    ],
-)
-def test_what_a_place_shows_is_recorded(
-    files: dict[str, str | int], expected: dict[str, object], seen: Collect
-) -> None:
-    assert expected.items() <= seen(files).items()
-
-
 def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(here: Path) -> None:
     attested = attest()
     assert attested["userland_sha256"] is attested["userland_differences"] is None, "it is no tree of the image"

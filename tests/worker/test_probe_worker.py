@@ -132,22 +132,27 @@ def test_fio_understands_the_probes_own_jobs() -> None:
     assert subprocess.run(argv, env=variables, check=False, capture_output=True).returncode == 0
 
 
+def refusal(probe: str, **change: object) -> ProbeError:
+    with pytest.raises(ProbeError) as raised:
+        PROBES.get(probe).measure(parsed(Request, json.dumps(asked(probe, **change))))
+    return raised.value
+
+
 @needs("fio")
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("directory", "says"),
     [
-        ({"directory": None}, "no data directory"),
-        ({"directory": "/proc/self"}, "cannot write in the data directory /proc/self"),
-        ({"directory": "/nonexistent"}, "No such file or directory"),
+        (None, "no data directory"),
+        ("/proc/self", "cannot write in the data directory /proc/self"),
+        ("/nonexistent", "No such file or directory"),
     ],
 )
-def test_what_cannot_be_measured_says_why_and_what_to_do(change: dict[str, Any], says: str, tmp_path: Path) -> None:
-    status, events, said = probed(asked(probe="disk", **{"directory": str(tmp_path), **change}))
-    assert status == 1
-    assert events[-1]["event"] == "error"
-    assert events[-1]["kind"] == "probe"
-    assert says in events[-1]["message"]
-    assert events[-1]["remedy"]
+def test_what_cannot_be_measured_says_why_and_what_to_do(directory: str | None, says: str) -> None:
+    refused = refusal("disk", directory=directory)
+    assert says in str(refused)
+    assert refused.remedy
+    status, events, said = worker(json.dumps(asked("disk", directory=directory)), "--probe")
+    assert (status, events[-1]["event"], events[-1]["message"]) == (1, "error", str(refused))
     assert "Traceback" not in said
 
 
@@ -156,16 +161,14 @@ def test_what_cannot_be_measured_says_why_and_what_to_do(change: dict[str, Any],
     ("script", "says"), [(None, "is not installed"), ("echo fio-2.99", "or newer"), ("true", "'nothing'")]
 )
 def test_a_tool_that_is_missing_or_too_old_is_named(
-    probe: str, tool: str, script: str | None, says: str, tmp_path: Path
+    probe: str, tool: str, script: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if script:
         (tmp_path / tool).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / tool).chmod(0o755)
-    status, events, _ = probed(asked(probe=probe, directory=str(tmp_path)), PATH=str(tmp_path))
-    assert (status, events[-1]["kind"]) == (1, "probe")
-    assert tool in events[-1]["message"]
-    assert says in events[-1]["message"]
-    assert "bench image build" in events[-1]["remedy"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused = refusal(probe, directory=str(tmp_path))
+    assert (tool in str(refused), says in str(refused), "bench image build" in refused.remedy) == (True, True, True)
 
 
 def test_a_gpu_that_is_not_there_is_no_probe_of_the_cpu() -> None:
