@@ -22,6 +22,12 @@ from worker.protocol import Events
 __all__ = ["here", "observer", "scripted", "spec", "trial"]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Train on one thread in this process: two that wait for each other on busy CPUs spin in vain."""
+    torch.set_num_threads(1)
+
+
 @contextmanager
 def saying() -> Iterator[tuple[Events, list[dict[str, Any]]]]:
     """What a worker writes its events with, and what it wrote once the block has ended."""
