@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from scenarios.distributed import PORT, RankProcess, followed, record_of
-from scenarios.events import PhaseLog, Silent
+from scenarios.events import EventLog
 from scenarios.job import attest, listening, metrics_of, recordable, throughput_of
 from scenarios.members import plugin_of
 from suite.errors import RequestError, option
@@ -110,9 +110,12 @@ class Serve(PlannedScenario):
         observer.phase("attesting")
         own = (instances[0].address, instances[0].port or PORT)
         asked = instances[0].service or own
-        serving_log = PhaseLog(phases=SERVER_PHASES, observer=Silent())
-        asking_log = PhaseLog(phases=CLIENT_PHASES, observer=observer)
-        asking_log.heard = lambda name: ready.set() if name == "environment" else None
+        serving_log = EventLog(phases=SERVER_PHASES)
+        asking_log = EventLog(
+            phases=CLIENT_PHASES,
+            observer=observer,
+            heard=lambda name: ready.set() if name == "environment" else None,
+        )
         threads = [share.envelope.threads for share in trial.instances]
         spec = ServeSpec(
             workload=WORKLOADS.place(trial.job.model),
@@ -143,7 +146,7 @@ class Serve(PlannedScenario):
 
 
 def _rank(
-    trial: Trial, number: int, instances: Sequence[Instance], spec: Strict, log: PhaseLog, word: str
+    trial: Trial, number: int, instances: Sequence[Instance], spec: Strict, log: EventLog, word: str
 ) -> RankProcess:
     share = trial.instances[number]
     job = attest(trial.with_job(envelope=share.envelope), instances[number].node, spec, log, word)
