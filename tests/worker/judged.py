@@ -122,11 +122,14 @@ def doubtful(asked: list[str]) -> object:
 
 
 def shown(files: Mapping[str, str]) -> object:
-    """Return what is collected where these files are the whole of /proc and /sys, without what a process knows."""
+    """Return what is collected where these files are the whole of /proc and /sys, without what a process knows.
+
+    That of no name says what place it is.
+    """
     with TemporaryDirectory() as root, patch.object(environment, "ROOT", Path(root)):
-        for name, content in files.items():
-            Path(root, name).parent.mkdir(parents=True, exist_ok=True)
-            Path(root, name).write_text(content)
+        for path in (Path(root, name) for name in files if name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(files[str(path.relative_to(root))])
         found = environment.collect()
     own = ("cpus", "python", "libc", "allocator")
     return {name: value for name, value in found.items() if value is not None and name not in own}
