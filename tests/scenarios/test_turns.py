@@ -13,10 +13,9 @@ from typing import IO, Any
 
 import pytest
 
-from scenarios import preemption
 from scenarios.job import worker_argv
 from scenarios.probe import Probing
-from scenarios.training import Synthetic
+from scenarios.training import Synthetic, with_preemption
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Instance, Measurement, Process, TurnTaker
 from suite.job.job import Alternating
@@ -310,4 +309,4 @@ def test_other_weights_and_a_job_that_never_ends_fail_the_trial(
     planned = trial.with_job(preemption=Preemption(mean_s=60))
     fixed = Measurement.model_construct(weights_sha256="a" * 64, elapsed_s=1.0)
     with pytest.raises(MeasurementError, match="cannot be opened again"):
-        preemption.with_preemption(planned, Instance(here), observer, fixed)
+        with_preemption(planned, Instance(here), observer, fixed)
