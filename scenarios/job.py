@@ -118,13 +118,6 @@ def specification(
     )
 
 
-def order(orders: IO[bytes], line: bytes) -> None:
-    """Write a line to a job. One that has ended says why, or its exit status does."""
-    with suppress(BrokenPipeError):
-        orders.write(line + b"\n")
-        orders.flush()
-
-
 @dataclass
 class AttestedJob(Generic[Log]):
     """All that the launch of an attested job needs, and what it has said."""
@@ -138,22 +131,36 @@ class AttestedJob(Generic[Log]):
     seen: Mapping[str, object] = field(default_factory=dict)
     """The data set as the target sees it right before the launch."""
     process: Process | None = None
+    orders: IO[bytes] | None = None
+    """Where the lines are written that a job reads after its specification."""
 
     def launch(self) -> Process:
         self.log.begin()
         self.process = self.node.start(self.argv, stdin=self.spec.encoded())
         return self.process
 
-    def launch_ordered(self) -> IO[bytes]:
-        """Launch the job, which reads further lines. Returns where they are written."""
+    def launch_ordered(self) -> None:
+        """Launch the job, which reads further lines."""
         reading, writing = os.pipe()
-        orders = os.fdopen(writing, "wb")
+        self.orders = os.fdopen(writing, "wb")
         self.log.begin()
         self.process = self.node.start(self.argv, stdin=os.fdopen(reading, "rb"))
-        order(orders, self.spec.encoded())
-        return orders
+        self.order(self.spec.encoded())
+
+    def order(self, line: bytes) -> None:
+        """Write a line to the job. One that has ended says why, or its exit status does."""
+        with suppress(BrokenPipeError):
+            if self.orders and not self.orders.closed:
+                self.orders.write(line + b"\n")
+                self.orders.flush()
+
+    def end_orders(self) -> None:
+        with suppress(BrokenPipeError):
+            if self.orders:
+                self.orders.close()
 
     def kill(self) -> None:
+        self.end_orders()
         if self.process:
             self.process.kill()
 

@@ -7,7 +7,6 @@ come over the network that the target has. Weights are drawn from the seed in th
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from threading import Event
 from typing import Annotated
 
@@ -163,14 +162,8 @@ def _run(server: RankProcess, client: RankProcess, ready: Event, account: Contex
         if asking.done():
             asking.result()
         with account:
-            orders = server.job.launch_ordered()
-
-            def end_server(_: Future[float]) -> None:
-                with suppress(BrokenPipeError):  # it reads on until it is told something
-                    orders.write(b"end\n")
-                    orders.close()
-
-            asking.add_done_callback(end_server)
+            server.job.launch_ordered()
+            asking.add_done_callback(lambda _: server.job.order(b"end"))  # it reads on until it is told something
             serving: Future[float] = pool.submit(server.job.follow)
             return followed([server, client], [serving, asking])
 
