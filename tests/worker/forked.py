@@ -3,19 +3,16 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from tempfile import TemporaryFile
-from threading import Thread
 from typing import IO, Any
 
 from provisioning.bounded_output import PipeTail
 from provisioning.processes import LocalProcess
-from tests.forked import Forked, context
+from tests.forked import Forked, Started
 from worker.main import main
 
 
@@ -30,41 +27,21 @@ def worker(given: str, *arguments: str) -> tuple[int | None, list[dict[str, Any]
     return process.returncode, [json.loads(line) for line in output.splitlines()], errors
 
 
-class ForkedWorker:
-    """A worker that runs in a session of its own; what ``LocalProcess`` asks ``subprocess.Popen`` for."""
+def run_apart(arguments: Sequence[str]) -> None:
+    os.setsid()
+    run(arguments)
+
+
+class ForkedWorker(Started):
+    """A worker that runs in a session of its own, and says its lines into a pipe."""
 
     def __init__(self, argv: Sequence[str], stdin: int, stderr: int) -> None:
         """Start what ``env NAME=VALUE ... PYTHON -m worker WORDS`` would: the variables are its whole environment."""
         begin = argv.index("worker")
         env = dict(word.split("=", 1) for word in argv[:begin] if "=" in word)
         reading, writing = os.pipe()
-        ends = [Connection(os.dup(stdin)), Connection(writing), Connection(os.dup(stderr))]
-        self._process = context().Process(target=_run, args=(ends, argv[begin + 1 :], env))
-        self._process.start()
-        for end in ends:
-            end.close()
-        assert self._process.pid
-        self.pid, self.stdout = self._process.pid, os.fdopen(reading, "rb")
-        # One thread alone waits: the status can be read once.
-        self._ending = Thread(target=self._process.join, daemon=True)
-        self._ending.start()
-
-    def poll(self) -> int | None:
-        return None if self._ending.is_alive() else self._process.exitcode
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        self._ending.join(timeout)
-        if self._ending.is_alive():
-            raise subprocess.TimeoutExpired(["worker"], timeout or 0.0)
-        return self._process.exitcode
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        for send in (os.killpg, os.kill):  # it may not have its session yet, or have ended
-            with suppress(ProcessLookupError):
-                send(self.pid, signal.SIGKILL)
+        super().__init__(run_apart, argv[begin + 1 :], env, [os.dup(stdin), writing, os.dup(stderr)])
+        self.stdout = os.fdopen(reading, "rb")
 
 
 class ForkedProcess(LocalProcess):
@@ -84,16 +61,7 @@ class ForkedProcess(LocalProcess):
 
     def kill(self) -> None:
         if self.popen.poll() is None:
+            with suppress(ProcessLookupError):  # it may not have its session yet
+                os.killpg(self.popen.pid, signal.SIGKILL)
             self.popen.kill()
             self.popen.wait()
-
-
-def _run(ends: Sequence[Connection], words: Sequence[str], env: dict[str, str]) -> None:
-    os.setsid()
-    for number, end in enumerate(ends):
-        os.dup2(end.fileno(), number)
-        end.close()
-    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-    os.environ.clear()
-    os.environ.update(env)
-    run(words)
