@@ -21,7 +21,7 @@ from worker.distributed.serve import serve
 from worker.distributed.sockets import interface_bytes
 from worker.drawn import drawn_sha256
 from worker.environment import whole_usage
-from worker.protocol import Events, JobError
+from worker.protocol import Events
 from worker.spec import DISCRIMINATOR_RANK, SPLIT, Membership, Spec
 from worker.training.build import build_network, opened_batches
 from worker.training.device import Device, Numerics, numerics_of, timing_event
@@ -34,14 +34,11 @@ from worker.workloads.workload import LEARNING_RATE, Shape, Workload
 
 def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], events: Events) -> None:
     """Emit everything from ``built`` to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
-
-    def report(error: JobError) -> None:
-        """Report for a rank that the heartbeat must end, because gloo does not wake it."""
-        events.error(error.kind, str(error))
-
+    # The error of a rank that the heartbeat must end, because gloo does not wake it.
+    joining = partial(joined, membership, report=lambda error: events.error(error.kind, str(error)))
     workload = spec.load_workload()
     if membership.is_server:
-        with joined(membership, "cpu", report=report) as workers:
+        with joining("cpu") as workers:
             events.emit("built")
             served = serve(workers, learning_rate=LEARNING_RATE, threads=spec.threads)
         events.emit("done", usage=whole_usage(), exchanged=served)
@@ -56,7 +53,7 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         numerics = numerics_of(spec.recipe, spec.device, channels_last=spec.channels_last)
         network = build_network(workload, spec.shape, spec.seed)
         torch.manual_seed(own_seed)
-        group = stack.enter_context(joined(membership, spec.device, report=report))
+        group = stack.enter_context(joining(spec.device))
         trainer: Worker | ReplicasWorker
         if spec.parallel == "none":
             trainer = trainer_of(group, workload, network, devices[0], batches[0], numerics, spec.shape)
