@@ -10,15 +10,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Lock, Thread
 
 REPOSITORY = Path(__file__).parents[1]
 Program = Callable[[Sequence[str]], object]
+_READING = Lock()
+"""Held to read the status of a process, which can be done once, and to start one, which looks for others that ended."""
 PRELOADED = (
     *("tests.forked", "tests.suite.sweeping_machine", "commands.sweep.command", "commands.run.command"),
     *("analysis.compare.convergence", "tests.worker.distributed_rank", "worker.main", "worker.training.job"),
@@ -54,14 +56,19 @@ class Started:
         """Start it with these descriptors as standard input, output and error, which are closed here."""
         given = [Connection(end) for end in ends]
         self._process = context().Process(target=_run, args=(given, program, words, dict(env)))
-        self._process.start()
+        with _READING:
+            self._process.start()
         for end in given:
             end.close()
         assert self._process.pid
         self.pid = self._process.pid
-        # One thread alone waits: the status can be read once.
-        self._waiting = Thread(target=self._process.join, daemon=True)
+        self._waiting = Thread(target=self._reap, daemon=True)
         self._waiting.start()
+
+    def _reap(self) -> None:
+        wait([self._process.sentinel])
+        with _READING:
+            self._process.join()
 
     @property
     def returncode(self) -> int | None:
