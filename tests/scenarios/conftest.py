@@ -36,6 +36,14 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+def fill(root: Path, *names: str, content: bytes = b"xy") -> Path:
+    """Write files of this content below a directory, and return it."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
 @dataclass
 class HereNode(LocalNode):
     """This machine, with the tests' own interpreter in the place of the image's."""

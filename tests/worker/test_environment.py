@@ -11,6 +11,7 @@ import pytest
 
 from suite import userland
 from suite.records.environment import Environment
+from tests.scenarios.conftest import fill
 from worker import environment, surroundings
 from worker.environment import attest, collect, usage, whole_usage
 from worker.surroundings import level, writable_copy
@@ -121,9 +122,7 @@ def test_a_directory_of_too_many_files_is_linked_as_a_whole(
 
 
 def test_virtual_environments_and_runs_are_linked(mine: Path, tmp_path: Path) -> None:
-    for name in ("venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json", "conf/plan.json"):
-        (mine / name).parent.mkdir(parents=True, exist_ok=True)
-        (mine / name).touch()
+    fill(mine, "venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json", "conf/plan.json")
     with writable_copy(str(mine), str(tmp_path)) as copy:
         directory = Path(copy.directory)
         links = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink()}
