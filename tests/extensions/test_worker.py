@@ -57,7 +57,7 @@ def test_a_kind_of_data_set(package: Package) -> None:
     place = package.place / "set"
     place.mkdir()
     np.save(place / "pixels.npy", np.zeros((6, 70, 70, 3), np.uint8))
-    records = run(package, "--scenario", "real", "--data", f"toy:{place}", "--model", "alexnet", targets=HERE)
+    records = run(package, "--scenario", "real", "--data", f"toy:{place}", "--model", "dcgan", targets=HERE)
     assert [record["job"]["dataset"]["kind_sha256"] for record in records] == [digest]
     assert [(record["data_use"]["kind"], record["data_use"]["images"]) for record in records] == [("toy", 6)]
 
