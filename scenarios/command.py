@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from scenarios.command_files import files_of, refuse_missing_script
-from scenarios.events import PhaseLog
+from scenarios.events import PROBE_PHASES, EventLog
 from scenarios.job import attest, metrics_of, recordable, throughput_of
 from suite.errors import RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Note, Observer
@@ -108,7 +108,7 @@ class Command(PlannedScenario):
             # Outside of an image /tmp is the machine's: the node's own directory goes with the trial.
             scratch=TEMPORARY if instance.node.userland else ".",
         )
-        log = PhaseLog(observer=observer)
+        log = EventLog(phases=PROBE_PHASES, observer=observer)
         observer.phase("attesting")
         job = attest(trial, instance.node, request, log, "--command")
         with account:

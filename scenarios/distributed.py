@@ -156,8 +156,6 @@ class RankTurns:
         return _measurement(self._ranks, dict(zip(self._turns, measured, strict=True)))
 
     def kill(self) -> None:
-        for turns in self._turns.values():
-            turns.kill()
         for rank in self._ranks:
             rank.job.kill()
 

@@ -5,7 +5,6 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from suite.errors import MeasurementError
 from suite.interfaces import Observer
@@ -24,13 +23,16 @@ SERVER_ORDER = ("started", "imported", "environment", "built", "done")
 """The events of a parameter server, which trains nothing."""
 PROBE_PHASES = {"started": "preparing", "environment": "measuring", "metrics": "finishing", "done": "finishing"}
 """The events of a probe in their order, and the phase that begins with each."""
+TRAINING_PHASES = {"started": "importing", "imported": "building", "measured": "finishing", "generating": "generating"}
+AGGRESSOR_PHASES = {name: name for name in ("started", "environment", "measuring", "progress", "measured", "done")}
 TURNS = "taking turns"
 PROBE_TURNS_PHASES = {
     "started": "preparing",
     "environment": "warm-up",
     **dict.fromkeys(("measuring", "computed", "burst", "metrics", "done"), TURNS),
 }
-AGGRESSOR_ORDER = ("started", "environment", "measuring", "progress", "measured", "done")
+REPEATED = {"warmup", "computed", "burst", "model", "generating", "generated", "progress"}
+"""The events that come any number of times in their places, or not at all."""
 LEAST_BEFORE_S = 2.0
 LEAST_PROGRESS_BEFORE = 2
 """An aggressor works at least this long, and reports this often, before the victim starts: that is its own speed."""
@@ -58,16 +60,22 @@ class Silent:
 
 @dataclass(kw_only=True)
 class EventLog:
-    """The events of a worker so far. A subclass knows its protocol: every event comes once, and in ``order``."""
+    """The events of a worker so far, each of which comes once, and in ``order``; a subclass knows more of them."""
 
-    repeated: ClassVar[Sequence[str]] = ()
-    """The events that come any number of times in their places, or not at all."""
-    order: Sequence[str]
+    phases: Mapping[str, str]
+    """The phase that begins with an event."""
+    order: Sequence[str] = ()
+    """Empty for that of the ``phases``."""
+    heard: Callable[[str], object] = lambda _: None
+    """Called with the name of each event that is told."""
     observer: Observer = field(default_factory=Silent)
     clock: Callable[[], float] = time.monotonic
     phase: str = "launching"
     events: dict[str, Event] = field(default_factory=dict)
     begun_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.order = self.order or tuple(self.phases)
 
     def begin(self) -> None:
         """Start the clock, right before the launch."""
@@ -109,13 +117,15 @@ class EventLog:
             return False
         reached = max((self.order.index(known) for known in self.events), default=-1)
         place = self.order.index(str(name))
-        skipped = set(self.order[reached + 1 : place]) - set(self.repeated)
-        again = place <= reached and set(self.order[place : reached + 1]) <= set(self.repeated)
+        skipped = set(self.order[reached + 1 : place]) - REPEATED
+        again = place <= reached and set(self.order[place : reached + 1]) <= REPEATED
         return not skipped and (place > reached or again)
 
     def _take(self, event: Event) -> None:
         """Note what an event says, and enter the phase that begins with it."""
-        raise NotImplementedError
+        if (phase := self.phases.get(event.name, self.phase)) != self.phase:
+            self._enter(phase)
+        self.heard(event.name)
 
     def _enter(self, phase: str, detail: str = "") -> None:
         self.phase = phase
@@ -153,7 +163,7 @@ class EventLog:
 class Transcript(EventLog):
     """The events of a training worker."""
 
-    repeated: ClassVar[Sequence[str]] = ("warmup", "computed", "burst", "model", "generating", "generated")
+    phases: Mapping[str, str] = field(default_factory=lambda: TRAINING_PHASES)
     order: Sequence[str] = ORDER
     workload: Sizes
     models: list[tuple[Mapping[str, object], bytes]] = field(default_factory=list)
@@ -165,29 +175,21 @@ class Transcript(EventLog):
         ``measuring`` is told at the end of the warm-up, which the worker follows with a garbage collection, so that the
         display is at rest before the clock starts; between the events ``measuring`` and ``measured`` nothing is told.
         """
-        match event.name:
-            case "started":
-                self._enter("importing")
-            case "imported":
-                self._enter("building")
-            case "built" | "warmup":
-                done, of = event.fields.get("step", 0), self.workload.warmup_steps
-                if done != of:
-                    self._enter("warm-up", f"{done}/{of}")
-                elif not (self.takes_turns and of):
-                    self._enter("measuring", f"{self.workload.steps} steps")
-            case "measured":
-                self._enter("finishing")
-            case "model":
-                facts = dict(event.fields)
-                text = facts.pop("text", None)
-                try:
-                    file = b64decode(text if isinstance(text, str) else "?", validate=True)
-                except ValueError as error:
-                    raise MeasurementError("the worker said a model that is not base64", kind="protocol") from error
-                self.models.append((facts, file))
-            case "generating":
-                self._enter("generating")
+        super()._take(event)
+        if event.name in ("built", "warmup"):
+            done, of = event.fields.get("step", 0), self.workload.warmup_steps
+            if done != of:
+                self._enter("warm-up", f"{done}/{of}")
+            elif not (self.takes_turns and of):
+                self._enter("measuring", f"{self.workload.steps} steps")
+        elif event.name == "model":
+            facts = dict(event.fields)
+            text = facts.pop("text", None)
+            try:
+                file = b64decode(text if isinstance(text, str) else "?", validate=True)
+            except ValueError as error:
+                raise MeasurementError("the worker said a model that is not base64", kind="protocol") from error
+            self.models.append((facts, file))
 
     def timeline(self, elapsed_s: float) -> Timeline:
         """Return where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
@@ -203,25 +205,6 @@ class Transcript(EventLog):
         )
 
 
-@dataclass(kw_only=True)
-class PhaseLog(EventLog):
-    """The events of a worker of which each begins a phase: a probe's, unless others are given."""
-
-    repeated = ("computed", "burst")
-    order: Sequence[str] = ()
-    phases: Mapping[str, str] = field(default_factory=lambda: PROBE_PHASES)
-    heard: Callable[[str], object] = lambda _: None
-    """Called with the name of each."""
-
-    def __post_init__(self) -> None:
-        self.order = tuple(self.phases)
-
-    def _take(self, event: Event) -> None:
-        if (phase := self.phases[event.name]) != self.phase:
-            self._enter(phase)
-        self.heard(event.name)
-
-
 @dataclass(frozen=True)
 class Progress:
     """The work that was done when the line came in."""
@@ -235,13 +218,12 @@ class Progress:
 class AggressorLog(EventLog):
     """The events of one aggressor, whose phases are its events. Calls ``ready`` once the victim can be launched."""
 
-    repeated = ("progress",)
-    order: Sequence[str] = AGGRESSOR_ORDER
+    phases: Mapping[str, str] = field(default_factory=lambda: AGGRESSOR_PHASES)
     ready: Callable[[], None]
     progress: list[Progress] = field(default_factory=list)
 
     def _take(self, event: Event) -> None:
-        self._enter(event.name)
+        super()._take(event)
         if event.name not in ("measuring", "progress", "measured"):
             return
         steps, work = event.fields.get("steps", 0), event.fields.get("work", 0.0)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, Generic, TypeVar
 
 import msgspec
@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from scenarios.events import ORDER, TURNS_ORDER, EventLog, Transcript
 from scenarios.failure import failure_of_exit, with_process
-from scenarios.members import plugin_of, turns_of
-from scenarios.reading import CachedData, arrange_page_cache, asked, data_of, mounted_at
+from scenarios.members import plugin_of
+from scenarios.reading import arrange_page_cache, asked, data_of, mounted_at
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Context, Measurement, Node, Observer, Process
 from suite.job.profiles import Sizes
@@ -26,7 +26,7 @@ from suite.records.columns import counted_steps
 from suite.records.environment import Environment, Gpu
 from suite.records.record import DataUse, Generated, KeptModel, MetricValue, Steps
 from suite.registries import WORKLOADS
-from worker.spec import Checkpointing, Data, Membership, Spec, StepInjury, Strict
+from worker.spec import Checkpointing, Data, Membership, Spec, StepInjury, Strict, Turns
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
 TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"
@@ -111,18 +111,11 @@ def specification(
         data=data,
         distributed=distributed,
         injury=msgspec.convert(trial.properties.step_injury, StepInjury | None),
-        turns=turns_of(trial),
+        turns=msgspec.convert(trial.job.turns, Turns | None, from_attributes=True),
         checkpoint=Checkpointing(trial.job.checkpoint, scratch) if trial.job.checkpoint else None,
         generate=trial.job.generate,
         keep_model=trial.job.keep_model,
     )
-
-
-def order(orders: IO[bytes], line: bytes) -> None:
-    """Write a line to a job. One that has ended says why, or its exit status does."""
-    with suppress(BrokenPipeError):
-        orders.write(line + b"\n")
-        orders.flush()
 
 
 @dataclass
@@ -135,24 +128,39 @@ class AttestedJob(Generic[Log]):
     spec: Strict
     attested: Mapping[str, object]
     log: Log
-    seen: CachedData | None = None
+    seen: Mapping[str, object] = field(default_factory=dict)
+    """The data set as the target sees it right before the launch."""
     process: Process | None = None
+    orders: IO[bytes] | None = None
+    """Where the lines are written that a job reads after its specification."""
 
     def launch(self) -> Process:
         self.log.begin()
         self.process = self.node.start(self.argv, stdin=self.spec.encoded())
         return self.process
 
-    def launch_ordered(self) -> IO[bytes]:
-        """Launch the job, which reads further lines. Returns where they are written."""
+    def launch_ordered(self) -> None:
+        """Launch the job, which reads further lines."""
         reading, writing = os.pipe()
-        orders = os.fdopen(writing, "wb")
+        self.orders = os.fdopen(writing, "wb")
         self.log.begin()
         self.process = self.node.start(self.argv, stdin=os.fdopen(reading, "rb"))
-        order(orders, self.spec.encoded())
-        return orders
+        self.order(self.spec.encoded())
+
+    def order(self, line: bytes) -> None:
+        """Write a line to the job. One that has ended says why, or its exit status does."""
+        with suppress(BrokenPipeError):
+            if self.orders and not self.orders.closed:
+                self.orders.write(line + b"\n")
+                self.orders.flush()
+
+    def end_orders(self) -> None:
+        with suppress(BrokenPipeError):
+            if self.orders:
+                self.orders.close()
 
     def kill(self) -> None:
+        self.end_orders()
         if self.process:
             self.process.kill()
 
@@ -319,9 +327,8 @@ def data_use_of(job: AttestedJob[Transcript]) -> DataUse | None:
     dataset = job.trial.job.dataset
     if dataset is None:
         return None
-    seen = vars(job.seen) if job.seen else {}
     known = {name: getattr(dataset, name) for name in ("kind", "sha256", "images", "size_bytes")}
-    return DataUse.model_validate({**job.log.said("done", "data_use"), **known, **seen})
+    return DataUse.model_validate({**job.log.said("done", "data_use"), **known, **job.seen})
 
 
 def metrics_of(said: Mapping[str, object]) -> dict[str, MetricValue]:

@@ -5,6 +5,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, cast
 
+import msgspec
+
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Node
 from suite.plan import Trial
@@ -39,11 +41,6 @@ def plugin_of(registry: Registry, name: str, planned: str | None = None) -> Plug
     return Plugin(module, content.decode(), digest, path.name)
 
 
-def turns_of(trial: Trial) -> Turns | None:
-    turns = trial.job.turns
-    return Turns(turns.rounds, turns.burst_steps) if turns else None
-
-
 def member_request(registry: Registry, trial: Trial, node: Node) -> Request:
     """Return the request to run a probe or an aggressor of ``registry``."""
     return Request(
@@ -53,7 +50,7 @@ def member_request(registry: Registry, trial: Trial, node: Node) -> Request:
         size=cast(Literal["smoke", "quick", "paper"], trial.job.profile),
         device=trial.job.devices.device,
         directory=node.data,
-        turns=turns_of(trial),
+        turns=msgspec.convert(trial.job.turns, Turns | None, from_attributes=True),
     )
 
 

@@ -6,7 +6,7 @@ A trial's model is the name of its probe, and its profile says how much is measu
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from scenarios.events import PROBE_PHASES, PROBE_TURNS_PHASES, PhaseLog
+from scenarios.events import PROBE_PHASES, PROBE_TURNS_PHASES, EventLog
 from scenarios.job import AttestedJob, attest, metrics_of, recordable
 from scenarios.members import member_request
 from scenarios.turns import BurstMessage, WorkerTurns
@@ -129,13 +129,13 @@ def _in_turns(probe: str) -> bool:
     return bool(getattr(PROBES.get(probe), "in_turns", False))
 
 
-def _attested(trial: Trial, node: Node, observer: Observer) -> AttestedJob[PhaseLog]:
+def _attested(trial: Trial, node: Node, observer: Observer) -> AttestedJob[EventLog]:
     observer.phase("attesting")
-    log = PhaseLog(observer=observer, phases=PROBE_TURNS_PHASES if trial.job.turns else PROBE_PHASES)
+    log = EventLog(observer=observer, phases=PROBE_TURNS_PHASES if trial.job.turns else PROBE_PHASES)
     return attest(trial, node, member_request(PROBES, trial, node), log, "--probe")
 
 
-def _measurement(job: AttestedJob[PhaseLog], elapsed_s: float) -> Measurement:
+def _measurement(job: AttestedJob[EventLog], elapsed_s: float) -> Measurement:
     """Return what the worker measured. Raises MeasurementError where that is nothing."""
     transcript = job.log
     details = transcript.said("metrics", "details")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from scenarios.members import plugin_of
 from suite.errors import CommandError, MeasurementError, option
@@ -18,20 +17,6 @@ from worker.spec import Data
 TEMPORARY = "/tmp"  # noqa: S108 - inside of a target, where the worker makes a directory of its own
 SHARED = "virtiofs"
 """The type of a file system that a guest shares with its host, each with a page cache of its own."""
-
-
-@dataclass(frozen=True)
-class CachedData:
-    """The data set as the target sees it right before the launch."""
-
-    page_cache_share: float | None
-    """How much of the data set the page cache holds; None where the target's kernel does not tell."""
-    filesystem: str | None = None
-    """Its type: ``ext4``, ``overlay``, ``virtiofs``."""
-    device: str | None = None
-    """The mounted device, or its name."""
-    listing_sha256: str | None = None
-    """The digest of the names and sizes that it listed."""
 
 
 def data_of(trial: Trial, node: Node) -> Data | None:
@@ -56,14 +41,14 @@ def data_at(directory: str, dataset: Dataset, job: Job) -> Data:
 
 def arrange_page_cache(
     trial: Trial, node: Node, launch_of: Callable[[Node, Trial], list[str]], observer: Observer
-) -> CachedData | None:
+) -> Mapping[str, object]:
     """Bring the target's page cache into the planned state; ``launch_of`` says how the worker is launched on a node.
 
-    Returns what the target then sees; None for a trial without a data set. Raises MeasurementError when it sees other
-    data, or does not come into the state.
+    Returns what the target then sees, as fields of ``records.DataUse``; nothing for a trial without a data set. Raises
+    MeasurementError when it sees other data, or does not come into the state.
     """
     if trial.job.dataset is None or trial.job.page_cache is None:
-        return None
+        return {}
     observer.phase("page cache", trial.job.page_cache)
     dataset, state, backing = trial.job.dataset, trial.job.page_cache, node.backing
     for place in filter(None, (node, backing) if state == "cold" else ()):
@@ -82,7 +67,8 @@ def arrange_page_cache(
     if share is None and backing and filesystem != SHARED:
         # One kernel, one cache: who may not see it from inside is told from below.
         share = below if state == "cold" else _arranged(trial, dataset, state, backing, launch_of(backing, trial))
-    return CachedData(share, filesystem, device, dataset.listing_sha256)
+    seen = {"page_cache_share": share, "filesystem": filesystem, "device": device}
+    return {**seen, "listing_sha256": dataset.listing_sha256}
 
 
 def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequence[str]) -> float | None:

@@ -7,14 +7,13 @@ come over the network that the target has. Weights are drawn from the seed in th
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from threading import Event
 from typing import Annotated
 
 from pydantic import Field
 
 from scenarios.distributed import PORT, RankProcess, followed, record_of
-from scenarios.events import PhaseLog, Silent
+from scenarios.events import EventLog
 from scenarios.job import attest, listening, metrics_of, recordable, throughput_of
 from scenarios.members import plugin_of
 from suite.errors import RequestError, option
@@ -110,9 +109,12 @@ class Serve(PlannedScenario):
         observer.phase("attesting")
         own = (instances[0].address, instances[0].port or PORT)
         asked = instances[0].service or own
-        serving_log = PhaseLog(phases=SERVER_PHASES, observer=Silent())
-        asking_log = PhaseLog(phases=CLIENT_PHASES, observer=observer)
-        asking_log.heard = lambda name: ready.set() if name == "environment" else None
+        serving_log = EventLog(phases=SERVER_PHASES)
+        asking_log = EventLog(
+            phases=CLIENT_PHASES,
+            observer=observer,
+            heard=lambda name: ready.set() if name == "environment" else None,
+        )
         threads = [share.envelope.threads for share in trial.instances]
         spec = ServeSpec(
             workload=WORKLOADS.place(trial.job.model),
@@ -143,7 +145,7 @@ class Serve(PlannedScenario):
 
 
 def _rank(
-    trial: Trial, number: int, instances: Sequence[Instance], spec: Strict, log: PhaseLog, word: str
+    trial: Trial, number: int, instances: Sequence[Instance], spec: Strict, log: EventLog, word: str
 ) -> RankProcess:
     share = trial.instances[number]
     job = attest(trial.with_job(envelope=share.envelope), instances[number].node, spec, log, word)
@@ -160,14 +162,8 @@ def _run(server: RankProcess, client: RankProcess, ready: Event, account: Contex
         if asking.done():
             asking.result()
         with account:
-            orders = server.job.launch_ordered()
-
-            def end_server(_: Future[float]) -> None:
-                with suppress(BrokenPipeError):  # it reads on until it is told something
-                    orders.write(b"end\n")
-                    orders.close()
-
-            asking.add_done_callback(end_server)
+            server.job.launch_ordered()
+            asking.add_done_callback(lambda _: server.job.order(b"end"))  # it reads on until it is told something
             serving: Future[float] = pool.submit(server.job.follow)
             return followed([server, client], [serving, asking])
 

@@ -1,27 +1,38 @@
-"""Shared resources: a victim alone and beside aggressors, each in an instance of its own on one machine."""
+"""Shared resources: a victim alone and beside aggressors, each in an instance of its own on one machine.
 
-from collections.abc import Mapping, Sequence
+Aggressors are launched beside a victim, heard while it runs, and told to stop when it has ended.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Event
 
-from scenarios.aggressor import AggressorProcess, running_aggressors
-from scenarios.events import AggressorLog
-from scenarios.job import attest, launch, prepare, recordable, specification
+from scenarios.events import AggressorLog, Transcript
+from scenarios.failure import failure_of_exit, with_process
+from scenarios.job import AttestedJob, attest, launch, listening, prepare, recordable, specification
 from scenarios.members import member_request, source_sha256
 from scenarios.probe import scratch_bytes
-from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Context, Instance, Measurement, Note, Observer
+from suite.errors import BenchError, CommandError, MeasurementError, RequestError, option
+from suite.interfaces import Context, Instance, Measurement, Note, Observer, Process
 from suite.job.distributed import check_memory, cpus_are_shared
 from suite.job.envelope import Envelope
 from suite.job.profiles import Profile
 from suite.job.sharing import PAPERS_VICTIMS, Sharing, architecture, victim_names
 from suite.plan import Trial, planned
-from suite.records.record import AggressorInstance
+from suite.records.record import Aggression, AggressorInstance
+from suite.records.usage import Usage
 from suite.registries import AGGRESSORS, WORKLOADS
 from suite.request.option import Count, OptionGroup, Text, about
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from suite.targets import BASELINE
 from worker.spec import AggressorRequest
+
+ENDS_WITHIN_S = 600.0
+"""How long an aggressor may take to end once it is told to: one step on an emulated CPU."""
 
 
 class SharedOptions(OptionGroup):
@@ -118,6 +129,140 @@ class Shared(PlannedScenario):
         with recordable(job.argv):
             records = [each.record(job.log, measured.elapsed_s) for each in aggressors]
         return measured.changed(aggressors=records)
+
+
+@dataclass
+class AggressorProcess:
+    """The process of one aggressor, from its launch to what it said."""
+
+    name: str
+    job: AttestedJob[AggressorLog]
+    settled: Event
+    """Set when the victim can be launched, and when there is no point in waiting any longer."""
+    stopping: bool = False
+
+    def listen(self, timeout_s: float) -> None:
+        """Hear it to its end. Raises MeasurementError of kind ``aggressor`` unless it was told to end."""
+        log, process = self.job.log, self.job.process or self.job.launch()
+        try:
+            for line in process.lines(timeout_s):
+                log.hear(line)
+            status = process.wait(ENDS_WITHIN_S)
+            if status or "done" not in log.events:
+                raise failure_of_exit(status, log.phase, self.job.trial.job.envelope.memory_bytes, self.job.node)
+            if not self.stopping:
+                raise MeasurementError("it ended before the victim did", kind="aggressor")
+        except BenchError as error:
+            late = isinstance(error, CommandError) and error.returncode is None
+            why = f"it had not ended after {timeout_s:g} s: it was {log.phase!r}" if late else error.message
+            remedy = error.remedy or "the trial does not count as one beside an aggressor: run it again"
+            told = MeasurementError(f"{self.name}: {why}", kind="aggressor", remedy=remedy)
+            raise with_process(told, self.job.argv, process) from error
+        finally:
+            process.kill()
+
+    def stop(self) -> None:
+        """Tell it to stop, by a signal sent inside: one to an engine's client or to ssh would not get there."""
+        self.stopping = True
+        pid = self.job.log.events["started"].fields.get("pid")
+        if not isinstance(pid, int) or pid < 2:
+            raise MeasurementError(
+                f"{self.name} says that its process is {pid!r}", kind="protocol", command=self.job.argv
+            )
+        # One that has ended meanwhile is not there any more: listening to it says why.
+        self.job.node.run(["kill", "-TERM", str(pid)], check=False)
+
+    def record(self, victim: Transcript, elapsed_s: float) -> AggressorInstance:
+        """Return the record. Raises MeasurementError where its measured steps do not enclose the victim."""
+        events, progress, launched_s = self.job.log.events, self.job.log.progress, victim.begun_s
+        begun_s, ended_s = (events[name].arrived_s - launched_s for name in ("measuring", "measured"))
+        if begun_s >= 0 or ended_s < elapsed_s:
+            raise MeasurementError(
+                f"{self.name} took its measured steps from {begun_s:.2f} s to {ended_s:.2f} s after the launch of the "
+                f"victim, which ended at {elapsed_s:.2f} s: it was not beside it all the time",
+                kind="aggressor",
+                command=self.job.argv,
+            )
+        span = [victim.events[name].arrived_s for name in ("measuring", "measured")]
+        aggression = Aggression(
+            unit=str(events["measuring"].fields.get("unit")),
+            begun_s=begun_s,
+            ended_s=ended_s,
+            heard_s=[each.arrived_s - launched_s for each in progress],
+            steps=[each.steps for each in progress],
+            work=[each.work for each in progress],
+            before_per_s=self.job.log.per_s(progress[0].arrived_s, launched_s),
+            beside_per_s=self.job.log.per_s(*span),
+            usage=self.job.log.usage() or Usage(),
+        )
+        return AggressorInstance(environment=self.job.environment(), aggression=aggression)
+
+
+@dataclass
+class AggressorGroup:
+    """The aggressors of a trial while they run."""
+
+    aggressors: Sequence[AggressorProcess]
+    futures: "list[Future[None]]" = field(default_factory=list)
+    victim: Process | None = None
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Wait until every one takes its measured steps. Raises MeasurementError when one does not get there."""
+        deadline = time.monotonic() + timeout_s
+        for each in self.aggressors:
+            each.settled.wait(max(0.0, deadline - time.monotonic()))
+            self.check()
+            if not each.settled.is_set():
+                raise MeasurementError(
+                    f"{each.name} was not ready after {timeout_s:g} s: it was {each.job.log.phase!r}",
+                    kind="aggressor",
+                    command=each.job.argv,
+                    remedy=f"allow more with {option('trial_timeout')}",
+                )
+
+    def watch(self, victim: Process) -> None:
+        """End the victim as soon as an aggressor ends: what it would still measure counts for nothing."""
+        self.victim = victim
+        if any(future.done() for future in self.futures):
+            victim.kill()
+
+    def check(self) -> None:
+        """Raise the failure of the first that has failed."""
+        for future in self.futures:
+            if future.done() and (error := future.exception()):
+                raise error
+
+    def stop(self) -> None:
+        """Tell all to stop and hear them to their ends. Raises MeasurementError when one has failed."""
+        self.check()
+        for each in self.aggressors:
+            each.stop()
+        deadline = time.monotonic() + ENDS_WITHIN_S
+        for each, future in zip(self.aggressors, self.futures, strict=True):
+            try:
+                future.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise MeasurementError(
+                    f"{each.name} did not stop within {ENDS_WITHIN_S:g} s of being told", kind="aggressor"
+                ) from None
+
+    def ended(self, each: AggressorProcess) -> None:
+        each.settled.set()
+        if self.victim and not each.stopping:
+            self.victim.kill()
+
+
+@contextmanager
+def running_aggressors(aggressors: Sequence[AggressorProcess], timeout_s: float) -> Iterator[AggressorGroup]:
+    """Launch all and listen to each in a thread of its own; at the end none is left. Each may live ``timeout_s``."""
+    group = AggressorGroup(aggressors)
+    with listening([each.job for each in aggressors]) as pool:
+        for each in aggressors:
+            each.job.launch()
+            future = pool.submit(each.listen, timeout_s)
+            future.add_done_callback(lambda _, each=each: group.ended(each))  # type: ignore[misc]
+            group.futures.append(future)
+        yield group
 
 
 def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[Instance]) -> AggressorProcess:

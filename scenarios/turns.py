@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import IO, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
 
 from scenarios.events import Event, Transcript
 from scenarios.failure import failure_of_exit
-from scenarios.job import AttestedJob, data_use_of, measurement, order, recordable
+from scenarios.job import AttestedJob, data_use_of, measurement, recordable
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement, Turn
 from suite.plan import planned
@@ -56,11 +55,10 @@ class WorkerTurns(Generic[_Said]):
     def __init__(self, job: AttestedJob[Any]) -> None:
         self.job = job
         self.bursts: list[_Said] = []
-        self._orders: IO[bytes] | None = None
 
     def launch(self) -> None:
         """Launch it, and return at once; ``ready`` waits for it."""
-        self._orders = self.job.launch_ordered()
+        self.job.launch_ordered()
 
     def ready(self) -> None:
         """Return when it is ready for its first turn. Raises MeasurementError where it does not come so far."""
@@ -72,8 +70,7 @@ class WorkerTurns(Generic[_Said]):
 
     def turn(self) -> Turn:
         begun_s = self.job.log.clock()
-        if self._orders:
-            order(self._orders, BURST.encode())
+        self.job.order(BURST.encode())
         said = self._hear("burst")
         if (computed := self.job.log.events.pop("computed", None)) is None:
             raise MeasurementError("the worker did not say when its burst had ended", kind="protocol")
@@ -91,7 +88,7 @@ class WorkerTurns(Generic[_Said]):
 
     def end(self) -> Measurement:
         """See ``suite.interfaces.TurnTaker``. The measured span is that of the bursts."""
-        self._close()
+        self.job.end_orders()
         elapsed_s = self.job.follow()
         span_s = math.fsum(burst.span_s for burst in self.bursts)
         used = [burst.usage for burst in self.bursts]
@@ -106,7 +103,6 @@ class WorkerTurns(Generic[_Said]):
             )
 
     def kill(self) -> None:
-        self._close()
         self.job.kill()
 
     def steps_of(self, burst: _Said) -> int:
@@ -115,11 +111,6 @@ class WorkerTurns(Generic[_Said]):
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
         """Return what was measured in the bursts, which took ``span_s`` together. Raises MeasurementError."""
         raise NotImplementedError
-
-    def _close(self) -> None:
-        with suppress(BrokenPipeError):
-            if self._orders:
-                self._orders.close()
 
     def _hear(self, awaited: str) -> Event:
         """Hear the worker up to this event. Raises MeasurementError where it does not come in time."""

@@ -30,6 +30,7 @@ def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
         name=trial.target,
         data=dataset.directory if dataset else os.environ["VIRTBENCH_HOME"],
         facts={"container_engine": {**engine, "rootfs": "overlay"}} if trial.target == "container" else {},
+        forks=False,
     )
     with closing(node):
         yield [Instance(node)] * max(1, len(trial.instances))

@@ -50,6 +50,7 @@ from tests.provisioning.conftest import FakeNode
 from tests.refusals import read, written
 from tests.sites import IMAGE, cluster, inputs_of, joined_pods
 from tests.suite.judged import JUDGED
+from tests.worker.judged import READ
 
 TRANSCRIPT = Path(__file__).parent / "samples/parsed.txt"
 
@@ -172,6 +173,7 @@ def parallel(options: dict[str, Any]) -> str:
 
 FORMS: Mapping[str, Callable[[Any], object]] = {
     **JUDGED,
+    **READ,
     "share": parse_share,
     "span": parse_duration_s,
     "cpus": parse_cpu_list,

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,6 +26,7 @@ class SetPlan(BaseModel):
     """Everything that decides the bytes of a generated set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    file: ClassVar[str] = PLAN
 
     schema_version: Literal[1] = 1
     seed: Annotated[int, Field(ge=0)]
@@ -36,6 +37,24 @@ class SetPlan(BaseModel):
     """The images to train on."""
     classes: Annotated[int, Field(gt=0)] | None = None
     """The most there can be: fewer images than classes leave the later ones out."""
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """Return what a directory has in its file, or None without one. Raises RequestError on one of others."""
+        path = directory / cls.file
+        try:
+            if path.stat().st_size > _MOST_BYTES:
+                told = f"{path} has more than {_MOST_BYTES >> 20} MiB"
+                raise RequestError(told, remedy="no set of ours has such a one")
+            return cls.model_validate_json(read(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValidationError as error:
+            raise RequestError(
+                f"{path} was not written by this version of bench data make", remedy="give another directory with --out"
+            ) from error
+        except OSError as error:
+            raise RequestError(f"cannot read {path}: {error.strerror}", remedy="see who may read it") from error
 
     def text(self) -> str:
         # What an older suite has left out stays out: its files must not differ from what was written.
@@ -51,16 +70,14 @@ class SetPlan(BaseModel):
 
 
 class SetManifest(SetPlan):
-    """A whole set, as it was when it was finished."""
+    """A whole set, as it was when it was finished; a set that is unfinished, or was not generated, has none."""
 
+    file = MANIFEST
     size_bytes: Annotated[int, Field(gt=0)]
     sha256: Hash
     """The digest of its listing; see ``worker.data.listing``."""
     files: dict[str, Hash]
     """SHA-256 of the content of every file, by path."""
-
-
-_Model = TypeVar("_Model", SetPlan, SetManifest)
 
 
 @dataclass(frozen=True)
@@ -93,31 +110,6 @@ def make_plan(images: int, name: str, size: str | None, seed: int, classes: int 
     return SetPlan.model_validate({"schema_version": 1, "seed": seed, **values})
 
 
-def read_plan(directory: Path) -> SetPlan | None:
-    """Return the plan, or None if there is none. Raises RequestError on one that is not of this suite."""
-    return _read(directory / PLAN, SetPlan)
-
-
-def read_manifest(directory: Path) -> SetManifest | None:
-    """Return the manifest, or None for a set that is unfinished or was not generated. Raises RequestError."""
-    return _read(directory / MANIFEST, SetManifest)
-
-
-def _read(path: Path, model: type[_Model]) -> _Model | None:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise RequestError(f"{path} has more than {_MOST_BYTES >> 20} MiB", remedy="no set of ours has such a one")
-        return model.model_validate_json(read(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValidationError as error:
-        raise RequestError(
-            f"{path} was not written by this version of bench data make", remedy="give another directory with --out"
-        ) from error
-    except OSError as error:
-        raise RequestError(f"cannot read {path}: {error.strerror}", remedy="see who may read it") from error
-
-
 def write_readable(path: Path, text: str) -> None:
     """Write a file whole or not at all, and readable by all, whatever this process's umask is."""
     try:
@@ -141,8 +133,8 @@ def generated_sets(home: Path) -> list[GeneratedSet]:
     for path in data_folder(home).glob(f"*/{PLAN}"):
         # A set of another version can be neither used nor continued.
         with suppress(RequestError):
-            if plan := read_plan(path.parent):
-                generated = GeneratedSet(path.parent, plan, read_manifest(path.parent))
+            if plan := SetPlan.read(path.parent):
+                generated = GeneratedSet(path.parent, plan, SetManifest.read(path.parent))
                 finished = generated.manifest is not None
                 written_ns = path.with_name(MANIFEST if finished else PLAN).stat().st_mtime_ns
                 dated.append(((finished, written_ns, str(path.parent)), generated))
@@ -166,7 +158,7 @@ def is_unchanged(directory: Path, manifest: SetManifest) -> bool:
 
 def finished(directory: Path) -> SetManifest:
     """Return the manifest of a set that is whole by its sizes. Raises RequestError for any other directory."""
-    manifest, plan = read_manifest(directory), read_plan(directory)
+    manifest, plan = SetManifest.read(directory), SetPlan.read(directory)
     if manifest is None and plan:
         raise _unfinished(directory, plan)
     if manifest is None:

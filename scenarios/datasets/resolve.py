@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scenarios.datasets.generated import MANIFEST, SetManifest, changed, finished, newest, read_manifest
+from scenarios.datasets.generated import MANIFEST, SetManifest, changed, finished, newest
 from scenarios.datasets.processes import limited
 from scenarios.members import source_sha256
 from suite.errors import RequestError, option
@@ -145,7 +145,7 @@ def identity(
 def sha256_now(dataset: Dataset) -> str:
     """Return the digest of what the directory of the data set holds by now. Raises RequestError and OSError."""
     root = Path(dataset.directory)
-    manifest = read_manifest(root) if dataset.digest == "manifest" else None
+    manifest = SetManifest.read(root) if dataset.digest == "manifest" else None
     _, sha256 = identity(root, tuple(entries_of(root)), manifest)
     return sha256
 

@@ -21,8 +21,6 @@ from scenarios.datasets.generated import (
     SetPlan,
     is_unchanged,
     make_plan,
-    read_manifest,
-    read_plan,
     write_readable,
 )
 from scenarios.datasets.processes import Progress, spread, worker_count
@@ -37,6 +35,9 @@ _DRAWN_AT_ONCE, _HASHED_AT_ONCE = 16, 256
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
+def _silent(*_: object) -> None: ...
+
+
 def make(
     directory: Path,
     images: int,
@@ -44,8 +45,8 @@ def make(
     seed: int = 0,
     classes: int | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
-    note: Callable[[str], object] | None = None,
+    progress: Progress = _silent,
+    note: Callable[[str], object] = _silent,
     name: str = "imagefolder",
 ) -> SetManifest:
     """Make a set of the kind ``name``; the same bytes whatever the number of workers.
@@ -60,7 +61,7 @@ def make(
         _check_disk_space(directory, plan, len(paths))
     with _locked(directory, note):
         _refuse_others(directory, plan)
-        manifest = read_manifest(directory)
+        manifest = SetManifest.read(directory)
         if manifest and manifest.images == images and is_unchanged(directory, manifest):
             return manifest
         digests = {**(manifest.files if manifest else {}), **read_journal(directory)}
@@ -107,7 +108,7 @@ def _write(
     paths: Sequence[str],
     digests: Mapping[str, str],
     workers: int,
-    progress: Progress | None,
+    progress: Progress,
 ) -> dict[str, str]:
     """Write every file. Returns their digests, in the order of the paths."""
     numbered = [(number, path, digests.get(path)) for number, path in enumerate(paths)]
@@ -123,8 +124,7 @@ def _write(
             journal.write("".join(fresh))
             journal.flush()
             done |= written
-            if progress:
-                progress(len(done), len(paths))
+            progress(len(done), len(paths))
     return {path: done[path] for path in paths}
 
 
@@ -179,26 +179,21 @@ def _finish(directory: Path, plan: SetPlan, digests: dict[str, str]) -> SetManif
 
 
 @contextlib.contextmanager
-def _locked(directory: Path, note: Callable[[str], object] | None) -> Iterator[None]:
+def _locked(directory: Path, note: Callable[[str], object]) -> Iterator[None]:
     """Make the directory if need be, and lock it against other processes; wait for one that makes the same."""
-
-    def waiting() -> None:
-        if note:
-            note(f"another bench is making {directory}: waiting until it has ended")
-
     with contextlib.ExitStack() as stack:
         try:
             descriptor = stack.enter_context(safe_files.directory(directory))
         except OSError as error:
             why = "is a file" if directory.is_file() else error.strerror
             raise RequestError(f"cannot make {directory}: {why}", remedy="give another directory with --out") from error
-        safe_files.lock(descriptor, waiting)
+        safe_files.lock(descriptor, lambda: note(f"another bench is making {directory}: waiting until it has ended"))
         yield
 
 
 def _refuse_others(directory: Path, plan: SetPlan) -> None:
     """Raise RequestError unless the directory is empty, or holds this plan or the beginning of it."""
-    if (stored := read_plan(directory)) is None:
+    if (stored := SetPlan.read(directory)) is None:
         _refuse_content(directory)
         return
     names, grows = ("format", "images", "size", "seed", "classes"), plan.kind().grows
@@ -245,7 +240,7 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"
 
 
-def verify(directory: Path, workers: int | None = None, progress: Progress | None = None) -> list[str]:
+def verify(directory: Path, workers: int | None = None, progress: Progress = _silent) -> list[str]:
     """Return what is missing, foreign or changed, a line each, sorted; nothing if the set is whole.
 
     Raises RequestError if there is no finished set, and BenchError if a file cannot be read.
@@ -258,7 +253,7 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
             lines.append(f"{PLAN}: is missing")
         elif (directory / PLAN).read_text(errors="replace") != manifest.text():
             lines.append(f"{PLAN}: other content")
-        return sorted([*lines, *_changed(directory, manifest.files, count, progress or (lambda *_: None))])
+        return sorted([*lines, *_changed(directory, manifest.files, count, progress)])
     except OSError as error:
         raise BenchError(
             f"cannot read {error.filename or directory}: {error.strerror}", remedy="mend it, and verify again"
@@ -266,9 +261,9 @@ def verify(directory: Path, workers: int | None = None, progress: Progress | Non
 
 
 def _finished(directory: Path) -> SetManifest:
-    if manifest := read_manifest(directory):
+    if manifest := SetManifest.read(directory):
         return manifest
-    if read_plan(directory):
+    if SetPlan.read(directory):
         raise RequestError(
             f"{directory} is not finished", remedy="run the bench data make again with which it was begun"
         )

@@ -57,7 +57,7 @@ def test_a_kind_of_data_set(package: Package) -> None:
     place = package.place / "set"
     place.mkdir()
     np.save(place / "pixels.npy", np.zeros((6, 70, 70, 3), np.uint8))
-    records = run(package, "--scenario", "real", "--data", f"toy:{place}", "--model", "alexnet", targets=HERE)
+    records = run(package, "--scenario", "real", "--data", f"toy:{place}", "--model", "dcgan", targets=HERE)
     assert [record["job"]["dataset"]["kind_sha256"] for record in records] == [digest]
     assert [(record["data_use"]["kind"], record["data_use"]["images"]) for record in records] == [("toy", 6)]
 
@@ -65,29 +65,20 @@ def test_a_kind_of_data_set(package: Package) -> None:
 def test_a_workload_in_a_file(package: Package) -> None:
     source = example("A workload in a file", OWN_TRAINING)
     (package.place / "my_model.py").write_text(source)
-    records = run(package, "--model", "./my_model.py")
+    (record,) = run(package, "--model", "./my_model.py", targets=HERE)
     digest = hashlib.sha256(source.encode()).hexdigest()
-    assert [record["job"]["workload_sha256"] for record in records] == [digest] * 2
-    assert [record["job"]["model"] for record in records] == ["my_model.py"] * 2
-    assert "throughput" in {metric for _, metric in rows(package)}
+    assert (record["job"]["model"], record["job"]["workload_sha256"]) == ("my_model.py", digest)
+    assert record["throughput_per_s"] > 0
 
 
 def test_a_command(package: Package) -> None:
     (package.place / "mine").mkdir()
     (package.place / "mine/train.py").write_text(example("A command", OWN_TRAINING))
     command = ("--scenario", "command", "--command", "python train.py --epochs 2", "--command-files", "mine")
-    records = run(package, *command, "--throughput-pattern", "json", "--unit", "rows")
-    assert [record["details"]["steps"] for record in records] == [40] * 2
-    assert [record["job"]["model"] for record in records] == ["train.py"] * 2
-    assert [record["job"]["unit"] for record in records] == ["rows"] * 2
-    assert len({record["job"]["dataset"]["sha256"] for record in records}) == 1
-    found = rows(package)
-    assert {metric for _, metric in found} == {
-        *("throughput", "elapsed", "opening", "step-tail"),
-        *("cpu-time", "peak-memory"),
-    }
-    assert found["container", "throughput"]["ratio"] > 0
-    assert found["container", "elapsed"]["trials"] == 1
+    (record,) = run(package, *command, "--throughput-pattern", "json", "--unit", "rows", targets=HERE)
+    assert (record["job"]["model"], record["job"]["unit"], record["details"]["steps"]) == ("train.py", "rows", 40)
+    found = {metric for _, metric in rows(package)}
+    assert found == {"throughput", "elapsed", "opening", "step-tail", "cpu-time", "peak-memory"}
 
 
 def test_a_command_without_a_throughput_is_decided_by_its_time(package: Package) -> None:
@@ -108,7 +99,7 @@ def test_a_probe(package: Package) -> None:
 
 def test_an_aggressor(package: Package) -> None:
     digest = package.add("virtbench.aggressors", "toy", example("An aggressor"), "TOY")
-    words = ("--scenario", "shared", "--model", "alexnet", "--aggressor", "toy")
+    words = ("--scenario", "shared", "--model", "gan", "--aggressor", "toy")
     records = run(package, *words, targets=HERE)
     beside = [record for record in records if record["aggressor"] == "toy"]
     assert [record["job"]["sharing"]["sources"] for record in beside] == [{"toy": digest}]

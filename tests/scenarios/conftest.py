@@ -19,6 +19,8 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from tests.jobs import in_job
+from tests.worker.forked import ForkedProcess
+from tests.worker.judged import JOB
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -34,6 +36,14 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+def fill(root: Path, *names: str, content: bytes = b"xy") -> Path:
+    """Write files of this content below a directory, and return it."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
 @dataclass
 class HereNode(LocalNode):
     """This machine, with the tests' own interpreter in the place of the image's."""
@@ -43,6 +53,14 @@ class HereNode(LocalNode):
     userland: str | None = None
     name: str = "here"
     python: tuple[str, str] = (sys.executable, str(REPOSITORY))
+    forks: bool = True
+    """Whether workers are forked from a process that has imported torch, which takes seconds of each that starts."""
+
+    def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", stdout: IO[bytes] | None = None) -> Process:
+        if not self.forks or "worker" not in argv or "--command" in argv:
+            return super().start(argv, stdin=stdin, stdout=stdout)
+        self._started.append(process := ForkedProcess(argv, stdin))
+        return process
 
     @property
     def processes(self) -> list[LocalProcess]:
@@ -166,7 +184,4 @@ def trial() -> Trial:
 @pytest.fixture
 def spec() -> dict[str, Any]:
     """A job of a second on one core."""
-    sizes = {"batch": 1, "image_px": 64, "warmup_steps": 1, "steps": 2}
-    device = {"device": "cpu", "devices": 1, "parallel": "none"}
-    common = {"workload": "worker.workloads.classifier:ALEXNET", "threads": 1, "recipe": "reference", "seed": 3}
-    return {**common, **sizes, **device}
+    return dict(JOB)

@@ -14,16 +14,14 @@ from scenarios import command_files
 from scenarios.command_files import files_of
 from scenarios.datasets import resolve
 from suite.errors import RequestError
+from tests.scenarios.conftest import fill
 from worker.data.listing import hashes
 
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    place = tmp_path / "mine"
-    for name in ("train.py", "lib/model.py", ".hidden", "__pycache__/train.pyc", ".git/HEAD"):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text("12345")
-    return place
+    names = ("train.py", "lib/model.py", ".hidden", "__pycache__/train.pyc", ".git/HEAD")
+    return fill(tmp_path / "mine", *names, content=b"12345")
 
 
 def test_the_digest_is_that_of_names_and_contents(mine: Path) -> None:
@@ -61,9 +59,7 @@ def test_a_link_within_the_directory_is_taken_and_its_target_is_part_of_the_dige
 
 def test_virtual_environments_and_runs_are_no_part_of_it(mine: Path) -> None:
     before = files_of(mine)
-    for name in ("venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json"):
-        (mine / name).parent.mkdir(parents=True, exist_ok=True)
-        (mine / name).write_text("12345")
+    fill(mine, "venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json")
     (mine / "venv/python").symlink_to("/usr/bin/python3")
     assert files_of(mine) == before
     (mine / "results/plan.json").write_text("12345")

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from scenarios.datasets import writer
-from scenarios.datasets.generated import MANIFEST, PLAN, SetManifest, read_manifest, write_readable
+from scenarios.datasets.generated import MANIFEST, PLAN, SetManifest, write_readable
 from scenarios.datasets.processes import spread
 from scenarios.datasets.writer import JOURNAL, make, read_journal, verify
 from suite.errors import BenchError, RequestError
@@ -135,7 +135,7 @@ def test_what_was_stopped_is_not_finished_and_continues_where_it_was(
 ) -> None:
     small(tmp_path / "whole", 40)
     stopped(tmp_path / "set", 40, 21, end)
-    assert read_manifest(tmp_path / "set") is None
+    assert SetManifest.read(tmp_path / "set") is None
     assert len(list((tmp_path / "set").rglob("*.jpg"))) == 21
     numbers = drawn(monkeypatch)
     small(tmp_path / "set", 40)
@@ -173,7 +173,7 @@ def test_stopped_in_the_middle_of_a_file_no_half_one_is_left(tmp_path: Path, mon
 def test_an_extension_that_was_stopped_is_not_taken_for_the_shorter_set(tmp_path: Path) -> None:
     small(tmp_path, 10)
     stopped(tmp_path, 30, 3, KeyboardInterrupt())
-    assert read_manifest(tmp_path) is None
+    assert SetManifest.read(tmp_path) is None
     assert sorted(int(Path(path).stem) for path in read_journal(tmp_path)) == list(range(10))
 
 

@@ -20,6 +20,7 @@ from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import settings as comparison_key
 from tests.jobs import in_job
+from tests.scenarios.conftest import fill
 from worker.data import listing as listing_module
 from worker.data.listing import entries_of, identify, listing
 from worker.workloads.workload import CLASSES
@@ -186,13 +187,6 @@ def test_one_process_hashes_a_set_once_unless_it_changes(tmp_path: Path, monkeyp
     touch(tmp_path / "set/class0/0.jpg")
     assert found(tmp_path / "set").sha256 != first.sha256
     assert len(calls) == 2
-
-
-def fill(root: Path, *names: str) -> Path:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(b"image")
-    return root
 
 
 def refused(text: str, home: Path, *words: str) -> None:

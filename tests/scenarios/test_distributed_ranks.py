@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from provisioning.machines.ssh import free_port
 from scenarios import distributed
 from scenarios.distributed import Distributed
 from scenarios.job import digest_of_ranks
+from scenarios.members import source_sha256
+from scenarios.own_workload import adopt
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, TurnTaker
 from suite.job.distributed import DistributedJob
@@ -19,8 +22,10 @@ from suite.job.job import Alternating, Devices
 from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.plan import Trial
+from suite.registries import WORKLOADS
 from tests.scenarios.conftest import HereNode, failure
 from tests.scenarios.test_job import KEPT, STEPS, event
+from tests.worker.conftest import SMALL
 
 Scripted = Callable[..., Any]
 LOOPBACK = "127.0.0.1"
@@ -177,10 +182,12 @@ def on_loopback(here: HereNode) -> list[Instance]:
 
 
 @pytest.fixture
-def in_turns(planned: Trial) -> Trial:
+def in_turns(planned: Trial, tmp_path: Path) -> Trial:
     """Two rounds of two steps."""
-    sizes = Sizes(batch=1, image_px=64, warmup_steps=1, steps=4)
-    return planned.with_job(model="alexnet", turns=Alternating(rounds=2, burst_steps=2), sizes=sizes)
+    (tmp_path / "small.py").write_text(SMALL)
+    model, sizes = adopt(str(tmp_path / "small.py")), Sizes(batch=1, image_px=16, warmup_steps=1, steps=4)
+    job = {"model": model, "workload_sha256": source_sha256(WORKLOADS, model)}
+    return planned.with_job(turns=Alternating(rounds=2, burst_steps=2), sizes=sizes, **job)
 
 
 @pytest.fixture

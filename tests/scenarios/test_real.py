@@ -16,7 +16,8 @@ from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Completed, Instance
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, Envelope
-from suite.job.job import Devices, Loading
+from suite.job.job import Loading
+from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import EPOCH_METRICS, DataUse
 from tests.scenarios.conftest import Account, HereNode, ScriptedNode, ScriptedProcess
@@ -226,23 +227,14 @@ def test_the_huge_pages_of_an_ablation_are_the_only_change_of_the_allocator(tria
     assert set(plain) <= set(switched)
 
 
-@pytest.fixture
-def small(trial: Trial, tmp_path: Path) -> tuple[Trial, HereNode]:
-    """A real trial on a real, small set."""
-    folder(tmp_path, 24)
-    damage(tmp_path, 5)
-    seen = listing(tmp_path)
-    dataset = Dataset(
-        kind="imagefolder", directory=str(tmp_path), sha256=seen.sha256, images=24, size_bytes=seen.size_bytes
-    )
-    return trial.with_job(dataset=dataset, page_cache="warm"), HereNode(data=str(tmp_path))
-
-
-def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], observer: Any) -> None:
-    trial, node = small
-    trial = trial.with_job(loading=Loading(loader_workers=1))
-    measured: Any = Real().measure(trial, [Instance(node)], observer, nullcontext())
-    node.close()
+def test_training_on_files_gives_a_measurement(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> None:
+    damage(folder(tmp_path, 24), 5)
+    seen, here.data = listing(tmp_path), str(tmp_path)
+    held: dict[str, Any] = {"sha256": seen.sha256, "images": 24, "size_bytes": seen.size_bytes}
+    sizes = Sizes(batch=2, image_px=28, channels=3, warmup_steps=2, steps=3)
+    job = {"dataset": Dataset(kind="imagefolder", directory=here.data, **held), "loading": Loading(loader_workers=1)}
+    real = trial.with_job(model="gan", sizes=sizes, page_cache="warm", **job)
+    measured: Any = Real().measure(real, [Instance(here)], observer, nullcontext())
     assert measured.throughput_per_s is not None
     assert min(measured.steps.data_s or [0]) > 0, "waiting for data and making floats of them takes time"
     use = measured.data_use
@@ -250,32 +242,6 @@ def test_training_on_files_gives_a_measurement(small: tuple[Trial, HereNode], ob
     assert use.images_read >= 2 * 5
     assert use.bytes_read > 0
     assert use.damaged <= 3
-
-
-def test_devices_in_processes_of_their_own_read_together(small: tuple[Trial, HereNode], observer: Any) -> None:
-    trial, node = small
-    trial = trial.with_job(
-        envelope=Envelope(cpus=(0,), memory_bytes=GIB, threads=2),
-        devices=Devices(devices=2, parallel="ddp"),
-        loading=Loading(loader_workers=0),
-    )
-    use: Any = Real().measure(trial, [Instance(node)], observer, nullcontext()).data_use
-    node.close()
-    assert use.images_read - use.damaged == 2 * 2 * 5
-
-
-def test_too_much_damage_fails_the_trial_with_names(small: tuple[Trial, HereNode], observer: Any) -> None:
-    trial, node = small
-    names = [damage(Path(str(node.data)), number) for number in range(20)]
-    seen = listing(str(node.data))
-    assert trial.job.dataset is not None
-    trial = trial.with_job(dataset=trial.job.dataset.model_copy(update={"sha256": seen.sha256}))
-    trial = trial.with_job(loading=Loading(loader_workers=0))
-    with pytest.raises(MeasurementError, match="could not be decoded") as raised:
-        Real().measure(trial, [Instance(node)], observer, nullcontext())
-    node.close()
-    assert raised.value.kind == "data"
-    assert any(name in raised.value.message for name in names)
 
 
 CHECKPOINTS = {"seconds": [0.25, 0.125], "size_bytes": 4096}

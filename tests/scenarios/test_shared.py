@@ -19,14 +19,14 @@ from suite.plan import Trial
 from suite.registries import AGGRESSORS
 from tests.scenarios.conftest import HereNode, RecordingObserver, ScriptedProcess
 
-TINY = Sizes(batch=1, image_px=64, warmup_steps=1, steps=2)
+TINY = Sizes(batch=2, image_px=28, channels=1, warmup_steps=1, steps=2)
 ENDLESS = TINY.model_copy(update={"steps": 100_000})
 PROBE = {"threads": 1, "directory": None, "size": "smoke", "device": "cpu"}
 
 
 def planned(trial: Trial, aggressor: str | None, victim: Sizes = TINY) -> Trial:
-    sharing = Sharing(aggressors=(aggressor or "cpu",), workloads={"alexnet": TINY})
-    shared = trial.with_job(scenario="shared", sharing=sharing, sizes=victim)
+    sharing = Sharing(aggressors=(aggressor or "cpu",), workloads={"gan": TINY})
+    shared = trial.with_job(scenario="shared", model="gan", sharing=sharing, sizes=victim)
     return shared.model_copy(update={"aggressor": aggressor})
 
 
@@ -72,12 +72,12 @@ def measure(trial: Trial, there: HereNode, observer: RecordingObserver) -> Measu
 def test_the_steps_of_a_training_aggressor_enclose_the_victim(
     measure: Measure, here: HereNode, there: HereNode, observer: RecordingObserver
 ) -> None:
-    measured = measure(here, "alexnet")
+    measured = measure(here, "gan")
     (one,) = measured.aggressors
     done = one.aggression
     assert done.begun_s < 0 < measured.elapsed_s <= done.ended_s
     assert done.unit == "images"
-    assert done.steps[-1] == done.work[-1]  # one image each
+    assert 2 * done.steps[-1] == done.work[-1]  # two images each
     assert sorted(done.heard_s) == done.heard_s
     assert done.before_per_s > 0
     assert one.environment.threads == 1

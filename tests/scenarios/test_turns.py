@@ -13,10 +13,9 @@ from typing import IO, Any
 
 import pytest
 
-from scenarios import preemption
 from scenarios.job import worker_argv
 from scenarios.probe import Probing
-from scenarios.training import Synthetic
+from scenarios.training import Synthetic, with_preemption
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Instance, Measurement, Process, TurnTaker
 from suite.job.job import Alternating
@@ -30,9 +29,8 @@ from worker.protocol import BURST
 @pytest.fixture
 def in_turns(trial: Trial) -> Trial:
     """Two rounds of two steps."""
-    assert trial.job.sizes is not None
-    sizes = trial.job.sizes.model_copy(update={"steps": 4, "batch": 1})
-    return trial.with_job(turns=Alternating(rounds=2, burst_steps=2), sizes=sizes)
+    sizes = Sizes(batch=2, image_px=28, channels=1, warmup_steps=2, steps=4)
+    return trial.with_job(model="gan", turns=Alternating(rounds=2, burst_steps=2), sizes=sizes)
 
 
 Take = Callable[[Trial, HereNode], TurnTaker]
@@ -67,7 +65,7 @@ def test_a_job_trains_in_bursts_and_measures_them_alone(
     )
     assert len(measured.steps.elapsed_s or ()) == 4
     span_s = sum(turn.span_s for turn in turns)
-    assert measured.throughput_per_s == pytest.approx(4 / span_s)
+    assert measured.throughput_per_s == pytest.approx(2 * 4 / span_s)
     assert measured.timeline.measured_s == pytest.approx(span_s)
     assert measured.usage.cpu_s == pytest.approx(sum(turn.own_cpu_s for turn in turns))
     assert measured.usage.peak_memory_bytes is None, "the waiting is in it"
@@ -244,7 +242,7 @@ def test_the_host_sees_a_clock_that_is_slow_in_bursts_and_right_over_the_whole_j
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(HALF_SPEED)
     interpreter, path = here.python
-    here.python = (interpreter, f"{tmp_path}:{path}")
+    here.python, here.forks = (interpreter, f"{tmp_path}:{path}"), False
     job = taker(in_turns, here)
     job.begin()
     for turn in [job.turn() for _ in range(2)]:
@@ -278,7 +276,7 @@ class OnCheckpoint(threading.Thread):
 def preempted(
     trial: Trial, here: HereNode, observer: Any, monkeypatch: pytest.MonkeyPatch, scratch: Path, *lives_s: float
 ) -> Measurement:
-    sizes = Sizes(batch=2, image_px=28, channels=1, warmup_steps=0, steps=20, epochs=10)
+    sizes = Sizes(batch=2, image_px=28, channels=1, warmup_steps=0, steps=8, epochs=4)
     job = {"model": "gan", "sizes": sizes, "checkpoint": "on", "preemption": Preemption(mean_s=60)}
     moments = iter(lives_s)
     monkeypatch.setattr(random.Random, "expovariate", lambda *_: next(moments))
@@ -298,7 +296,7 @@ def test_a_training_that_is_killed_ends_with_the_weights_of_an_undisturbed_one(
     assert found.metrics["openings"].value == 3
     assert found.metrics["makespan"].value > 300
     assert "lost-steps" not in found.metrics or found.metrics["lost-steps"].value <= 2, "two steps are an epoch"
-    assert len(found.steps.elapsed_s) == 20, "the measured steps are those of the undisturbed training"
+    assert len(found.steps.elapsed_s) == 8, "the measured steps are those of the undisturbed training"
     assert ("attesting", "opening 3") in observer.phases
 
 
@@ -311,4 +309,4 @@ def test_other_weights_and_a_job_that_never_ends_fail_the_trial(
     planned = trial.with_job(preemption=Preemption(mean_s=60))
     fixed = Measurement.model_construct(weights_sha256="a" * 64, elapsed_s=1.0)
     with pytest.raises(MeasurementError, match="cannot be opened again"):
-        preemption.with_preemption(planned, Instance(here), observer, fixed)
+        with_preemption(planned, Instance(here), observer, fixed)

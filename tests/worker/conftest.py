@@ -1,5 +1,6 @@
 """The nodes and trials of the scenarios' tests: the worker's tests run it on the same ones. And small trainings."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -19,6 +20,12 @@ from worker.data.sets import steps_of_epoch
 from worker.protocol import Events
 
 __all__ = ["here", "observer", "scripted", "spec", "trial"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Train on one thread in this process: two that wait for each other on busy CPUs spin in vain."""
+    torch.set_num_threads(1)
 
 
 @contextmanager
@@ -73,6 +80,32 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
+
+
+SMALL = """
+import sys
+from worker.workloads.workload import Workload
+
+class Small(Workload):
+    def draw(self, batch, shape, generator):
+        print("draws from", generator.initial_seed(), file=sys.stderr)
+        return super().draw(batch, shape, generator)
+
+    def build(self, shape):
+        from torch import nn
+        side = shape.px - 2
+        return nn.Sequential(nn.Conv2d(shape.channels, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * side**2, 1000))
+
+TOKENS = Small(name="small", unit="images", sizes={"smoke": (2, 16)})
+"""
+"""A user's classifier of few parameters, which shows from which seed each device draws its images."""
+
+
+def own_workload(source: str = SMALL, **change: object) -> dict[str, Any]:
+    """Return the changes by which a specification has a workload of the user's own."""
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    plugin = {"module": "own_tokens", "source": source, "sha256": digest, "file": "tokens.py"}
+    return {"workload": "own_tokens:TOKENS", "plugin": plugin, **change}
 
 
 class Code:

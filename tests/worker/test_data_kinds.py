@@ -22,8 +22,10 @@ from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make
 from suite.errors import RequestError
 from suite.registries import DATA_KINDS
+from tests.scenarios.conftest import fill
 from tests.worker.conftest import Code
-from tests.worker.test_worker_program import REPOSITORY, worker
+from tests.worker.forked import worker
+from tests.worker.test_worker_program import REPOSITORY
 from worker.data import page_cache
 from worker.data.kinds.cifar10 import read_pickle
 from worker.data.kinds.kind import DataSetError
@@ -205,12 +207,6 @@ def test_generated_digits_can_be_told_apart_by_their_labels(tmp_path: Path) -> N
     nearest = ((pixels[300:, None] - means) ** 2).sum(2).argmin(1)
     assert (nearest == labels[300:]).mean() > 0.7
     assert len(np.unique(pixels, axis=0)) == 600
-
-
-def fill(root: Path, *names: str, content: bytes = b"xy") -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
 
 
 def paths(root: Path) -> list[str]:

@@ -17,20 +17,19 @@ from torch import nn
 
 from scenarios.job import CAPS
 from suite.registries import WORKLOADS
+from tests.forked import Forked
 from tests.scenarios.pictures import folder
 from tests.worker.drawn_digests import digests, spec_of
+from tests.worker.forked import run
 from tests.worker.test_loader import data, opened
 from tests.worker.test_training import run_measure
 from tests.worker.test_worker_program import REPOSITORY
 from worker.data.batches import SyntheticBatches
 from worker.distributed.sockets import listener
-from worker.spec import parse_spec
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import Device, Numerics
 from worker.weights import DAMAGED, read_tensors, weights_sha256
 from worker.workloads.workload import Workload
-
-SIZES = {"batch": 2, "image_px": 64, "warmup_steps": 1, "steps": 2}
 
 
 def network() -> nn.Module:
@@ -114,9 +113,8 @@ def test_tensors_that_are_sparse_empty_or_not_tensors_at_all_have_a_digest_and_n
     assert weights_sha256(nn.Flatten()) is None
 
 
-def test_a_training_says_the_digest_of_its_final_weights(spec: dict[str, Any]) -> None:
-    parsed = parse_spec(json.dumps({**spec, **SIZES}))
-    said = []
+def test_a_training_says_the_digest_of_its_final_weights() -> None:
+    parsed, said = spec_of("gan"), []
     for _ in range(2):
         with opened_batches(parsed) as batches:
             trainer = build_trainer(parsed, [Device("cpu")], batches)
@@ -127,33 +125,32 @@ def test_a_training_says_the_digest_of_its_final_weights(spec: dict[str, Any]) -
 
 
 NATIVE = torch.backends.cpu.get_cpu_capability()
-BASIC = CAPS["default"]
-"""Variables of a CPU without AVX."""
 
 
-def program(*words: str, basic: bool, **more: Any) -> "subprocess.Popen[str]":
-    environment = {**os.environ, **(BASIC if basic else {})}
-    argv = [sys.executable, "-m", *words]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY, env=environment, **more)
+def program(*words: str) -> "subprocess.Popen[str]":
+    """Start a program on a CPU without AVX, as far as torch sees."""
+    argv, env = [sys.executable, "-m", *words], {**os.environ, **CAPS["default"]}
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY, env=env)
 
 
-def output(process: "subprocess.Popen[str]") -> str:
+def output(process: "subprocess.Popen[str] | Forked") -> str:
     text = process.communicate(timeout=300)[0]
     assert process.returncode == 0
     return text
 
 
-@pytest.mark.skipif(NATIVE == "DEFAULT", reason="this CPU has no further instructions")
-def test_every_workload_draws_the_same_with_other_instructions_though_weights_differ() -> None:
-    both = [program("tests.worker.drawn_digests", *WORKLOADS.own, basic=basic) for basic in (False, True)]
-    native, basic = (json.loads(output(process)) for process in both)
-    assert [*native] == [*WORKLOADS.own]
-    assert {model: drawn for model, (drawn, _) in native.items()} == {m: drawn for m, (drawn, _) in basic.items()}
-    rounded = {model for model in native if native[model][1] != basic[model][1]}
-    assert rounded == {model for model in WORKLOADS.own if not WORKLOADS.get(model).communicates}
-
-
 LARGE = ("alexnet", "resnet50", "inception_v3", "progressive-gan")
+SMALL = tuple(name for name in WORKLOADS.own if name not in LARGE)
+
+
+@pytest.mark.skipif(NATIVE == "DEFAULT", reason="this CPU has no further instructions")
+@pytest.mark.parametrize("models", [("alexnet", *SMALL), pytest.param(LARGE[1:], marks=pytest.mark.thorough)])
+def test_every_workload_draws_the_same_with_other_instructions_though_weights_differ(models: tuple[str, ...]) -> None:
+    native = {model: digests(model) for model in models}
+    basic = json.loads(output(program("tests.worker.drawn_digests", *models)))
+    assert {model: drawn for model, (drawn, _) in native.items()} == {m: drawn for m, (drawn, _) in basic.items()}
+    rounded = {model for model in models if native[model][1] != basic[model][1]}
+    assert rounded == {model for model in models if not WORKLOADS.get(model).communicates}
 
 
 @pytest.mark.parametrize(
@@ -235,11 +232,11 @@ def test_the_workers_of_a_distributed_job_draw_the_same_on_every_cpu_each_of_the
         port, listening = listener("127.0.0.1")
         os.close(listening)
         common = {"strategy": strategy, "workers": workers, "servers": servers, "master": "127.0.0.1", "port": port}
-        ranks = []
+        ranks: list[subprocess.Popen[str] | Forked] = []
         for rank in range(workers + servers):
             membership = {**common, "rank": rank, "interface": "lo", "timeout_s": 120, "join_timeout_s": 120}
-            rank_spec = spec_of(model, distributed=membership)
-            ranks.append(program("worker", "--train", rank_spec.encoded().decode(), basic=basic))
+            words = "--train", spec_of(model, distributed=membership).encoded().decode()
+            ranks.append(program("worker", *words) if basic else Forked(run, *words))
         ends = [json.loads(output(rank).splitlines()[-1]) for rank in ranks]
         return [end["drawn"] for end in ends if "drawn" in end]
 

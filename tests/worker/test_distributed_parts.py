@@ -60,25 +60,6 @@ def test_a_model_that_is_too_small_for_its_servers_is_refused() -> None:
         cut(2 * ALIGNMENT, 3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"strategy": "gossip"}, "gossip"),
-        ({"workers": 0}, "workers is 0"),
-        ({"servers": 0}, "servers is 0"),
-        ({"strategy": "all-reduce"}, "all-reduce has none"),
-        ({"strategy": "split", "servers": 0, "workers": 3}, "one for each of two networks"),
-        ({"rank": 3}, "rank is 3"),
-        ({"rank": -1}, "rank is -1"),
-        ({"timeout_s": 0.0}, "timeouts"),
-        ({"join_timeout_s": -1.0}, "timeouts"),
-    ],
-)
-def test_an_impossible_cluster_is_refused_with_the_reason(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        membership(**changes)
-
-
 def test_servers_have_the_first_ranks() -> None:
     both = membership(servers=2, workers=3, rank=2)
     assert list(both.worker_ranks) == [2, 3, 4]

@@ -1,41 +1,26 @@
-"""What a place says of itself, on made-up /proc and /sys trees; what a worker used; the surroundings of a command."""
+"""What a place hides (``tests.parsed`` has what it shows), what a worker used, and the surroundings of a command."""
 
 import os
 import resource
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from suite import userland
 from suite.records.environment import Environment
+from tests.scenarios.conftest import fill
 from worker import environment, surroundings
 from worker.environment import attest, collect, usage, whole_usage
 from worker.surroundings import level, writable_copy
 
-GIB = 1 << 30
-UNLIMITED_V1 = 9223372036854771712
-IOMEM = """00000000-00000fff : Reserved
-00001000-0009fbff : System RAM
-00100000-7fffffff : System RAM
-  01000000-01dfffff : Kernel code
-100000000-17fffffff : System RAM
-"""
-PHYSICAL = (0x9FBFF - 0x1000 + 1) + (0x7FFFFFFF - 0x100000 + 1) + 2 * GIB
-V1 = "35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-V2 = "30 24 0:26 {root} /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 
-Collect = Callable[..., dict[str, object]]
-
-
-def write(root: Path, files: dict[str, str | int]) -> None:
+def write(root: Path, files: dict[str, str]) -> None:
     for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{content}\n" if isinstance(content, int) else content)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
 
 
 @pytest.fixture
@@ -45,165 +30,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def seen(here: Path) -> Collect:
-    """``seen({path: content})``: what is collected where these files are the whole of /proc and /sys."""
-
-    def collect_from(files: dict[str, str | int]) -> dict[str, object]:
-        write(here, files)
-        return collect()
-
-    return collect_from
-
-
-def test_what_a_place_hides_is_null(seen: Collect) -> None:
-    hidden = Environment.model_validate(seen({}))
+@pytest.mark.usefixtures("here")
+def test_what_a_place_hides_is_null() -> None:
+    hidden = Environment.model_validate(collect())
     told = {name for name, value in hidden.model_dump().items() if value is not None}
     assert told == {"cpus", "python", "libc", "allocator"}
-
-
-KMEM = """00001000-0009fbff : System RAM
-00100000-bffd9fff : System RAM
-100000000-13fffffff : System RAM
-140000000-33fffffff : Persistent Memory
-  140000000-1481fffff : namespace0.0
-  150000000-33fffffff : dax0.0
-    150000000-33fffffff : System RAM (kmem)
-"""
-KMEM_BYTES = (0x9FBFF - 0xFFF) + (0xBFFD9FFF - 0xFFFFF) + GIB + (0x33FFFFFFF - 0x14FFFFFFF)
-
-
-KMEM_TOTAL = 12_100_000 * 1024
-
-
-WITHOUT_ROOT = {"proc/iomem": "00000000-00000000 : System RAM\n"}
-AT_THE_TOP: dict[str, str | int] = {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2.format(root="/")}
-ADDED_LATER: dict[str, str | int] = {**AT_THE_TOP, "proc/meminfo": f"MemTotal:       {KMEM_TOTAL // 1024} kB\n"}
-VIRTIO_MEM = KMEM.replace("dax0.0", "virtio0").replace("kmem", "virtio_mem")
-V1_LIMITS: dict[str, str | int] = {
-    "proc/self/cgroup": "4:cpu,cpuacct:/\n3:memory:/bench/trial\n0::/\n",
-    "proc/self/mountinfo": V2.format(root="/") + V1.format(root="/"),
-    "sys/fs/cgroup/memory/bench/trial/memory.limit_in_bytes": 2 * GIB,
-    "sys/fs/cgroup/memory/bench/memory.limit_in_bytes": 1 * GIB,
-    "sys/fs/cgroup/memory/memory.limit_in_bytes": UNLIMITED_V1,
-}
-V1_CONTAINER: dict[str, str | int] = {
-    "proc/self/cgroup": "3:memory:/docker/abc\n",
-    "proc/self/mountinfo": V1.format(root="/docker/abc"),
-    "sys/fs/cgroup/memory/memory.limit_in_bytes": 1 * GIB,
-}
-
-
-def total(size_bytes: int) -> dict[str, str | int]:
-    return {"proc/meminfo": f"MemTotal: {size_bytes // 1024} kB\n"}
-
-
-def limited(to: str | int) -> dict[str, str | int]:
-    return {**AT_THE_TOP, "sys/fs/cgroup/memory.max": to}
-
-
-ROOT = {"proc/iomem": IOMEM}
-MEMORY: dict[str, tuple[dict[str, str | int], dict[str, object]]] = {
-    "root sees the physical memory and what the kernel kept": (
-        {**ROOT, **total(3 * GIB)},
-        {"memory_bytes": PHYSICAL, "kernel_memory_bytes": PHYSICAL - 3 * GIB},
-    ),
-    "without root the addresses are zero and MemTotal counts": (
-        {**WITHOUT_ROOT, **total(2 * GIB)},
-        {"memory_bytes": 2 * GIB, "kernel_memory_bytes": None},
-    ),
-    "a container in a guest sees its limit and what the kernel keeps of it": (
-        {**WITHOUT_ROOT, **total(2 * GIB - 70_000 * 1024), **limited(2 * GIB)},
-        {"memory_bytes": 2 * GIB, "kernel_memory_bytes": 70_000 * 1024},
-    ),
-    "a limit far above the machine is not what was given": (
-        {**total(2 * GIB), **limited(64 * GIB)},
-        {"memory_bytes": 2 * GIB, "kernel_memory_bytes": None},
-    ),
-    "memory of a dax device is counted": (
-        {**ADDED_LATER, "proc/iomem": KMEM},
-        {"memory_bytes": KMEM_BYTES, "kernel_memory_bytes": KMEM_BYTES - KMEM_TOTAL},
-    ),
-    "memory of virtio-mem is counted": (
-        {**ADDED_LATER, "proc/iomem": VIRTIO_MEM},
-        {"memory_bytes": KMEM_BYTES, "kernel_memory_bytes": KMEM_BYTES - KMEM_TOTAL},
-    ),
-    "a list that lacks a part": (
-        {**ADDED_LATER, "proc/iomem": IOMEM},
-        {"memory_bytes": KMEM_TOTAL, "kernel_memory_bytes": None},
-    ),
-    "a version 1 limit is read with those above it": (
-        {**ROOT, **V1_LIMITS},
-        {"memory_bytes": 1 * GIB, "cgroup_version": 1},
-    ),
-    "a version 1 container with the host's namespace sees its own group only": (
-        {**ROOT, **V1_CONTAINER},
-        {"memory_bytes": 1 * GIB},
-    ),
-    "a version 2 container with a private namespace is at the top": (
-        {**ROOT, **limited(1 * GIB)},
-        {"memory_bytes": 1 * GIB, "cgroup_version": 2},
-    ),
-    "a group outside of the namespace is limited by what can be seen": (
-        {**ROOT, **limited("max\n"), "proc/self/cgroup": "0::/../other\n"},
-        {"memory_bytes": PHYSICAL},
-    ),
-    "a limit that is hidden is not taken for none": (
-        {**ROOT, "proc/self/cgroup": "0::/bench/trial\n"},
-        {"memory_bytes": None, "cgroup_version": 2},
-    ),
-    "a guest without control groups mounted has its whole memory": (
-        {**ROOT, "proc/self/cgroup": "0::/\n"},
-        {"memory_bytes": PHYSICAL},
-    ),
-}
-
-
-@pytest.mark.parametrize("place", MEMORY)
-def test_the_memory_of_a_place_is_what_it_was_given(place: str, seen: Collect) -> None:
-    files, expected = MEMORY[place]
-    assert expected.items() <= seen(files).items()
-
-
-FLAGS = "processor : 0\nmodel name : A CPU\nflags : sse hypervisor avx2\n"
-STATUS = "Name:\tx\nCapEff:\t00000000a80425fb\nNoNewPrivs:\t1\nSeccomp:\t{}\n"
-CONFINED = {"no_new_privileges": True, "effective_capabilities": "00000000a80425fb"}
-CORES = "processor : 0\nmodel name : P\nflags : avx2 avx512f\n\nprocessor : 1\nmodel name : E\nflags : avx2\n\n"
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        *(
-            ({"proc/self/status": STATUS.format(number)}, {"seccomp": mode, **CONFINED})
-            for number, mode in enumerate(("disabled", "strict", "filter"))
-        ),
-        ({"proc/1/cmdline": "/sbin/init\0--flag\0"}, {"pid1": "/sbin/init"}),
-        (
-            {"proc/cpuinfo": FLAGS, "sys/class/dmi/id/sys_vendor": "QEMU\n"},
-            {"hypervisor": "QEMU", "cpu_model": "A CPU", "cpu_flags": ["avx2", "hypervisor", "sse"]},
-        ),
-        # Unlike cores have what all of them have; without its CPU flag the firmware's maker is no hypervisor.
-        ({"proc/cpuinfo": f"{CORES}{CORES}Hardware : a board\n"}, {"cpu_model": "P + E", "cpu_flags": ["avx2"]}),
-        ({"proc/cpuinfo": "flags : sse\n", "sys/class/dmi/id/sys_vendor": "A Maker\n"}, {"hypervisor": None}),
-        (
-            {"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"},
-            {"transparent_hugepages": "madvise"},
-        ),
-        (
-            {"sys/devices/system/clocksource/clocksource0/current_clocksource": "kvm-clock\n"},
-            {"clocksource": "kvm-clock"},
-        ),
-        (
-            {"sys/devices/system/cpu/vulnerabilities/meltdown": "Not affected\n"},
-            {"mitigations": {"meltdown": "Not affected"}},
-        ),
-    ],
-)
-def test_what_a_place_shows_is_recorded(
-    files: dict[str, str | int], expected: dict[str, object], seen: Collect
-) -> None:
-    assert expected.items() <= seen(files).items()
 
 
 def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(here: Path) -> None:
@@ -291,9 +122,7 @@ def test_a_directory_of_too_many_files_is_linked_as_a_whole(
 
 
 def test_virtual_environments_and_runs_are_linked(mine: Path, tmp_path: Path) -> None:
-    for name in ("venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json", "conf/plan.json"):
-        (mine / name).parent.mkdir(parents=True, exist_ok=True)
-        (mine / name).touch()
+    fill(mine, "venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json", "conf/plan.json")
     with writable_copy(str(mine), str(tmp_path)) as copy:
         directory = Path(copy.directory)
         links = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink()}

@@ -3,11 +3,13 @@
 import io
 import json
 import multiprocessing
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,17 @@ import pytest
 import torch
 
 from suite.registries import DATA_KINDS, WORKLOADS
+from tests.forked import Forked
 from tests.worker.conftest import EPOCHS, IMAGES, STEPS, saying
-from tests.worker.forked import worker
+from tests.worker.forked import run, worker
 from tests.worker.test_training import FakeTrainer
 from tests.worker.test_worker_program import REPOSITORY
 from worker.data.listing import entries_of, identify
 from worker.protocol import BURST, JobError
 from worker.spec import Spec, parse_spec
 from worker.training.measure import take_turns
+from worker.training.step import Samples
+from worker.training.trainer import OneDevice
 from worker.turns import _stopped_children
 
 
@@ -87,10 +92,9 @@ def test_a_training_that_is_killed_in_mid_epoch_and_goes_on_ends_with_the_weight
     whole.mkdir()
     killed.mkdir()
     steps_of(writing(given, whole))
-    argv = [sys.executable, "-c", KILLED_IN_THE_SECOND_EPOCH]
-    request = json.dumps(writing(given, killed))
-    ended = subprocess.run(argv, input=request, text=True, capture_output=True, cwd=REPOSITORY, check=False)
-    assert ended.returncode == -9, ended.stderr
+    ended = Forked(killed_in_the_second_epoch, given=json.dumps(writing(given, killed)))
+    told = ended.communicate()
+    assert ended.returncode == -9, told
     assert torch.load(killed / "checkpoint.pt", weights_only=True)["epochs"] == 1
     rest = steps_of(writing(given, killed))
     assert len(rest["steps"]["elapsed_s"]) == 2 * STEPS, "the second epoch once more, and the third"
@@ -113,21 +117,17 @@ def test_a_training_that_is_killed_after_its_last_checkpoint_goes_on_with_no_ste
     assert by_name["steps"]["steps"]["elapsed_s"] == by_name["steps"]["checkpoints"]["seconds"] == []
 
 
-KILLED_IN_THE_SECOND_EPOCH = f"""
-import os, signal, sys, time
-from worker.main import main
-from worker.training.trainer import OneDevice
+def killed_in_the_second_epoch(words: Sequence[str]) -> None:
+    """Run the worker, which is killed in the middle of an epoch."""
+    step = OneDevice.step
 
-taken, step = [], OneDevice.step
+    def counted(trainer: OneDevice, samples: Samples, index: int) -> None:
+        if index == STEPS + STEPS // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(trainer, samples, index)
 
-def counted(self, samples, index):
-    if index == {STEPS + STEPS // 2}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    step(self, samples, index)
-
-OneDevice.step = counted
-main([], started_s=time.monotonic())
-"""
+    OneDevice.step = counted  # type: ignore[method-assign, assignment]
+    run(words)
 
 
 def test_a_training_goes_on_from_no_checkpoint_of_another_one_or_half_of_one(

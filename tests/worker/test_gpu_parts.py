@@ -24,7 +24,9 @@ from worker.training.step import Samples, Training
 from worker.training.trainer import Single
 from worker.workloads.workload import Workload
 
-SMALL_GAN = {"workload": "worker.workloads.adversarial:GAN", "batch": 4, "image_px": 28, "warmup_steps": 2, "steps": 3}
+STEPS = 3
+SIZES = {"batch": 4, "image_px": 28, "warmup_steps": 2, "steps": STEPS}
+SMALL_GAN = {"workload": "worker.workloads.adversarial:GAN", **SIZES}
 
 
 class PlayedEvent:
@@ -121,7 +123,7 @@ def trained(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[.
 
     def _trained(**changes: Any) -> tuple[list[Any], dict[str, Any]]:
         with saying() as (events, said):
-            _, ended = job._train(parse_spec(json.dumps({**spec, **changes})), None, [CPU], events)
+            _, ended = job._train(parse_spec(json.dumps({**spec, **SMALL_GAN, **changes})), None, [CPU], events)
         return said, ended
 
     return _trained
@@ -163,13 +165,11 @@ def test_a_device_that_never_settles_fails_the_trial(trained: Any, monkeypatch: 
     assert caught.value.kind == "unsettled"
 
 
-def test_steps_that_took_too_little_time_fail_with_the_number_that_is_enough(
-    trained: Any, spec: dict[str, Any]
-) -> None:
+def test_steps_that_took_too_little_time_fail_with_the_number_that_is_enough(trained: Any) -> None:
     with pytest.raises(JobError, match=r"steps took .* s, and the profile measures 1000 s or more") as caught:
         trained(least_s=1000)
     assert caught.value.kind == "short"
-    assert int(str(caught.value.remedy).split()[2]) > spec["steps"]
+    assert int(str(caught.value.remedy).split()[2]) > STEPS
 
 
 STEP_S = 0.05
@@ -224,10 +224,10 @@ def train(injury: StepInjury, clock: Clock, workload: Workload = TINY) -> tuple[
     scratch, samples = Samples.allocate(1, ()), Samples.allocate(10, ())
     for _ in range(4):
         trainer.step(scratch, 0)
-    assert injector.report()["seconds"] == 0
+    assert injector.injected["seconds"] == 0
     for index in range(10):
         trainer.step(samples, index)
-    return samples, injector.report()
+    return samples, injector.injected
 
 
 def test_late_steps_are_late_while_they_compute_and_only_those_whose_turn_it_is(clock: Clock) -> None:

@@ -15,7 +15,8 @@ from suite.records.environment import Environment
 from suite.records.record import MetricValue
 from suite.records.usage import Usage
 from suite.registries import PROBES
-from tests.worker.test_worker_program import worker
+from tests.worker.forked import worker
+from tests.worker.test_worker_program import program
 from worker.probes import disk, network, tools
 from worker.probes.network import free_port, session
 from worker.probes.probe import ProbeError
@@ -36,11 +37,11 @@ def asked(probe: str = "cpu", **change: object) -> dict[str, Any]:
 
 
 def probed(given: dict[str, Any], **variables: str) -> tuple[int, list[dict[str, Any]], str]:
-    return worker(json.dumps(given), "--probe", **variables)
+    return program(json.dumps(given), "--probe", **variables)
 
 
 def metrics_of(given: dict[str, Any]) -> dict[str, MetricValue]:
-    status, events, said = probed(given)
+    status, events, said = worker(json.dumps(given), "--probe")
     assert status == 0, (events[-1], said)
     assert [event["event"] for event in events] == ["started", "environment", "metrics", "done"]
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
@@ -131,22 +132,27 @@ def test_fio_understands_the_probes_own_jobs() -> None:
     assert subprocess.run(argv, env=variables, check=False, capture_output=True).returncode == 0
 
 
+def refusal(probe: str, **change: object) -> ProbeError:
+    with pytest.raises(ProbeError) as raised:
+        PROBES.get(probe).measure(parsed(Request, json.dumps(asked(probe, **change))))
+    return raised.value
+
+
 @needs("fio")
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("directory", "says"),
     [
-        ({"directory": None}, "no data directory"),
-        ({"directory": "/proc/self"}, "cannot write in the data directory /proc/self"),
-        ({"directory": "/nonexistent"}, "No such file or directory"),
+        (None, "no data directory"),
+        ("/proc/self", "cannot write in the data directory /proc/self"),
+        ("/nonexistent", "No such file or directory"),
     ],
 )
-def test_what_cannot_be_measured_says_why_and_what_to_do(change: dict[str, Any], says: str, tmp_path: Path) -> None:
-    status, events, said = probed(asked(probe="disk", **{"directory": str(tmp_path), **change}))
-    assert status == 1
-    assert events[-1]["event"] == "error"
-    assert events[-1]["kind"] == "probe"
-    assert says in events[-1]["message"]
-    assert events[-1]["remedy"]
+def test_what_cannot_be_measured_says_why_and_what_to_do(directory: str | None, says: str) -> None:
+    refused = refusal("disk", directory=directory)
+    assert says in str(refused)
+    assert refused.remedy
+    status, events, said = worker(json.dumps(asked("disk", directory=directory)), "--probe")
+    assert (status, events[-1]["event"], events[-1]["message"]) == (1, "error", str(refused))
     assert "Traceback" not in said
 
 
@@ -155,23 +161,21 @@ def test_what_cannot_be_measured_says_why_and_what_to_do(change: dict[str, Any],
     ("script", "says"), [(None, "is not installed"), ("echo fio-2.99", "or newer"), ("true", "'nothing'")]
 )
 def test_a_tool_that_is_missing_or_too_old_is_named(
-    probe: str, tool: str, script: str | None, says: str, tmp_path: Path
+    probe: str, tool: str, script: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if script:
         (tmp_path / tool).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / tool).chmod(0o755)
-    status, events, _ = probed(asked(probe=probe, directory=str(tmp_path)), PATH=str(tmp_path))
-    assert (status, events[-1]["kind"]) == (1, "probe")
-    assert tool in events[-1]["message"]
-    assert says in events[-1]["message"]
-    assert "bench image build" in events[-1]["remedy"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused = refusal(probe, directory=str(tmp_path))
+    assert (tool in str(refused), says in str(refused), "bench image build" in refused.remedy) == (True, True, True)
 
 
 def test_a_gpu_that_is_not_there_is_no_probe_of_the_cpu() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    _, events, _ = probed(asked(probe="memory", device="cuda"))
+    _, events, _ = worker(json.dumps(asked(probe="memory", device="cuda")), "--probe")
     assert events[-1]["kind"] == "device"
 
 

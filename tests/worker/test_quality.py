@@ -7,7 +7,6 @@ import io
 import json
 import math
 import pickle
-import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Callable
@@ -19,11 +18,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker.conftest import STEPS, Code
+from tests.worker.conftest import STEPS, Code, saying
 from tests.worker.test_generating import models_of
-from tests.worker.test_worker_program import REPOSITORY
 from worker import quality
-from worker.protocol import Events, JobError
+from worker.protocol import Events, JobError, guarded
 from worker.quality import Inception, OwnClassifier, frechet_distance, run, scaled, score, train_classifier
 from worker.spec import QualitySpec, parse_spec, parsed
 from worker.training.device import import_torchvision
@@ -49,11 +47,11 @@ def test_the_classifier_has_at_most_100_000_numbers() -> None:
 
 def test_the_classifier_learns_and_follows_from_its_seed() -> None:
     generator = torch.Generator().manual_seed(3)
-    labels = torch.randint(4, (60, 32), generator=generator)
-    images = torch.randn(60, 32, 1, 16, 16, generator=generator) * 0.1 + labels[..., None, None, None] / 2
+    labels = torch.randint(4, (30, 32), generator=generator)
+    images = torch.randn(30, 32, 1, 16, 16, generator=generator) * 0.1 + labels[..., None, None, None] / 2
 
     def trained() -> OwnClassifier:
-        return train_classifier(zip(images, labels, strict=True), 60, 1, 4)
+        return train_classifier(zip(images, labels, strict=True), 30, 1, 4)
 
     one, other = trained(), trained()
     assert one.accuracy > 0.9
@@ -80,10 +78,9 @@ def measure(epochs: dict[str, Any]) -> Measure:
     ) -> list[dict[str, Any]]:
         spec = {**epochs, "epochs": None, "batch": 8, "steps": 30, **change}
         given = json.dumps({"spec": spec, "models": {digest: str(file)}, "samples": samples, "inception": inception})
-        argv = [sys.executable, "-m", "worker.quality"]
-        done = subprocess.run(argv, input=given, capture_output=True, text=True, cwd=REPOSITORY, check=False)
-        events = [json.loads(line) for line in done.stdout.splitlines()]
-        return [event for event in events if event["event"] != "progress"]
+        with saying() as (events, said):
+            guarded(events, lambda: run(parsed(QualitySpec, given), events))
+        return said
 
     return _measure
 
@@ -91,27 +88,20 @@ def measure(epochs: dict[str, Any]) -> Measure:
 RAN = "/tmp/virtbench-quality-ran"
 
 
-def test_models_are_measured_refused_or_told_apart(measure: Measure, model: tuple[str, Path]) -> None:
+def test_models_are_measured_with_their_progress_and_refused_or_told_apart(
+    measure: Measure, model: tuple[str, Path]
+) -> None:
     digest, file = model
-    found, done = measure(digest, file)
+    *progress, found, done = measure(digest, file)
     assert (found["event"], done["event"]) == ("quality", "done")
     assert found["weights_sha256"] == digest
     assert found["numbers"]["own-score"] >= 1
     assert found["numbers"]["own-frechet"] > 0
     assert 0 <= found["numbers"]["accuracy"] <= 1
+    whats = dict.fromkeys(event["what"] for event in progress)
+    assert [*whats] == ["training the classifier", "real images", "model 1 of 1"]
+    assert all(event["done"] < event["of"] for event in progress)
     assert "it was changed" in measure("ab" * 32, file)[-1]["message"]
-
-
-def test_progress_is_told_of_the_classifier_the_real_images_and_each_model(
-    model: tuple[str, Path], epochs: dict[str, Any], capfd: pytest.CaptureFixture[str]
-) -> None:
-    spec = {**epochs, "epochs": None, "batch": 8, "steps": 30}
-    request = QualitySpec(spec=parse_spec(json.dumps(spec)), models={model[0]: str(model[1])}, samples=40)
-    quality.run(request, Events(1))
-    shown = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    whats = [event["what"] for event in shown if event["event"] == "progress"]
-    assert list(dict.fromkeys(whats)) == ["training the classifier", "real images", "model 1 of 1"]
-    assert all(event["done"] < event["of"] for event in shown if event["event"] == "progress")
 
 
 def test_a_set_with_fewer_images_than_samples_is_refused(measure: Measure) -> None:
@@ -277,7 +267,7 @@ def test_without_torch_fidelity_nothing_is_measured(
 def test_a_kept_model_is_measured_with_the_weights_of_a_file(
     measure: Measure, model: tuple[str, Path], random_weights: Path
 ) -> None:
-    found, done = measure(*model, samples=10, inception=str(random_weights))
+    *_, found, done = measure(*model, samples=10, inception=str(random_weights))
     assert (found["event"], done["event"]) == ("quality", "done")
     assert found["weights_sha256"] == model[0]
     assert found["numbers"].keys() == {"fid", "kid", "kid-low", "kid-high", "inception-score", "precision", "recall"}

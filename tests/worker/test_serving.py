@@ -3,8 +3,6 @@
 import io
 import json
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,46 +19,20 @@ from PIL import Image
 
 from provisioning.machines.ssh import free_port
 from tests.analysis.test_benchmarks import REPOSITORY, benchmark
+from tests.forked import Forked
 from tests.worker.conftest import Code
+from tests.worker.forked import run, worker
+from tests.worker.judged import SERVICE, answered
 from worker.protocol import JobError
 from worker.serving.generator import Generator
 from worker.serving.load import LoadRun, closed_loop, open_loop, wait_for_answer
-from worker.serving.service import MOST_BODY_BYTES, Service
+from worker.serving.service import MOST_BODY_BYTES
 from worker.spec import LoadRequest, ServeSpec, parsed
 from worker.training.device import Device
 from worker.workloads.workload import Shape, Workload
 
 NAMES = {"dataset": "synthetic", "model": "gan"}
 BODY = json.dumps(NAMES).encode()
-
-
-WRONG_SEEDS: tuple[Any, ...] = (-1, 1 << 32, 1.0, "1", True, [], {})
-
-
-def seeded(seed: object) -> bytes:
-    return json.dumps({**NAMES, "seed": seed}).encode()
-
-
-def broken(_seed: int | None) -> bytes:
-    raise ZeroDivisionError("a secret of the inside")
-
-
-SERVICE = Service(
-    {
-        ("synthetic", "gan"): lambda seed: b"\x89PNG\r\n\x1a\n" + bytes(str(seed or ""), "ascii"),
-        ("synthetic", "vae"): broken,
-    },
-    {("synthetic", "vae"): {"epoch_s": [1.5, 2.0], "steps": 7}},
-)
-
-
-def asked(body: bytes = BODY, *, method: str = "POST", path: str = "/generate", length: str | None = None) -> Any:
-    """Return status, type and body of the answer to one request."""
-    started: list[Any] = []
-    length = str(len(body)) if length is None else length
-    environ = {"PATH_INFO": path, "REQUEST_METHOD": method, "CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(body)}
-    (answer,) = SERVICE(environ, lambda *words: started.extend(words))
-    return started[0], dict(started[1])["Content-Type"], answer
 
 
 @contextmanager
@@ -87,9 +59,7 @@ def load(port: int, **changes: Any) -> LoadRequest:
 # ------------------------------------------------------------------------------------------------------- the service
 
 
-def test_names_of_the_lists_give_an_image_a_seed_is_handed_on_and_the_time_of_an_image_is_in_the_answer() -> None:
-    assert asked() == ("200 OK", "image/png", b"\x89PNG\r\n\x1a\n")
-    assert asked(seeded(7))[2] == b"\x89PNG\r\n\x1a\n7"
+def test_the_time_of_an_image_is_in_the_answer() -> None:
     with listening(SERVICE) as port, closing(HTTPConnection("127.0.0.1", port, timeout=10)) as peer:
         peer.request("POST", "/generate", BODY)
         timing = peer.getresponse().headers["Server-Timing"]
@@ -97,47 +67,16 @@ def test_names_of_the_lists_give_an_image_a_seed_is_handed_on_and_the_time_of_an
 
 
 def test_the_models_are_listed_with_their_training_and_the_memory_of_the_server() -> None:
-    status, kind, body = asked(b"", method="GET", path="/models")
+    status, kind, body = answered(b"", method="GET", path="/models")
     listed = json.loads(body)
     assert (status, kind) == ("200 OK", "application/json")
     assert listed["models"] == [NAMES, {"epoch_s": [1.5, 2.0], "steps": 7, "dataset": "synthetic", "model": "vae"}]
     assert listed["memory_bytes"] > 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "why"),
-    [
-        *((seeded(wrong), "422", "seed is a whole number below 4294967296") for wrong in WRONG_SEEDS),
-        (b"", "400", "not JSON"),
-        (b"[" * 1000, "400", "not JSON"),
-        (b"\xff", "400", "not JSON"),
-        (b"[]", "400", "dataset and model"),
-        (b'{"dataset": "synthetic"}', "400", "dataset and model"),
-        (json.dumps({**NAMES, "path": "/etc/passwd"}).encode(), "400", "dataset and model"),
-        (json.dumps({**NAMES, "model": "../../etc/passwd"}).encode(), "422", "there are: gan, vae"),
-        (json.dumps({**NAMES, "model": ["gan"]}).encode(), "422", "model is unknown"),
-        (json.dumps({**NAMES, "dataset": {}}).encode(), "422", "there are: synthetic"),
-        (b" " * (MOST_BODY_BYTES + 1), "413", "1024 bytes"),
-    ],
-)
-def test_a_malformed_request_is_refused_with_a_sentence(body: bytes, status: str, why: str) -> None:
-    answered, kind, said = asked(body)
-    assert answered.startswith(status)
-    assert kind == "application/json"
-    assert why in json.loads(said)["error"]
-
-
-def test_places_methods_and_lengths_that_are_none_are_refused() -> None:
-    assert asked(path="/../etc/passwd")[0].startswith("404")
-    assert asked(method="GET")[0].startswith("405")
-    assert asked(length="")[0].startswith("411")
-    assert asked(length="-1")[0].startswith("413")
-    assert asked(b"", method="GET", path="/health") == ("200 OK", "text/plain", b"")
-
-
 def test_a_generator_that_fails_gives_no_traceback_away(capsys: pytest.CaptureFixture[str]) -> None:
-    answered, _, said = asked(json.dumps({**NAMES, "model": "vae"}).encode())
-    assert answered.startswith("500")
+    status, _, said = answered(json.dumps({**NAMES, "model": "vae"}).encode())
+    assert status.startswith("500")
     assert b"secret" not in said
     assert b"ZeroDivisionError" not in said
     assert "ZeroDivisionError" in capsys.readouterr().err
@@ -189,8 +128,8 @@ def test_the_scale_of_a_workload_becomes_that_of_bytes(pixels: Any, values: tupl
 def test_what_a_training_writes_is_what_is_served(tmp_path: Path, spec: dict[str, Any]) -> None:
     file = tmp_path / "generator.pt"
     trained = {**spec, "workload": "worker.workloads.vae:VAE", "batch": 2, "image_px": 28, "channels": 1}
-    argv = [sys.executable, "-m", "worker", "--train", json.dumps({**trained, "model_file": str(file)})]
-    subprocess.run(argv, check=True, capture_output=True, cwd=REPOSITORY)
+    status, _, errors = worker("", "--train", json.dumps({**trained, "model_file": str(file)}))
+    assert status == 0, errors
     assert [path.name for path in tmp_path.iterdir()] == ["generator.pt"]
     served = loaded(file, trained["workload"], 28, 1)
     fresh = loaded(None, trained["workload"], 28, 1)
@@ -229,15 +168,14 @@ def test_a_service_of_several_generators_answers_for_each_and_ends_when_it_is_to
     other = {"workload": "worker.workloads.dcgan:DCGAN", "dataset": "cifar10", "model": "dcgan", "seed": 1}
     others = [{**other, "image_px": 32, "channels": 3}]
     spec = {**asdict(serve_spec("worker.workloads.adversarial:GAN", 28, 1)), "port": port, "others": others}
-    argv = [sys.executable, "-m", "worker", "--serve", json.dumps(spec)]
-    with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
-        wait_for_answer(load(port, patience_s=60))
-        for dataset, model, size in (("synthetic", "gan", 28), ("cifar10", "dcgan", 32)):
-            with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as peer:
-                peer.request("POST", "/generate", json.dumps({"dataset": dataset, "model": model}))
-                assert Image.open(io.BytesIO(peer.getresponse().read())).size == (size, size)
-        process.terminate()
-        said = process.communicate(timeout=60)[0].decode()
+    process = Forked(run, "--serve", json.dumps(spec))
+    wait_for_answer(load(port, patience_s=60))
+    for dataset, model, size in (("synthetic", "gan", 28), ("cifar10", "dcgan", 32)):
+        with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as peer:
+            peer.request("POST", "/generate", json.dumps({"dataset": dataset, "model": model}))
+            assert Image.open(io.BytesIO(peer.getresponse().read())).size == (size, size)
+    process.terminate()
+    said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert json.loads(said.splitlines()[-1])["event"] == "done"
 

@@ -2,8 +2,8 @@
 
 import json
 import math
+import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,13 +17,12 @@ from msgspec.structs import replace
 
 from analysis.warnings.conditions import UNFINISHED_S
 from suite.records.environment import Environment
-from tests.worker.conftest import saying
+from tests.worker.conftest import own_workload, saying
 from tests.worker.distributed_rank import Given, tiny_model
-from tests.worker.test_worker_program import REPOSITORY
 from worker.protocol import JobError, kind_of
 from worker.spec import Spec, parse_spec
 from worker.training.build import build_network, build_trainer, opened_batches
-from worker.training.ddp import threads_of_rank
+from worker.training.ddp import threads_of_rank, watch
 from worker.training.device import Device, Numerics, numerics_of, open_devices, torch_facts
 from worker.training.measure import measure
 from worker.training.parameter_cpu import ParameterCpu
@@ -108,12 +107,12 @@ def test_the_reference_recipe_is_torch_as_it_comes_and_the_tuned_one_compiles_an
 
 
 @pytest.mark.parametrize("parallel", ["none", "parameter-cpu"])
-def test_channels_last_trains_to_the_same_weights_in_another_layout(parallel: Any, parsed: Spec) -> None:
-    weights = []
+def test_channels_last_trains_to_the_same_weights_in_another_layout(parallel: Any, spec: dict[str, Any]) -> None:
+    small, weights = parse_spec(json.dumps({**spec, **own_workload(batch=4, image_px=16)})), []
     for switched in (False, True):
-        spec = replace(parsed, parallel=parallel, channels_last=switched)
-        with opened_batches(spec) as batches:
-            trainer = build_trainer(spec, [CPU], batches)
+        own = replace(small, parallel=parallel, channels_last=switched)
+        with opened_batches(own) as batches:
+            trainer = build_trainer(own, [CPU], batches)
             train(trainer, 3)
             layouts = [batches[0].next()[0], *(weight for weight in trainer.network.parameters() if weight.dim() == 4)]
         last = [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in layouts]
@@ -273,22 +272,15 @@ def test_only_the_first_reason_of_a_failure_is_written() -> None:
     assert [event["kind"] for event in said] == ["killed"]
 
 
-@pytest.mark.parametrize(
-    ("ends", "kind"), [("os.kill(os.getpid(), 9)", "killed"), ("os._exit(3)", "data"), ("os._exit(1)", "rank")]
-)
-def test_a_rank_that_fails_ends_the_job_with_its_reason(ends: str, kind: str) -> None:
-    program = (
-        "import subprocess, sys\n"
-        "from worker.training.ddp import watch\n"
-        "from worker.protocol import Events\n"
-        f"rank = subprocess.Popen([sys.executable, '-c', 'import os; {ends}'])\n"
-        "watch(rank, 1, Events(1)); print('not reached')"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY, check=False)
-    assert done.returncode == 1
-    said = json.loads(done.stdout)
-    assert (said["event"], said["kind"]) == ("error", kind)
-    assert "rank 1" in said["message"]
+@pytest.mark.parametrize(("ends", "kind"), [("kill -9 $$", "killed"), ("exit 3", "data"), ("exit 1", "rank")])
+def test_a_rank_that_fails_ends_the_job_with_its_reason(ends: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    with saying() as (events, said):
+        watch(subprocess.Popen(["sh", "-c", ends]), 1, events)
+    assert statuses == [1]
+    assert (said[0]["event"], said[0]["kind"]) == ("error", kind)
+    assert "rank 1" in said[0]["message"]
 
 
 def test_threads_are_shared_among_the_ranks_without_a_rest(parsed: Spec) -> None:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from scenarios.serve import Serve
 from suite.errors import RequestError
-from suite.job.profiles import PROFILES, check_sizes
+from suite.job.profiles import PROFILES
 from suite.job.serving import LOADS, TOKEN_LOADS, Serving
 from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
@@ -111,23 +111,6 @@ def test_decoding_with_kept_keys_and_values_is_decoding_without(prompt: int) -> 
             whole = torch.cat([whole, network(whole)[:, -1:].argmax(-1)], dim=1)
     assert decoded.equal(whole[:, prompt:])
     assert len(set(decoded.flatten().tolist())) > 1
-
-
-@pytest.mark.parametrize(
-    ("model", "change", "refused", "remedy"),
-    [
-        ("transformer", {"image_px": 64}, "transformer has no images, and no --image-px", "leave out --image-px 64"),
-        ("resnet50", {"tokens": 64}, "resnet50 has no sequences, and no --tokens", "leave out --tokens 64"),
-        ("transformer", {"tokens": 2}, "transformer cannot take sequences of 2 tokens", "give --tokens 4 or more"),
-        ("transformer", {"tokens": 24}, "a batch of 32 tokens from sequences of 24", "give --batch a multiple of 24"),
-        ("transformer", {"channels": 3}, "transformer takes colour images alone", "leave out --channels 3"),
-    ],
-)
-def test_sizes_of_something_else_are_refused(model: str, change: dict[str, int], refused: str, remedy: str) -> None:
-    sizes = PROFILES["smoke"].sizes_of(model).model_copy(update=change)
-    with pytest.raises(RequestError, match=refused) as told:
-        check_sizes(model, sizes, model)
-    assert str(told.value.remedy).startswith(remedy)
 
 
 def test_an_extent_is_one_of_those_that_there_are() -> None:

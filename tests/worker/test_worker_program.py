@@ -1,6 +1,5 @@
-"""The worker as a program: JSON lines out, whatever happens, and each specification that it refuses."""
+"""The worker as a program: JSON lines out, whatever happens. See ``tests.parsed`` for the requests that it refuses."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -22,25 +21,29 @@ from suite.records.environment import Environment
 from suite.records.record import Steps
 from suite.records.usage import Usage
 from suite.registries import WORKLOADS
-from worker.protocol import SpecError
-from worker.spec import parse_spec
+from tests.scenarios.pictures import folder
+from tests.worker.conftest import own_workload
+from tests.worker.forked import worker
+from tests.worker.judged import KINDS
 from worker.workloads.workload import Workload
 
 REPOSITORY = Path(__file__).parents[2]
 ORDER = ["started", "imported", "environment", "built", "warmup", "measuring", "measured", "steps", "done"]
 
 
-def worker(given: str, *arguments: str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit status, events, standard error."""
+def program(given: str, *arguments: str, **variables: str) -> tuple[int, list[dict[str, Any]], str]:
+    """Exit status, events and standard error of the worker in an interpreter of its own."""
     argv, env = [sys.executable, "-m", "worker", *arguments], {**os.environ, **variables}
     done = subprocess.run(argv, input=given, capture_output=True, text=True, cwd=REPOSITORY, env=env, check=False)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
-@pytest.mark.parametrize("model", ["alexnet", "resnet50", pytest.param("inception_v3", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "model", ["alexnet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("resnet50", "inception_v3"))]
+)
 def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) -> None:
     change = {"workload": WORKLOADS.place(model), "batch": 2, "image_px": 75, "steps": 1}
-    status, events, _ = worker(json.dumps({**spec, **change}))
+    status, events, _ = program(json.dumps({**spec, **change}))
     assert status == 0
     assert [event["event"] for event in events] == ORDER
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
@@ -63,7 +66,7 @@ def test_thirty_trainings_by_two_threads_end_with_the_same_weights(spec: dict[st
     """Without ``set_threads`` every eighth ended with others here: two threads made the first call of ``tanh``."""
     sizes = {"batch": 4, "image_px": 28, "channels": 1, "steps": 2, "threads": 2}
     given = json.dumps({**spec, **sizes, "workload": WORKLOADS.place("gan")})
-    assert len({worker(given)[1][-2]["weights_sha256"] for _ in range(30)}) == 1
+    assert len({program(given)[1][-2]["weights_sha256"] for _ in range(30)}) == 1
 
 
 TOKENS = """
@@ -87,13 +90,6 @@ class Tokens(Workload):
 
 TOKENS = Tokens(name="tokens", unit="tokens", sizes={"smoke": 16})
 """
-
-
-def own_workload(source: str, **change: object) -> dict[str, Any]:
-    """Return the changes by which a specification has a workload of the user's own."""
-    digest = hashlib.sha256(source.encode()).hexdigest()
-    plugin = {"module": "own_tokens", "source": source, "sha256": digest, "file": "tokens.py"}
-    return {"workload": "own_tokens:TOKENS", "plugin": plugin, **change}
 
 
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])
@@ -133,7 +129,8 @@ def test_a_network_that_returns_no_tensor_is_named_by_the_line_of_its_forward() 
 
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])
 def test_the_phases_of_a_step_make_up_the_whole(recipe: str, spec: dict[str, Any]) -> None:
-    _, events, _ = worker(json.dumps({**spec, "devices": 2, "parallel": "parameter-cpu", "recipe": recipe}))
+    given = {**spec, **own_workload(devices=2, parallel="parameter-cpu", recipe=recipe)}
+    _, events, _ = worker(json.dumps(given))
     steps = Steps.model_validate(events[-2]["steps"])
     assert steps.communicate_s is not None
     columns = (column or [] for column in (steps.elapsed_s, steps.data_s, steps.compute_s, steps.communicate_s))
@@ -146,22 +143,24 @@ def test_the_phases_of_a_step_make_up_the_whole(recipe: str, spec: dict[str, Any
     assert sum(steps.elapsed_s or ()) <= measured_s
 
 
-def test_ddp_trains_in_a_process_for_each_device(spec: dict[str, Any]) -> None:
-    status, events, _ = worker(json.dumps({**spec, "devices": 2, "threads": 2, "parallel": "ddp"}))
-    assert status == 0
+def test_ddp_trains_and_reads_in_a_process_for_each_device(spec: dict[str, Any], tmp_path: Path) -> None:
+    data = {**KINDS["on-data"]["data"], "directory": str(folder(tmp_path, 12)), "loader_workers": 0}
+    given = {**spec, **own_workload(batch=2, image_px=16, data=data, devices=2, threads=2, parallel="ddp")}
+    status, events, errors = worker(json.dumps(given))
+    assert status == 0, errors
     assert [event["event"] for event in events] == ORDER
     assert events[2]["environment"]["threads"] == 2
+    assert events[-1]["data_use"]["images_read"] == 2 * 2 * 3, "images of two devices in three steps"
+    assert len(set(events[-1]["drawn"])) == 2
 
 
-@pytest.mark.parametrize(("recipe", "allocator"), [("reference", "default"), ("tuned", "glibc.malloc.mmap_max=0")])
-def test_the_same_job_gives_the_same_measurement_through_a_node(
-    recipe: str, allocator: str, trial: Trial, here: Any, observer: Any
-) -> None:
-    measured: Any = Synthetic().measure(trial.with_job(recipe=recipe), [Instance(here)], observer, nullcontext())
+def test_a_job_measures_the_same_through_a_node(trial: Trial, here: Any, observer: Any) -> None:
+    here.forks = False
+    measured: Any = Synthetic().measure(trial.with_job(recipe="tuned"), [Instance(here)], observer, nullcontext())
     assert measured.throughput_per_s is not None
     assert measured.timeline.launch_s is not None
     assert measured.environment.userland_sha256 is None
-    assert allocator in measured.environment.allocator
+    assert "glibc.malloc.mmap_max=0" in measured.environment.allocator
 
 
 def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, observer: Any) -> None:
@@ -170,15 +169,6 @@ def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, obse
     with pytest.raises(MeasurementError, match="CUDA devices asked for") as raised:
         Synthetic().measure(missing, [Instance(here)], observer, nullcontext())
     assert raised.value.kind == "device"
-
-
-def test_a_failure_in_torch_reaches_the_record_with_its_traceback(trial: Trial, here: Any, observer: Any) -> None:
-    assert trial.job.sizes is not None
-    tiny = trial.job.sizes.model_copy(update={"image_px": 4})  # smaller than AlexNet's first kernel
-    with pytest.raises(MeasurementError) as raised:
-        Synthetic().measure(trial.with_job(sizes=tiny), [Instance(here)], observer, nullcontext())
-    assert raised.value.kind == "exception"
-    assert "Traceback" in raised.value.output_tail
 
 
 @pytest.mark.parametrize(
@@ -198,7 +188,7 @@ def test_a_wrong_request_is_an_error_with_its_status(given: str, arguments: tupl
 
 
 def test_the_attestation_is_one_environment_without_torch() -> None:
-    status, lines, _ = worker("", "--attest")
+    status, lines, _ = program("", "--attest")
     assert status == 0
     seen = Environment.model_validate(lines[0])
     assert len(lines) == 1
@@ -217,103 +207,3 @@ def test_what_a_library_prints_does_not_reach_the_protocol() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert json.loads(done.stdout)["event"] == "done"
     assert done.stderr == "from Python\nfrom a child\n"
-
-
-DATA = {
-    "kind": "worker.data.kinds.imagefolder:IMAGEFOLDER",
-    "directory": "/mnt/data",
-    "loader_workers": 1,
-    "decoder": "auto",
-}
-PLACE = {"strategy": "all-reduce", "rank": 0, "workers": 2, "servers": 0, "master": "", "port": 1, "interface": "lo"}
-SEVERAL = {"devices": 2, "threads": 2, "distributed": PLACE}
-DDP = {"parallel": "ddp", "devices": 2, "threads": 2}
-IN_TURNS = {"steps": 6, "turns": {"rounds": 3, "burst_steps": 2}}
-GAN = {"workload": WORKLOADS.place("gan"), "batch": 4, "image_px": 28, "channels": 1, "generate": 8}
-REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
-    "spec": [
-        ({"batch": 0}, "batch is 0: expected `int` >= 1"),
-        ({"steps": True}, "steps is True: expected `int`, got `bool`"),
-        ({"threads": "2"}, "threads is '2': expected `int`, got `str`"),
-        ({"workload": "vgg"}, "workload is 'vgg'; it must be module:attribute, of the worker or of the plugin"),
-        ({"workload": "os.path:join"}, "workload is 'os.path:join'; it must be module:attribute"),
-        ({"workload": "worker.workloads.vae:FLOPPY"}, "has no attribute 'FLOPPY'"),
-        ({"workload": "worker.workloads.vgg:VGG"}, "workload worker.workloads.vgg:VGG cannot be imported"),
-        ({"workload": "worker.probes.computing:CPU"}, "computing:CPU, a Probe; it must be a Workload"),
-        (
-            {"plugin": {"module": "vgg", "source": "", "sha256": "ab", "file": "vgg.py"}},
-            "the source of the plugin vgg has the SHA-256 e3b0",
-        ),
-        (
-            {"plugin": {"module": "vgg"}},
-            "plugin: object missing required field `source`; known are module, source, sha256",
-        ),
-        ({"recipe": []}, "recipe is []; it can be reference, tuned"),
-        ({"devices": 2}, "several need 'parameter-cpu' or 'ddp'"),
-        ({"devices": 2, "parallel": "ddp"}, "one for each of its 2 processes"),
-        ({**SEVERAL, "parallel": "ddp"}, "parallel is 'ddp' in a distributed job; there it is 'parameter-cpu'"),
-        ({**SEVERAL, "parallel": "parameter-cpu"}, "there it is 'parameter-cpu', with parameter servers"),
-        ({"colour": "red"}, "unknown field `colour`; known are workload, batch, warmup_steps"),
-        ({"data": "/mnt/data"}, "data is '/mnt/data': expected `object | null`"),
-        (
-            {"data": {}},
-            "data: object missing required field `kind`; known are kind, directory, loader_workers, decoder",
-        ),
-        ({"data": {**DATA, "kind": "coco"}}, "kind is 'coco'; it must be module:attribute"),
-        ({"data": {**DATA, "decoder": "opencv"}}, "data.decoder is 'opencv'; it can be auto, pillow, simplejpeg"),
-        ({"data": {**DATA, "loader_workers": -1}}, "data.loader_workers is -1: expected `int` >= 0"),
-        ({"data": {**DATA, "directory": "data"}}, "directory is 'data'; it must be an absolute path"),
-        ({"data": {**DATA, "shuffle": True}}, "data: object contains unknown field `shuffle`"),
-        ({**IN_TURNS, "steps": 5}, "steps is 5; 3 rounds of 2 steps are 6"),
-        ({"turns": {"rounds": 0, "burst_steps": 2}}, "turns.rounds is 0: expected `int` >= 1"),
-        ({**IN_TURNS, **DDP}, "the processes of ddp take none"),
-        ({**IN_TURNS, "sync": "span", "device": "cuda"}, "only one GPU that takes its steps in one piece"),
-        ({**IN_TURNS, "settle_s": 5}, "settle_s is 5.0"),
-        ({"parallel": "ddp", "settle_s": 5}, "settle_s is 5.0"),
-        ({"injury": {"kind": "broken-leg"}}, "late-step"),
-        ({"injury": ["late-step"]}, "expected `object | null`"),
-        ({"injury": {"kind": "late-step", "share": 0.1}, "warmup_steps": 2}, "3 or more"),
-        ({"injury": {"kind": "held-memory"}, "parallel": "ddp"}, "one device"),
-        ({"workload": WORKLOADS.place("alexnet"), "generate": 8}, "ALEXNET makes no images"),
-        ({"workload": WORKLOADS.place("transformer"), "generate": 8}, "TRANSFORMER makes no images"),
-        ({"devices": 2, "parallel": "parameter-cpu", "generate": 8}, "only a job of one device"),
-        ({**GAN, "turns": {"rounds": 1, "burst_steps": 2}}, "takes turns"),
-        ({**GAN, "generate": 0}, "generate is 0: expected `int` >= 1"),
-    ],
-    "last": [
-        ({"keep_model": "each"}, "keep_model is 'each'; only a job of whole epochs"),
-        ({"workload": WORKLOADS.place("alexnet"), "image_px": 64, "channels": None}, "keep_model last"),
-    ],
-    "epochs": [
-        ({"steps": 31}, "they must be 3 epochs"),
-        ({"data": None}, "only a job that reads a data set or writes checkpoints"),
-        ({"epochs": None, "checkpoint": {"mode": "on"}}, "only a job of whole epochs"),
-        ({"checkpoint": {"mode": "off"}}, "mode is 'off'; it can be fsync, on"),
-        ({"steps": 0}, "steps is 0; only a job that writes a model"),
-        ({"steps": 0, "model_file": "/m", "data": None, "epochs": None}, "steps is 0; only a job that writes a model"),
-        ({"steps": 0, "model_file": "/m", "epochs": None}, "steps is 0; only a job that writes a model"),
-    ],
-}
-"""Changes of a specification that can be run, by the fixture that makes it, and what their refusal says."""
-
-
-@pytest.mark.parametrize(
-    ("fixture", "change", "says"), [(name, *case) for name, cases in REFUSED.items() for case in cases]
-)
-def test_a_wrong_specification_names_the_key_and_what_would_do(
-    fixture: str, change: dict[str, Any], says: str, request: pytest.FixtureRequest
-) -> None:
-    right = request.getfixturevalue(fixture)
-    parse_spec(json.dumps(right))
-    with pytest.raises(SpecError) as refused:
-        parse_spec(json.dumps({**right, **change}))
-    assert says in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [("", "not JSON"), ("[1]", "expected `object`, got `array`"), ("{}", "missing required field `workload`")],
-)
-def test_what_is_no_specification_is_refused(given: str, says: str) -> None:
-    with pytest.raises(SpecError, match=says.replace("[", r"\[")):
-        parse_spec(given)

@@ -21,7 +21,7 @@ from worker.distributed.serve import serve
 from worker.distributed.sockets import interface_bytes
 from worker.drawn import drawn_sha256
 from worker.environment import whole_usage
-from worker.protocol import Events, JobError
+from worker.protocol import Events
 from worker.spec import DISCRIMINATOR_RANK, SPLIT, Membership, Spec
 from worker.training.build import build_network, opened_batches
 from worker.training.device import Device, Numerics, numerics_of, timing_event
@@ -34,14 +34,11 @@ from worker.workloads.workload import LEARNING_RATE, Shape, Workload
 
 def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], events: Events) -> None:
     """Emit everything from ``built`` to ``done``. Raises JobError, of kind ``network`` when another rank is lost."""
-
-    def report(error: JobError) -> None:
-        """Report for a rank that the heartbeat must end, because gloo does not wake it."""
-        events.error(error.kind, str(error))
-
+    # The error of a rank that the heartbeat must end, because gloo does not wake it.
+    joining = partial(joined, membership, report=lambda error: events.error(error.kind, str(error)))
     workload = spec.load_workload()
     if membership.is_server:
-        with joined(membership, "cpu", report=report) as workers:
+        with joining("cpu") as workers:
             events.emit("built")
             served = serve(workers, learning_rate=LEARNING_RATE, threads=spec.threads)
         events.emit("done", usage=whole_usage(), exchanged=served)
@@ -56,7 +53,7 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         numerics = numerics_of(spec.recipe, spec.device, channels_last=spec.channels_last)
         network = build_network(workload, spec.shape, spec.seed)
         torch.manual_seed(own_seed)
-        group = stack.enter_context(joined(membership, spec.device, report=report))
+        group = stack.enter_context(joining(spec.device))
         trainer: Worker | ReplicasWorker
         if spec.parallel == "none":
             trainer = trainer_of(group, workload, network, devices[0], batches[0], numerics, spec.shape)
@@ -77,19 +74,28 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
     events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=exchanged, drawn=drawn)
 
 
-class Worker(OneDevice):
-    """A worker's step, which communicates."""
+class Communicating:
+    """A trainer that communicates."""
+
+    ends: Exchange | JoinedTraining | split.OtherRank | None = None
+    """What counts its messages; None where no training sends them."""
+
+    def exchanged(self) -> dict[str, int]:
+        """Return ``bytes_sent`` and ``bytes_received`` since the beginning; nothing where no training sends them."""
+        return self.ends.exchanged() if self.ends else {}
+
+    def close(self) -> None:
+        """Tell the servers, if there are any, that this worker makes no more steps."""
+        if isinstance(self.ends, Exchange):
+            self.ends.close()
+
+
+class Worker(Communicating, OneDevice):
+    """A worker's step on one device."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.phases = (*self.phases, COMMUNICATE)
-
-    def exchanged(self) -> dict[str, int]:
-        """Return ``bytes_sent`` and ``bytes_received`` since the beginning; nothing where no training sends them."""
-        return {}
-
-    def close(self) -> None:
-        """Tell the servers, if there are any, that this worker makes no more steps."""
 
 
 @dataclass(eq=False)
@@ -100,13 +106,7 @@ class ParameterServerWorker(Worker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.exchange = Exchange(self.group, Parameters(self.network), parameters.CHUNK_BYTES)
-
-    def exchanged(self) -> dict[str, int]:
-        return self.exchange.exchanged()
-
-    def close(self) -> None:
-        self.exchange.close()
+        self.ends = self.exchange = Exchange(self.group, Parameters(self.network), parameters.CHUNK_BYTES)
 
     def train(self, batch: Batch) -> float:
         self.exchange.begin()
@@ -116,7 +116,7 @@ class ParameterServerWorker(Worker):
 
 
 @dataclass(eq=False)
-class ReplicasWorker(ParameterCpu):
+class ReplicasWorker(Communicating, ParameterCpu):
     """A worker with several devices: the servers get the mean of their gradients, and update in its place."""
 
     group: RankGroup
@@ -124,14 +124,8 @@ class ReplicasWorker(ParameterCpu):
     def __post_init__(self) -> None:
         super().__post_init__()
         vector = Parameters(self.network)
-        self.exchange = Exchange(self.group, vector, parameters.CHUNK_BYTES)
+        self.ends = self.exchange = Exchange(self.group, vector, parameters.CHUNK_BYTES)
         vector.keep_gradients()
-
-    def exchanged(self) -> dict[str, int]:
-        return self.exchange.exchanged()
-
-    def close(self) -> None:
-        self.exchange.close()
 
     def update(self) -> float:
         self.exchange.begin()
@@ -186,9 +180,7 @@ class OwnStepWorker(Worker, Single):
         super().__post_init__()
         optimizers = self.training.optimizers
         self.training: JoinedTraining = self.join(self.network, optimizers, self.device, self.numerics)
-
-    def exchanged(self) -> dict[str, int]:
-        return self.training.exchanged()
+        self.ends = self.training
 
     def train(self, batch: Batch) -> float:
         communicate_s = super().train(batch)
@@ -207,10 +199,7 @@ class GeneratorWorker(Worker):
         optimizers = self.workload.optimizers(self.network)
         delattr(self.network, "discriminator")
         self.training = Training(self.network, optimizers, self.device, self.numerics)
-        self._peer = split.OtherRank(DISCRIMINATOR_RANK, self.shape, self.device, self.training.phase)
-
-    def exchanged(self) -> dict[str, int]:
-        return self._peer.exchanged()
+        self.ends = self._peer = split.OtherRank(DISCRIMINATOR_RANK, self.shape, self.device, self.training.phase)
 
     def train(self, batch: Batch) -> float:
         del batch

@@ -72,15 +72,15 @@ class Rendezvous:
             self.beat("0")
             if membership.rank == 0:
                 self.store.set(_REASON, "")
-            self.store.set(_address(membership.rank), address)
-            while absent := [rank for rank in membership.others if not self.store.check([_address(rank)])]:
+            self.store.set(f"address/{membership.rank}", address)
+            while absent := [rank for rank in membership.others if not self.store.check([f"address/{rank}"])]:
                 if self.store.check([_REASON]) and (reason := self.store.get(_REASON).decode()):
                     raise JobError(reason, kind="network")
                 if time.monotonic() > end_s:
                     late = f"{membership.names(absent)} did not reach the rendezvous within {membership.patience_s:g} s"
                     raise JobError(self.blame(late), kind="network")
                 time.sleep(_LOOK_AGAIN_S)
-            return {rank: self.store.get(_address(rank)).decode() for rank in range(membership.world)}
+            return {rank: self.store.get(f"address/{rank}").decode() for rank in range(membership.world)}
         except (distributed.DistError, RuntimeError) as error:
             raise self._deserted(error) from error
 
@@ -90,11 +90,11 @@ class Rendezvous:
         )
 
     def beat(self, value: str) -> None:
-        self.store.set(_beat(self._membership.rank), value)
+        self.store.set(f"beat/{self._membership.rank}", value)
 
     def look(self) -> tuple[str, list[str]]:
         """Why the job has failed, empty as long as it has not; and the last beat of every rank."""
-        reason, *beats = self.store.multi_get([_REASON, *map(_beat, range(self._membership.world))])
+        reason, *beats = self.store.multi_get([_REASON, *(f"beat/{rank}" for rank in range(self._membership.world))])
         return reason.decode(), [beat.decode() for beat in beats]
 
     def blame(self, reason: str) -> str:
@@ -126,14 +126,6 @@ def open_rendezvous(membership: Membership, address: str) -> Rendezvous:
         raise JobError(message, kind="network") from error
     limit_reads(opened_since(before), membership.patience_s)
     return Rendezvous(membership, store)
-
-
-def _address(rank: int) -> str:
-    return f"address/{rank}"
-
-
-def _beat(rank: int) -> str:
-    return f"beat/{rank}"
 
 
 class Heartbeat:

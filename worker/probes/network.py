@@ -8,7 +8,6 @@ import json
 import socket
 import sys
 import time
-from dataclasses import dataclass
 
 from worker.probes import tools
 from worker.probes.probe import Measured, Probe, ProbeError, Reading, median, quantile
@@ -25,28 +24,19 @@ IPERF3_PATIENCE_S = 120.0
 """How long everything but the measuring itself may take on an emulated CPU."""
 
 
-@dataclass(frozen=True)
-class Session:
-    """One direction. ``retransmits`` is None where the sender's kernel does not tell."""
-
-    rate: Reading
-    retransmits: int | None
-
-
 def measure(request: Request) -> Measured:
     program = tools.find("iperf3")
     version = tools.version_of(program, OLDEST_IPERF3)
     metrics, retransmits = {}, {}
     for name, reverse in (("tcp-throughput", False), ("tcp-throughput-reverse", True)):
-        measured = session(program, free_port(), SECONDS[request.size], reverse=reverse)
-        metrics[name], retransmits[name] = measured.rate, measured.retransmits
+        metrics[name], retransmits[name] = session(program, free_port(), SECONDS[request.size], reverse=reverse)
     trips = round_trips_us(ROUND_TRIPS[request.size])
     metrics["tcp-round-trip-median"] = median(trips, "us", "less")
     metrics["tcp-round-trip-p99"] = Reading(quantile(trips, 0.99), "us", "less")
     return Measured(metrics, {"iperf3": version, "address": LOOPBACK, "retransmits": retransmits})
 
 
-def session(program: str, port: int, seconds: int, *, reverse: bool) -> Session:
+def session(program: str, port: int, seconds: int, *, reverse: bool) -> tuple[Reading, int | None]:
     """Measure from the client to the server, or with ``reverse`` the other way. Raises ProbeError."""
     at_port = ["--port", str(port)]
     server = [program, "--server", "--one-off", "--forceflush", *at_port, "--bind", LOOPBACK]
@@ -56,8 +46,11 @@ def session(program: str, port: int, seconds: int, *, reverse: bool) -> Session:
     return parse_session(done.stdout, done.stderr)
 
 
-def parse_session(written: str, said: str = "") -> Session:
-    """Return the session in the client's JSON. A client that fails can end with status 0: the JSON alone says so."""
+def parse_session(written: str, said: str = "") -> tuple[Reading, int | None]:
+    """Return the rate in the client's JSON, and the retransmits; None where the sender's kernel does not tell.
+
+    Raises ProbeError. A client that fails can end with status 0: the JSON alone says so.
+    """
     try:
         report = json.loads(written)
     except ValueError:
@@ -70,7 +63,7 @@ def parse_session(written: str, said: str = "") -> Session:
     if not received > 0:
         raise ProbeError("iperf3 has received nothing", remedy="see whether a firewall cuts TCP between the two ends")
     retransmits = report["end"]["sum_sent"].get("retransmits")
-    return Session(Reading(received, "Gbit/s", "more", rates), retransmits if isinstance(retransmits, int) else None)
+    return Reading(received, "Gbit/s", "more", rates), retransmits if isinstance(retransmits, int) else None
 
 
 def free_port() -> int:

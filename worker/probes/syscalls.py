@@ -13,6 +13,7 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from worker.probes import tools
 from worker.probes.probe import Measured, Probe, ProbeError, Reading, median
@@ -45,8 +46,8 @@ def measure(request: Request) -> Measured:
     """Return what can be measured here; ``refused`` in the details says why the rest cannot."""
     counts = COUNTS[request.size]
     parts: dict[str, Callable[[Counts], Reading]] = {
-        "getppid": getppid,
-        "pipe-ping-pong": pipe_ping_pong,
+        "getppid": lambda counts: perf_bench("syscall", "basic", counts.calls, counts.repeats, "ns"),
+        "pipe-ping-pong": lambda counts: perf_bench("sched", "pipe", counts.ping_pongs, counts.repeats, "us"),
         "fork-exec": fork_exec,
         "page-fault": page_fault,
         "mmap-munmap": mmap_munmap,
@@ -62,20 +63,11 @@ def measure(request: Request) -> Measured:
     return Measured(metrics, {"refused": refused} if refused else {})
 
 
-def getppid(counts: Counts) -> Reading:
-    samples = [perf_bench("syscall", "basic", counts.calls) * 1e3 for _ in range(counts.repeats)]
-    return median(samples, "ns", "less")
-
-
-def pipe_ping_pong(counts: Counts) -> Reading:
-    samples = [perf_bench("sched", "pipe", counts.ping_pongs) for _ in range(counts.repeats)]
-    return median(samples, "us", "less")
-
-
-def perf_bench(collection: str, name: str, loops: int) -> float:
-    """Return microseconds for each, by ``perf bench``. Its simple format is not used: it has whole milliseconds."""
-    done = tools.run([tools.find(*PERF), "bench", collection, name, "--loop", str(loops)])
-    return parse_perf(done.stdout, done.stderr)
+def perf_bench(collection: str, name: str, loops: int, repeats: int, unit: Literal["ns", "us"]) -> Reading:
+    """Return the time of a call, by ``perf bench``. Its simple format is not used: it has whole milliseconds."""
+    argv, per_us = [tools.find(*PERF), "bench", collection, name, "--loop", str(loops)], {"ns": 1e3, "us": 1.0}[unit]
+    runs = (tools.run(argv) for _ in range(repeats))
+    return median([parse_perf(done.stdout, done.stderr) * per_us for done in runs], unit, "less")
 
 
 def parse_perf(written: str, said: str = "") -> float:

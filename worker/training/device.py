@@ -131,14 +131,10 @@ def torch_facts(device: str) -> dict[str, object]:
     }
     if device == "cuda":
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-        facts |= {"gpus": gpus(), "cuda": torch.version.cuda, "cudnn": cudnn and str(cudnn), "tf32": _tf32()}
+        rounding = {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32}
+        tf32 = [name for name, allowed in rounding.items() if allowed]
+        facts |= {"gpus": gpus(), "cuda": torch.version.cuda, "cudnn": cudnn and str(cudnn), "tf32": tf32}
     return facts
-
-
-def _tf32() -> list[str]:
-    """Return the operations on floats of 32 bits that may round to TF32."""
-    switches = {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32}
-    return [name for name, allowed in switches.items() if allowed]
 
 
 def gpus() -> list[dict[str, object]]:

@@ -9,7 +9,6 @@ import mmap
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from worker.data.batches import LoaderUse
@@ -24,23 +23,14 @@ CHUNK_BYTES = 4 << 20
 """The fresh memory that is touched, and given back, at a time."""
 
 
-@dataclass
-class Injected:
-    """The injury that was added in fact, by the clock and the counts of who added it."""
-
-    seconds: float = 0.0
-    steps: int = 0
-    pages: int = 0
-    held_bytes: int = 0
-
-
 class Injector:
     """Injures the measured steps of one job."""
 
     def __init__(self, injury: StepInjury, warmup_steps: int) -> None:
         self._injury, self._warmup_steps = injury, warmup_steps
         self._begun_s: list[float] = []
-        self._injected = Injected(held_bytes=injury.held_bytes)
+        self.injected: dict[str, float] = {"seconds": 0.0, "steps": 0, "pages": 0, "held_bytes": injury.held_bytes}
+        """The injury that was added in fact, by the clock and the counts of who added it."""
         self._held = _touched(injury.held_bytes)
         self._computes = False
 
@@ -57,9 +47,6 @@ class Injector:
         if self._injury.kind in ("late-step", "page-faults"):
             for each in (network, *network.children()):
                 each.register_forward_pre_hook(lambda *_: self._compute())
-
-    def report(self) -> dict[str, object]:
-        return asdict(self._injected)
 
     def _begin_step(self) -> None:
         self._computes = False
@@ -81,11 +68,11 @@ class Injector:
         if self._injury.kind == "page-faults":
             while time.monotonic() - begin_s < due_s:
                 with _touched(CHUNK_BYTES):
-                    self._injected.pages += CHUNK_BYTES // mmap.PAGESIZE
+                    self.injected["pages"] += CHUNK_BYTES // mmap.PAGESIZE
         else:
             time.sleep(due_s)
-        self._injected.seconds += time.monotonic() - begin_s
-        self._injected.steps += 1
+        self.injected["seconds"] += time.monotonic() - begin_s
+        self.injected["steps"] += 1
 
 
 class WatchedBatches:

@@ -89,7 +89,7 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
         # The loaders end here, so that what they have used is in the usage of the whole, and none computes any more.
         uses = [use for each in batches if (use := each.close())]
         trained = _use_trained(spec, trainer.network, events, {**facts, "data": data})
-        injected = injector.report() if injector else None
+        injected = injector.injected if injector else None
         return uses, {"injected": injected, "settled": settled, "trained": trained, "drawn": drawn}
 
 
