@@ -23,7 +23,7 @@ from click.shell_completion import ShellComplete
 
 import cli
 from analysis.report.provenance import run_command
-from commands.run.command import run
+from commands.run.command import RunLog, run
 from commands.run.prepare import Ready, observing, ready
 from commands.run.request_command import request_of
 from provisioning import ledger
@@ -38,7 +38,6 @@ from suite.job.sharing import SMALL_ALEXNET
 from suite.progress import Display
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
-from suite.results.log import RunLog
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams

@@ -33,6 +33,8 @@ class SweepRequest:
     """The cells as checked on this machine; empty where other machines run them, which check for themselves."""
     observer: Observer
     dry_run: bool = False
+    take_over: bool = False
+    """Whether locks that other machines hold are those of processes that have ended."""
 
 
 @dataclass(frozen=True)
