@@ -19,8 +19,7 @@ from commands.sweep.firing import schedule_run
 from commands.sweep.plan import plan
 from commands.sweep.resolve import PlanFile, resolve_all
 from commands.sweep.schedule import schedule
-from commands.sweep.status import SweepDisplay, status
-from commands.sweep.stop import cancel, stop
+from commands.sweep.status import SweepDisplay, cancel, status, stop
 from provisioning import ledger, neighbours
 from provisioning.neighbours import Busy
 from suite.errors import RequestError
