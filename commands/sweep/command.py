@@ -26,9 +26,8 @@ from suite.errors import RequestError
 from suite.results.store import clear_stop
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory, default_directory
-from suite.sweep.file import load_sweep
+from suite.sweep.file import Sweep, load_sweep
 from suite.sweep.locks import WHOLE, locked
-from suite.sweep.model import Sweep
 from suite.sweep.pool import join_pool
 from suite.units import count
 

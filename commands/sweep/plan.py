@@ -17,8 +17,7 @@ from suite.part import Part
 from suite.results.store import RESULTS
 from suite.sweep.directory import SweepDirectory, default_directory
 from suite.sweep.estimate import SOURCES, Durations, Source, durations_below, least_certain
-from suite.sweep.file import load_sweep
-from suite.sweep.model import Sweep
+from suite.sweep.file import Sweep, load_sweep
 from suite.units import count, format_duration
 
 

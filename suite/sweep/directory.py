@@ -28,7 +28,7 @@ from suite.request.option import without_gone
 from suite.results.files import read
 from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, read_record, write_atomic
 from suite.sweep.cells import Cell
-from suite.sweep.model import Sweep
+from suite.sweep.file import Sweep
 from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_attempt
 from suite.units import count
 

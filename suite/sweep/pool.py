@@ -21,8 +21,8 @@ from suite.results.files import SpecialFileError, read
 from suite.results.store import ATTEMPTS, PLAN, TRIALS, read_record, write_atomic
 from suite.sweep.cells import Cell, cells_of, request_of
 from suite.sweep.directory import CellRun, SweepDirectory
+from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import TransferError, decode
-from suite.sweep.model import Sweep
 from suite.trial_names import attempt_file, record_file
 
 POOL = "pool.json"

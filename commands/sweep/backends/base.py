@@ -16,7 +16,7 @@ from suite.part import Part
 from suite.records.record import TrialRecord
 from suite.registries import BACKENDS
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.model import Sweep
+from suite.sweep.file import Sweep
 
 T = TypeVar("T", bound=BaseModel)
 

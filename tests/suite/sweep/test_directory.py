@@ -19,8 +19,8 @@ from suite.sweep.below import runs_below
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.estimate import Durations, Guess, durations_below
+from suite.sweep.file import Sweep
 from suite.sweep.locks import WHOLE, holders, locked, remove_stale
-from suite.sweep.model import Sweep
 from suite.sweep.status import latest_sweep, status_of
 from tests.suite.conftest import FAILED, make_plan, make_record
 from tests.suite.sweep.conftest import make_sweep
