@@ -147,7 +147,7 @@ def _run(request: SweepRequest, only_block: int | None, busy: Busy | None) -> Sw
         checked_here = backend.runs_here or only_block is not None
         planned = resolve_all(sweep, request.observer.note) if checked_here else []
         cells = cells_of(sweep)
-        for line in directory.changes(sweep, cells).lines():
+        for line in directory.changes(sweep, cells):
             request.observer.note(line)
         directory.accept(sweep, cells)
         request = replace(request, planned=planned)

@@ -109,7 +109,7 @@ def described(sweep: Sweep, directory: SweepDirectory, note: Note, estimate_from
         trials_left=sum(cell.trials_left for cell in cells),
         **_times([cell for cell in cells if not cell.refused], sweep.block_count),
         paper_figures=reference.complete_figures(item.ready.plan for item in planned if item.ready),
-        changes=directory.changes(sweep, [item.cell for item in planned]).lines(),
+        changes=directory.changes(sweep, [item.cell for item in planned]),
         cells=cells,
     )
 
