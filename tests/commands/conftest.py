@@ -16,7 +16,7 @@ from provisioning.doctor import Check
 from provisioning.images.image import Image
 from suite.plan import Trial
 from suite.targets import TARGETS
-from tests.suite.conftest import FakeScenario, FakeTargets, measuring_by
+from tests.suite.conftest import FakeAccount, FakeScenario, FakeTargets, measuring_by
 
 Bench = Callable[..., Result]
 SMALL = ("--memory", "1M", "--cpus", "1", "--out", "out")
@@ -78,7 +78,7 @@ def go_to(directory: Path, patch: pytest.MonkeyPatch) -> Path:
 
 
 def answer_for(machine: Machine, patch: pytest.MonkeyPatch) -> Machine:
-    """Let the machine carry everything and have an image; targets and scenario are fakes."""
+    """Let the machine carry everything and have an image; targets, scenario and accounts are fakes."""
     image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
     answers: dict[str, Any] = {
         "provisioning.doctor.examine": machine.examine,
@@ -88,7 +88,9 @@ def answer_for(machine: Machine, patch: pytest.MonkeyPatch) -> Machine:
         "provisioning.machines.accelerator.choose": lambda _requested: ("tcg", "asked for"),
         "provisioning.isa.shared": lambda *_, **__: "avx2",
         "commands.run.prepare.Ready.prepare": lambda *_: None,
+        "provisioning.metrics.accounting.open_account": lambda *_, **__: FakeAccount(),
         "provisioning.neighbours.alone_on": lambda *_, **__: nullcontext(),
+        "suite.progress.Allowance.GRACE_S": 0.0,
         "commands.run.prepare.Ready.open_target": machine.targets.opened,
     }
     patch.setattr(Image, "check", lambda _: None)
@@ -96,6 +98,12 @@ def answer_for(machine: Machine, patch: pytest.MonkeyPatch) -> Machine:
         patch.setattr(name, answer)
     measuring_by(machine.scenario, patch)
     return machine
+
+
+def short_pilot(patch: pytest.MonkeyPatch) -> None:
+    """Let the pilot of ``--detect`` be the least number of blocks of which there is an interval."""
+    patch.setattr("analysis.compare.convergence.PILOT_BLOCKS", 5)
+    patch.setattr("analysis.compare.convergence._FEWEST", {"pilot": 10, "earlier": 1})
 
 
 def ended_well(result: Result) -> Result:

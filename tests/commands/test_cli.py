@@ -41,7 +41,7 @@ from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
-from tests.commands.conftest import SMALL, Bench, Machine, commands, ended_well, refused
+from tests.commands.conftest import SMALL, Bench, Machine, commands, ended_well, refused, short_pilot
 from tests.scenarios.test_own_workload import TOY
 
 REPOSITORY = Path(__file__).parents[2]
@@ -482,27 +482,28 @@ DETECT = ("--target", "bare-metal", "--target", "vm", "--detect", "2%")
 
 @pytest.mark.usefixtures("unaudited")
 def test_detect_plans_once_from_its_pilot_or_earlier_runs_and_keeps_to_it_after_a_kill(
-    bench: Bench, machine: Machine, here: Path
+    bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    short_pilot(monkeypatch)
     out = here / "results/before"
     words = ("run", *SMALL[:4], *DETECT, "--out", "results/before")
     result = ended_well(bench(*words))
-    assert "10 blocks first, as a pilot" in result.stderr
-    assert "about 20 blocks in all" in result.stderr, "the fakes are as steady as can be"
-    assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 2 * 20
+    assert "5 blocks first, as a pilot" in result.stderr
+    assert "about 10 blocks in all" in result.stderr, "the fakes are as steady as can be"
+    assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 2 * 10
     plan = json.loads((out / "plan.json").read_text())
-    assert (plan["blocks"], plan["detection"]["source"], plan["detection"]["measured"]) == (20, "pilot", 10)
-    lost = [record for record in (out / "trials").glob("*.json") if record.stem[-4:] in ("b003", "b019")]
+    assert (plan["blocks"], plan["detection"]["source"], plan["detection"]["measured"]) == (10, "pilot", 5)
+    lost = [record for record in (out / "trials").glob("*.json") if record.stem[-4:] in ("b003", "b009")]
     for record in lost:
         record.unlink()
     dry = bench("run", "--continue", "results/before", "--dry-run").stdout
-    assert "trials: 42, the first block to warm up, 4 still to be run" in dry
+    assert "trials: 22, the first block to warm up, 4 still to be run" in dry
     result = ended_well(bench(*words))
     assert "blocks first" not in result.stderr
-    assert "about 20 blocks in all" in result.stderr
+    assert "about 10 blocks in all" in result.stderr
     assert [record.exists() for record in lost] == [True] * 4
     result = ended_well(bench("run", *SMALL[:4], *DETECT, "--out", "results/after"))
-    assert "(20 earlier blocks: the standard deviation of resnet50 on vm is 0 % from block to block)" in result.stderr
+    assert "(10 earlier blocks: the standard deviation of resnet50 on vm is 0 % from block to block)" in result.stderr
     assert json.loads((here / "results/after/plan.json").read_text())["blocks"] == 5
     other = bench("run", *SMALL[:4], *DETECT, "--batch", "3", "--max-blocks", "2", "--out", "results/other")
     assert "2 blocks first, as a pilot" in other.stderr, "of another job"

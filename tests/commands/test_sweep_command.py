@@ -18,7 +18,7 @@ from suite.job.job import Devices
 from suite.request.request import RunRequest
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep
-from tests.commands.conftest import Bench, ended_well, refused
+from tests.commands.conftest import Bench, ended_well, refused, short_pilot
 from tests.suite.sweep.conftest import PLAN, REPOSITORY
 from tests.suite.sweeping_machine import furnish, measure_nothing
 
@@ -175,11 +175,12 @@ def test_a_changed_plan_goes_on_with_the_records_that_stay_valid(bench: Bench, t
     assert len(list((tmp_path / "results/night").glob("synthetic-alexnet*/trials/*.json"))) == 8
 
 
-def test_until_goes_on_until_every_cell_is_narrow(bench: Bench) -> None:
+def test_until_goes_on_until_every_cell_is_narrow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analysis.statistics.sequential.EXTRA_BLOCKS", 2)
     change("blocks = 3", 'until = "5%"\nmax_blocks = 30')
     result = ended_well(bench("sweep", "run", "night.toml", "--json"))
     assert result.stderr.count("every interval is within 5.0%") == 2
-    assert json.loads(result.stdout)["measured"] == 2 * 2 * (13 + 1), "the fakes are as steady as can be"
+    assert json.loads(result.stdout)["measured"] == 2 * 2 * (5 + 2 + 1), "the fakes are as steady as can be"
     status = json.loads(bench("sweep", "status", "results/night", "--json").stdout)
     assert status["state"] == "complete"
     assert [cell["converged"] for cell in status["cells"]] == [True, True]
@@ -187,13 +188,14 @@ def test_until_goes_on_until_every_cell_is_narrow(bench: Bench) -> None:
     assert json.loads(bench("sweep", "run", "night.toml", "--json").stdout)["measured"] == 0
 
 
-def test_detect_plans_a_cell_from_its_own_pilot(bench: Bench) -> None:
+def test_detect_plans_a_cell_from_its_own_pilot(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_pilot(monkeypatch)
     change("blocks = 3", 'detect = "5%"\nmax_blocks = 30')
     change('"resnet50", "alexnet"', '"resnet50"')
     result = ended_well(bench("sweep", "run", "night.toml", "--json"))
-    assert result.stderr.count("its pilot plans 20 blocks to detect 5.00%") == 1
-    assert json.loads(result.stdout)["measured"] == 2 * (20 + 1), "the fakes are as steady as can be"
-    for record in Path("results/night").glob("*/trials/*-bare-metal-b019.json"):
+    assert result.stderr.count("its pilot plans 10 blocks to detect 5.00%") == 1
+    assert json.loads(result.stdout)["measured"] == 2 * (10 + 1), "the fakes are as steady as can be"
+    for record in Path("results/night").glob("*/trials/*-bare-metal-b009.json"):
         record.unlink()
     assert json.loads(bench("sweep", "run", "night.toml", "--json").stdout)["measured"] == 1, "it was not complete"
     assert json.loads(bench("sweep", "status", "results/night", "--json").stdout)["state"] == "complete"
@@ -269,6 +271,7 @@ def test_reproduce_measures_a_paper_and_judges_its_claims(
 ) -> None:
     # The fakes say that they took 5 s when they took none, which the audit refuses.
     monkeypatch.setattr("commands.compare.show.audited", lambda records, **_: records)
+    monkeypatch.setattr("commands.compare.show._draw", lambda *_: [])
     monkeypatch.setattr("commands.reproduce.load_sweep", lambda file: load_sweep(file).model_copy(update={"blocks": 2}))
     words = ("reproduce", "gan-on-kubernetes", "--profile", "smoke", "--target", "bare-metal", "--out", "own")
     measured = ended_well(bench(*words))
