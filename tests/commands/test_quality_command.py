@@ -78,7 +78,7 @@ def test_each_distinct_model_is_measured_and_the_comparison_has_it(bench: Bench,
     run = Run(tmp_path / "run")
     (run.directory / "models").mkdir(parents=True)
     networks = [build_network(GAN, SHAPE, seed).get_submodule(GAN.image_network) for seed in (1, 2)]
-    models = kept(*map(weights_sha256, networks))
+    models = kept(*map(str, map(weights_sha256, networks)))
     for model, network in zip(models, networks, strict=True):
         write_model(run.directory / f"models/{model.weights_sha256}.pt", SHAPE, network, {})
     train("run", models=models)
