@@ -14,8 +14,8 @@ from provisioning.doctor import Check
 from provisioning.sites.base import Site
 from scenarios.command_files import files_of
 from scenarios.datasets.resolve import sha256_now
+from suite.differ import Host
 from suite.errors import RequestError
-from suite.host_compatibility import Host
 from suite.interfaces import Note, OpenTarget, Scenario
 from suite.job.datasets import Dataset
 from suite.plan import Plan

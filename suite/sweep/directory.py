@@ -11,7 +11,7 @@ import hashlib
 import json
 import random
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import NoneType
@@ -171,16 +171,19 @@ class SweepDirectory:
         """Return the changes from the stored plan to this one, as lines; none in a new directory."""
         self._refuse_a_run()
         before = self.accepted()
-        keys = list(_differences(before.sweep, sweep)) if before else []
-        if not before or not keys:
+        if before is None or not (keys := [*_differences(before.sweep, sweep)]):
             return []
         names = [cell.cell_id for cell in cells]
+        found: defaultdict[tuple[bool, bool], list[str]] = defaultdict(list)
+        for name in dict.fromkeys((*names, *before.cells)):
+            found[name in names, name in before.cells].append(name)
         kinds = {
-            "kept, with records": [name for name in names if name in before.cells],
-            "new": [name for name in names if name not in before.cells],
-            "no longer part of it (records stay on the disk)": [name for name in before.cells if name not in names],
+            (True, True): "kept, with records",
+            (True, False): "new",
+            (False, True): "no longer part of it (records stay on the disk)",
         }
-        listed = (f"{count(len(found), 'cell')} {text}: {', '.join(found)}" for text, found in kinds.items() if found)
+        shown = ((text, found[kind]) for kind, text in kinds.items() if kind in found)
+        listed = (f"{count(len(cells), 'cell')} {text}: {', '.join(cells)}" for text, cells in shown)
         return [f"the plan has changed: {'; '.join(keys)}", *listed]
 
     def acceptable(self, sweep: Sweep, cells: Sequence[Cell]) -> Accepted:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from suite.differ import Host
 from suite.errors import RequestError
-from suite.host_compatibility import Host
 from suite.job.envelope import GIB
 from suite.job.sharing import Sharing
 from suite.process_identity import ProcessIdentity
@@ -17,8 +17,8 @@ from suite.records.environment import Environment
 from suite.records.headers import RecordHeader
 from suite.records.record import Timeline
 from suite.results.files import temporary_name
+from suite.results.runs import runs_below
 from suite.results.store import Run, request_stop, sweep_temporaries
-from suite.sweep.below import runs_below
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.estimate import Durations, Guess, durations_below
