@@ -219,6 +219,7 @@ def test_each_run_is_read_and_audited_once(bench: Bench, tmp_path: Path, monkeyp
         read.extend(places)
         return load(places, **more)
 
+    monkeypatch.setattr("analysis.figures.plots.draw", lambda *_: [])
     for module in ("commands.compare.show", "commands.compare.gate"):
         monkeypatch.setattr(f"{module}.load", counted)
     assert bench("old", "new", "--fail-above", "5%").exit_code == 3
