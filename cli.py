@@ -29,7 +29,7 @@ COMMANDS = {
     "sweep": "commands.sweep.command:sweep",
     "reproduce": "commands.reproduce:reproduce",
     "audit": "commands.audit:audit",
-    "selftest": "commands.selftest.command:selftest",
+    "selftest": "commands.selftest:selftest",
     "compare": "commands.compare.command:compare",
     "history": "commands.history:history",
     "quality": "commands.quality:quality",

@@ -48,7 +48,7 @@ from analysis.load.metrics import METRICS
 from analysis.load.records import load
 from analysis.statistics.ratios import Location, Samples, judge, locate
 from commands.run.prepare import Ready, observing, ready
-from commands.selftest.command import measure
+from commands.selftest import measure
 from provisioning.metrics.accounting import HostMeter
 from scenarios.events import Silent
 from scenarios.training import Synthetic

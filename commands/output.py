@@ -26,7 +26,7 @@ OUTPUTS = {
     "kubernetes pipeline status": "commands.kubernetes.command:PipelineOutput",
     "machines list": "commands.hire:HiredOutput",
     "quality": "commands.quality:QualityOutput",
-    "results list": "commands.results.listing:ListOutput",
+    "results list": "commands.results.command:ListOutput",
     "results show RUN": "commands.results.show:ShownRunOutput",
     "results show RUN/TRIAL": "suite.records.record:TrialRecord",
     "run": "commands.compare.output:RunOutput",

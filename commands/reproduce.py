@@ -17,8 +17,7 @@ from suite.errors import RequestError, nearest
 from suite.request.parts import TargetOptions
 from suite.results.store import RESULTS
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.file import load_sweep, plan_file, shipped_plans
-from suite.sweep.model import Settings, Sweep
+from suite.sweep.file import Settings, Sweep, load_sweep, plan_file, shipped_plans
 from suite.units import count, format_duration
 
 _HOUR_S = 3600.0

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from suite.records.record import TrialRecord
-from suite.sweep.model import Sweep
+from suite.sweep.file import Sweep
 
 SCHEMA = Path(__file__).with_name("record.schema.json")
 SWEEP_SCHEMA = Path(__file__).with_name("sweep.schema.json")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from provisioning import ledger
 from suite.registries import WORKLOADS
-from suite.untrusted import secrets
+from suite.untrusted import terminal
 
 # How long an example takes, or is in the making, says something of the machine and nothing of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,4 +27,4 @@ def forgetful() -> Iterator[None]:
         signal.signal(each, handler)
     WORKLOADS._adopted.clear()
     ledger._HELD.clear()
-    secrets._known.clear()
+    terminal._known.clear()

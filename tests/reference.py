@@ -17,7 +17,7 @@ from analysis.warnings.training import LEARNINGS
 from commands.output import OUTPUTS, model_of
 from suite.records.differences import FIELDS, INSIDE, TREATMENTS
 from suite.request.request import OPTIONS, RunRequest
-from suite.sweep.model import ELSEWHERE, Sweep, key_of
+from suite.sweep.file import ELSEWHERE, Sweep, key_of
 
 REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("suite", "worker", "scenarios", "provisioning", "analysis", "commands")

@@ -14,8 +14,8 @@ from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest, 
 from provisioning.sites.base import Site
 from provisioning.sites.machines import Machines, on_machine
 from scenarios.distributed import Distributed
+from suite.differ import Host
 from suite.errors import RequestError
-from suite.host_compatibility import Host
 from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory, InventoryNode
 from suite.job.ablations import properties_of

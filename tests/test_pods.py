@@ -1,35 +1,52 @@
-"""Pods as targets, alone, in distributed jobs and with GPUs: what is planned, asked of the kubelet, and refused."""
+"""Pods as targets, alone, in distributed jobs, with GPUs and beside others: what is planned, asked and refused."""
 
 import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from provisioning.engines.base import default_engine
-from provisioning.engines.kubernetes import KubernetesEngine, _cards_in
+from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine, _cards_in
 from provisioning.gpus import Card
+from provisioning.kubernetes import claims, owned
+from provisioning.kubernetes.claims import ClaimedData
+from provisioning.kubernetes.cluster import Cluster
+from provisioning.kubernetes.execution import PodNode
 from provisioning.kubernetes.node import ClusterNode
 from provisioning.kubernetes.refusals import AwayError
-from provisioning.remote.discovery import DiscoveredMachine
+from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
+from provisioning.nodes import local_node
+from provisioning.remote.discovery import DiscoveredMachine, Discovery
+from provisioning.sites.base import site_of
 from provisioning.sites.cluster import ClusterSite, JoinedPods
+from provisioning.sites.here import Here
+from scenarios.datasets.resolve import resolve
 from suite.errors import MeasurementError, RequestError
+from suite.interfaces import Completed, Instance
 from suite.inventory import Inventory
+from suite.job.datasets import Dataset
 from suite.job.distributed import instances_of
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import PROFILES
 from suite.job.properties import AS_IT_IS
+from suite.process_identity import boot_id
 from suite.registries import ENGINES
 from suite.request.request import RunRequest
+from tests.extensions.conftest import REPOSITORY
 from tests.jobs import plan_of
-from tests.provisioning.kubernetes.conftest import Server, server
-from tests.sites import cluster, inputs_of, joined_pods, machines, pods
+from tests.provisioning.kubernetes.conftest import Server, cluster, server
+from tests.scenarios.pictures import folder
+from tests.sites import IMAGE, inputs_of, joined_pods, machines, pods
+from tests.sites import cluster as site_of_pods
 
-__all__ = ["server"]
+__all__ = ["cluster", "server"]
 
 
 def test_each_instance_has_a_node_and_the_cpus_that_it_gives_or_all_have_a_quota() -> None:
@@ -50,13 +67,13 @@ def test_each_instance_has_a_node_and_the_cpus_that_it_gives_or_all_have_a_quota
 
 
 def test_options_with_commas_are_one_for_each_node() -> None:
-    site = cluster(node="n1,n2", containerd="/a,/b", context="c")
+    site = site_of_pods(node="n1,n2", containerd="/a,/b", context="c")
     engines = JoinedPods(site.choices, beside=site).engines
     assert [engine.settings for engine in engines] == [
         {"node": "n1", "containerd": "/a", "context": "c"},
         {"node": "n2", "containerd": "/b", "context": "c"},
     ]
-    assert len(JoinedPods(cluster().choices, beside=site).engines) == 1
+    assert len(JoinedPods(site_of_pods().choices, beside=site).engines) == 1
 
 
 CARD = Card("0", "H100", "580.1", "GPU-00000000", (9, 0))
@@ -83,14 +100,14 @@ def test_gpus_that_pods_cannot_have_are_refused(
     monkeypatch.setattr(KubernetesEngine, "_node", ClusterNode(live, {}))
     asked = request(**options)
     with pytest.raises(RequestError, match=said) as error:
-        cluster(asked.targets.target, node="n1").refuse(inputs_of(asked), {})
+        site_of_pods(asked.targets.target, node="n1").refuse(inputs_of(asked), {})
     assert error.value.remedy
 
 
 def test_gpus_are_those_of_the_pods_and_too_old_ones_are_refused_as_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provisioning.sites.here.examined", pytest.fail)
     ClusterSite.refuse_request(request())
-    site = cluster(engines={"container": pods((1,), cards=(replace(CARD, driver="470.1"),))})
+    site = site_of_pods(engines={"container": pods((1,), cards=(replace(CARD, driver="470.1"),))})
     monkeypatch.setattr("provisioning.images.image.Image.cuda", "13.0")
     with pytest.raises(RequestError, match=r"GPU 0: CUDA 13\.0 needs driver 580, not 470\.1"):
         site.part(inputs_of(request()))
@@ -99,11 +116,11 @@ def test_gpus_are_those_of_the_pods_and_too_old_ones_are_refused_as_here(monkeyp
 def test_the_instances_that_compute_have_gpus_and_the_others_none() -> None:
     training = plan_of(targets=("container",), envelope=ENVELOPE, device="cuda", devices=2)
     (trial,) = training.trials()
-    site = cluster(engines={"container": pods((1,))})
+    site = site_of_pods(engines={"container": pods((1,))})
     (layer,) = site.layers(trial, ENVELOPE)
     assert getattr(layer, "gpu_count", 0) == 2
     asked = request(scenario="distributed", node="n1,n2,n3", workers=2, ps=1)
-    joined = cluster(joined=(pods((1,)), pods((2,)), pods((3,))), node="n1,n2,n3")
+    joined = site_of_pods(joined=(pods((1,)), pods((2,)), pods((3,))), node="n1,n2,n3")
     assert list(joined.computing(inputs_of(asked))) == [False, True, True]
 
 
@@ -128,7 +145,7 @@ def allotted(
     machine = DiscoveredMachine("m1", (0,), 2 * GIB, "avx2", 0.0)
     inventory = Inventory.model_validate({"node": [{"name": "m1", "host": "m1"}]})
     beside = machines(inventory, machine, engine="kubernetes", targets=targets) if elsewhere else None
-    site = cluster(targets, beside, engines={"container": pods(cpus, node=node)})
+    site = site_of_pods(targets, beside, engines={"container": pods(cpus, node=node)})
     request = RunRequest.of({"engine": "kubernetes", "cpus": "1", "memory": "1G", "isa": "native"})
     envelope: Envelope = site.part(inputs_of(request, note))["envelope"]
     return envelope
@@ -158,7 +175,7 @@ def test_pods_of_another_machine_are_compared_with_pods_or_with_that_machine() -
 def test_what_is_not_built_for_pods_is_refused() -> None:
     asked = RunRequest.of({"engine": "kubernetes", "cpus": "0-1"})
     with pytest.raises(RequestError, match="does not go with --cpus 0-1"):
-        cluster().refuse(inputs_of(asked), {})
+        site_of_pods().refuse(inputs_of(asked), {})
 
 
 def test_a_cluster_is_never_chosen_where_it_is_not_named() -> None:
@@ -183,3 +200,190 @@ def test_the_doctor_says_yes_only_when_the_server_has_answered_within_two_second
         with pytest.raises(AwayError, match="does not answer"):
             KubernetesEngine().version(node)
         assert time.monotonic() - begin_s < 20, "and not after the 30 s of other requests"
+
+
+# ---- bare metal and other containers beside pods, here or on a machine of the inventory, and data sets of claims
+
+
+BOTH = ("bare-metal", "container")
+PODS = {"engine": "kubernetes", "node": "n1", "target": BOTH, "memory": "1G"}
+
+
+@pytest.fixture
+def booted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the boot of the node that the pods run on."""
+
+    def make(boot: str) -> None:
+        status = {"nodeInfo": {"bootID": boot}, "allocatable": {"cpu": "2"}}
+        live = {"metadata": {"name": "n1"}, "status": status}
+        monkeypatch.setattr(KubernetesEngine, "_node", ClusterNode(live, {}))
+
+    return make
+
+
+def place(name: str, boot: str = "") -> Any:
+    """A machine that ssh reaches, or this one, which has its own boot."""
+    local = not boot
+    return SimpleNamespace(name=name, local=local, run=lambda *_, **__: Completed(0, f"{boot or boot_id()}\n", ""))
+
+
+def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
+    booted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = site_of_pods(node="n1").choices.container_engine
+    booted("1-2-3")
+    engine.check_machine(place("m1", "1-2-3"))
+    for machine, name in ((place("m1", "4-5-6"), "m1 of the inventory"), (place("localhost"), "this machine")):
+        with pytest.raises(RequestError, match=f"{name} is not the node n1 of the cluster") as error:
+            engine.check_machine(machine)
+        assert "--inventory" in str(error.value.remedy)
+    booted(boot_id())
+    engine.check_machine(place("localhost"))
+    monkeypatch.setenv(owned.NODE, "n1")  # bench itself is in a pod of the node, and not on its bare metal
+    with pytest.raises(RequestError, match="this machine is not the node n1"):
+        engine.check_machine(place("localhost"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "hosts", "said"),
+    [
+        ({"target": ("bare-metal", "container", "vm")}, [""], "lists no machine for vm"),
+        ({}, ["", ""], "lists m0 and m1 for bare-metal"),
+        ({}, ['targets = ["bare-metal"]'], "lists no machine for container"),
+        ({"engine": None, "node": None, "target": ("vm",)}, [""], "lists no machine for vm"),
+    ],
+)
+def test_what_no_machine_beside_pods_carries_is_refused(
+    changed: dict[str, Any], hosts: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "hosts.toml"
+    path.write_text(
+        "".join(f'[[node]]\nname = "m{n}"\nhost = "m{n}.invalid"\n{more}\n' for n, more in enumerate(hosts))
+    )
+    asked = RunRequest.of(PODS).changed(**changed)
+    monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
+    inputs = inputs_of(asked.changed(inventory=path))
+    with pytest.raises(RequestError, match=said) as error:
+        site_of(inputs.request).resolve(inputs)
+    assert error.value.remedy
+
+
+def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
+    booted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booted("1-2-3")
+    found = DiscoveredMachine("m1", (0, 1, 2, 3), 8 * GIB, "avx2", 0.0)
+    calls: list[Any] = []
+
+    def discover(*given: Any) -> Discovery:
+        calls.extend(given)
+        return Discovery((found,), "kubernetes")
+
+    monkeypatch.setattr("provisioning.sites.machines.discover", discover)
+    listed = Inventory.model_validate({"node": [{"name": "m1", "host": "root@m1"}]})
+    monkeypatch.setattr("provisioning.sites.machines.read_inventory", lambda _: listed)
+    monkeypatch.setattr("provisioning.doctor.examine", pytest.fail)
+    monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
+    monkeypatch.setattr(KubernetesEngine, "on_vm", lambda self, _: self)
+    notes: list[str] = []
+    named = {"target": (*BOTH, "container-vm"), "node": "container=n1,container-vm=n2", "inventory": Path("hosts.toml")}
+    request = RunRequest.of({**PODS, **named})
+    resolved: Any = site_of(request).resolve(inputs_of(request, notes.append))
+    assert (resolved.choices.engine_options, resolved.vm_node, notes) == ({"node": "n1"}, "n2", ["kubernetes v1.30"])
+    assert [each.cpus for each in resolved.envelopes(inputs_of(request))] == [(0, 1)]
+    assert resolved.targets == named["target"]
+    assert resolved.capability(OF_ONE_CPU, print, always=True) == "avx2"
+    _, _, targets, network, check = calls
+    assert (network, targets) == (None, ("bare-metal",))
+    with pytest.raises(RequestError, match="m2 of the inventory is not the node n1"):
+        check(place("m2", "4-5-6"))
+    with pytest.raises(RequestError, match="on m1: --cpus 3"):
+        resolved.envelopes(inputs_of(request.changed(cpus="3")))
+
+
+def test_of_another_machine_this_one_accounts_for_nothing() -> None:
+    (trial,) = plan_of(targets=("bare-metal",), envelope=OF_ONE_CPU).trials()
+
+    def account(**facts: object) -> object:
+        return open_account(trial, [Instance(cast("Any", SimpleNamespace(facts=facts)))])
+
+    assert isinstance(account(machine="m1"), NoAccount)
+    assert isinstance(account(), HostAccount)
+
+
+OF_ONE_CPU = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
+WORDS = {"scenario": "real", "engine": "kubernetes", "target": ("container",), "memory": "1G", "cpus": "1"}
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return folder(tmp_path / "pets", 4)
+
+
+@pytest.fixture
+def pod(cluster: Cluster, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PodNode]:
+    """A pod whose commands run here, and in which the claim is the directory of pictures."""
+    monkeypatch.setattr(claims, "MOUNT", str(pictures))
+    monkeypatch.setattr(claims, "IMAGE_PYTHON", (sys.executable, str(REPOSITORY)))
+    with local_node((0,), None) as host:
+        yield PodNode(parent=host, wrap=list, name="p", userland="/", cpus=(0,), local=False, cluster=cluster, pod="p")
+
+
+def test_a_pod_identifies_the_data_set_as_this_machine_does_if_the_claim_holds_it(pod: PodNode, pictures: Path) -> None:
+    here = resolve(f"imagefolder:{pictures}", pictures)[1]
+    claimed, dataset = ClaimedData("imagefolder", "sets", "pets").identified(pod, None)
+    assert dataset == here.model_copy(update={"directory": ""})
+    assert claimed.path == "pets"
+    with pytest.raises(RequestError, match="the claim sets does not hold it in /pets: ") as error:
+        ClaimedData("mnist", "sets", "pets").identified(pod, None)
+    assert "copy the data set to the claim" in str(error.value.remedy)
+    with pytest.raises(RequestError, match="no kind of data set of another package"):
+        ClaimedData("theirs", "sets", "pets").identified(pod, None)
+
+
+def test_a_claim_that_is_not_there_is_refused_before_a_pod_waits_for_it(cluster: Cluster, server: Server) -> None:
+    server.answers["POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] = 200, {"status": {"allowed": True}}
+    engine = KUBERNETES.configured({"claim": "mnist:sets:digits"})
+    engine.__dict__["_cluster"] = cluster
+    with pytest.raises(RequestError, match="there is no claim sets in the namespace lab"):
+        engine.data_set(IMAGE, GIB, None)
+
+
+def test_a_job_has_the_data_set_and_the_stored_request_the_claim(
+    pod: PodNode, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
+    monkeypatch.setattr(KubernetesEngine, "tried", lambda *_: nullcontext(pod))
+    monkeypatch.setattr(Cluster, "demand", lambda *_: None)
+    monkeypatch.setattr(Cluster, "get", lambda *_: {})
+    monkeypatch.setattr(KubernetesEngine, "_cluster", pod.cluster)
+    usual = site_of_pods()
+    request = RunRequest.of({**WORDS, "data": "imagefolder:sets/pets"})
+    monkeypatch.setattr(Here, "with_guests", lambda *_: usual)
+    site = ClusterSite.resolve(inputs_of(request))
+    digest = resolve(f"imagefolder:{pictures}", pictures)[1].sha256
+    assert site.data
+    assert site.data.sha256 == digest
+    assert site.stored(request).data.data == "imagefolder:sets/pets"
+    (trial,) = plan_of(targets=("container",), dataset=site.data, envelope=OF_ONE_CPU).trials()
+    (layer,) = site.layers(trial, OF_ONE_CPU)
+    with local_node((0,), "/tree") as host:
+        spec = layer.specification(host, "/tree")  # type: ignore[attr-defined]
+    assert spec.data == ("", "/mnt/data", False)
+
+
+def test_no_disk_of_a_guest_is_packed_for_a_pod_on_a_virtual_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provisioning.sites.here.prepare_disk", pytest.fail)
+    monkeypatch.setattr("provisioning.sites.cluster.load", lambda *_: None)
+    both = ("container", "container-vm")
+    dataset = Dataset(kind="mnist", sha256="ab" * 32, images=60, size_bytes=4000)
+    site = site_of_pods(both, vm_node="n2", engines=dict.fromkeys(both, pods((1,))))
+    site.prepare(plan_of(targets=both, dataset=dataset, envelope=OF_ONE_CPU), print)
+
+
+def test_bare_metal_beside_reads_the_copy_of_a_machine_that_is_listed_and_none_here() -> None:
+    site = site_of_pods(BOTH, engines={"container": pods((1,))})
+    asked = RunRequest.of({**WORDS, "target": BOTH, "data": "mnist:sets/digits"})
+    with pytest.raises(RequestError, match="bare-metal on this machine cannot read a claim") as error:
+        site.refuse(inputs_of(asked), {})
+    assert "--inventory" in str(error.value.remedy)

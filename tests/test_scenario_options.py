@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from commands.run.plan import between_checkpoints, in_epochs
+from commands.run.prepare import between_checkpoints, in_epochs
 from commands.run.validate import check_turns, fitted
 from provisioning.sites.cluster import JoinedPods
 from provisioning.targets import Choices

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from flask.testing import FlaskClient
 
 import cli
-from commands.web import generate, kept, runs, start, states
+from commands.web import generate, runs, start, states
 from commands.web.app import WebSettings, create_app
 from provisioning import ledger
 from suite.process_identity import ProcessIdentity
@@ -26,6 +26,7 @@ from tests.commands.conftest import ended_well, refused
 
 RUNS = Path(__file__).parent / "samples" / "runs"
 HOST = "localhost"
+ANSWER_OF = runs.answer_of
 PAGES = [runs.PAGES, start.PAGES, generate.PAGES]
 
 
@@ -265,7 +266,7 @@ def test_the_report_is_that_of_bench_report_drawn_once_and_again_for_another_rec
     assert drawn(client, "run=synthetic-podman").text == shown.text
     next((results / "synthetic-podman" / "trials").iterdir()).unlink()
     assert drawn(client, "run=synthetic-podman").text == "another"
-    monkeypatch.setattr(kept, "__version__", "next")
+    monkeypatch.setattr(runs, "__version__", "next")
     assert drawn(client, "run=synthetic-podman").text == "another"
     assert len(calls) == 2
 
@@ -285,7 +286,7 @@ def test_why_there_is_no_report_stands_on_the_page_that_compares(client: FlaskCl
 def test_the_list_and_the_run_show_number_and_word_once_they_are_made(
     client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "answer_of", kept.answer_of)
+    monkeypatch.setattr(runs, "answer_of", ANSWER_OF)
     page = shown_at_last(client, "/", lambda text: "no-verdict" in text)
     text = 'container (podman) <b>1.203x bare metal (0.411 to 3.517)</b> <span class="word no-verdict">no verdict<'
     assert text in page
@@ -297,7 +298,8 @@ def test_the_list_and_the_run_show_number_and_word_once_they_are_made(
     assert begun == [None], "nothing is made while a run is measured"
 
 
-def test_the_address_says_which_runs_are_compared(client: FlaskClient) -> None:
+def test_the_address_says_which_runs_are_compared(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_report", lambda _: "the page")
     drawn(client, "run=synthetic-podman&run=failed")
     page = client.get("/compare?run=synthetic-podman&run=failed").text
     assert 'src="/report?run=synthetic-podman&amp;run=failed"' in page

@@ -187,7 +187,7 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.dictionaries(st.sampled_from([*OPTIONS, "out", "further"]), st.lists(WORDS, max_size=3), max_size=4))
 def test_any_form_is_answered_and_starts_only_what_the_command_line_takes_without_files(
     client: FlaskClient, machine: Machine, fields: dict[str, list[str]]

@@ -34,7 +34,7 @@ from suite.job.job import IN_COLUMNS
 from suite.job.profiles import PROFILES
 from suite.registries import WORKLOADS
 from suite.request.repetitions import MARGIN
-from suite.sweep.below import accepted_sweep
+from suite.results.runs import accepted_sweep
 
 PLACES = ("host", "machine", "context", "inventory", "place")
 """The keys of where a trial ran. A place is the context, else the inventory, else the host."""

@@ -18,8 +18,7 @@ from analysis.compare.results import Arm
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.warnings.findings import hosts_of
-from suite.differ import gib
-from suite.host_compatibility import differences
+from suite.differ import differences, gib
 from suite.job.job import ComparisonKey
 from suite.targets import BASELINE
 

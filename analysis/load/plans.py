@@ -8,9 +8,8 @@ from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.plan import Plan
 from suite.request.repetitions import MARGIN
-from suite.results.runs import is_run
+from suite.results.runs import accepted_sweep, is_run, sweep_around
 from suite.results.store import stored_plan
-from suite.sweep.below import accepted_sweep, sweep_around
 
 
 def plan_of(run: Path) -> Plan | None:

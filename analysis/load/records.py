@@ -27,8 +27,8 @@ from suite.records.reader import NewerRecordError, Projection, UnusableRecordErr
 from suite.results.files import open_small
 from suite.results.quality import FILE as QUALITY
 from suite.results.quality import RunQuality, read_quality
+from suite.results.runs import runs_below, sweep_around
 from suite.results.store import MANIFEST
-from suite.sweep.below import runs_below, sweep_around
 
 RECORD = Projection((*TABLE, *AUDIT), FURTHER)
 COLUMNS = (*(one.name for one in TABLE), "computed", "facts")

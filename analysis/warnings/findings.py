@@ -12,7 +12,7 @@ from analysis.load.records import Records
 from analysis.statistics.order import place_effect
 from analysis.statistics.ratios import exp, judge
 from analysis.warnings.types import AnalysisWarning, Touched
-from suite.host_compatibility import Host, differences
+from suite.differ import Host, differences
 from suite.job.ablations import named_arm
 from suite.job.datasets import SYNTHETIC
 from suite.results.store import TRIALS

@@ -21,8 +21,7 @@ from commands.compare.output import gate_output
 from commands.output import print_json
 from commands.run.options import latest
 from suite.errors import RequestError
-from suite.results.runs import contains, find_runs
-from suite.sweep.below import runs_below
+from suite.results.runs import contains, find_runs, runs_below
 from suite.untrusted.console import PlainConsole
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from commands.output import Output
+from suite.differ import Host
 from suite.errors import RequestError
-from suite.host_compatibility import Host
 from suite.job.job import settings
 from suite.part import Part, first_problem
 from suite.plan import Plan

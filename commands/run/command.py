@@ -1,8 +1,9 @@
 """``bench run``: from the command line to records."""
 
+import os
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
@@ -22,10 +23,11 @@ from suite.loop import Loop
 from suite.progress import Display, Lines
 from suite.records.record import TrialRecord
 from suite.request.request import RunRequest
-from suite.results.log import RunLog
-from suite.results.store import Run, StopRequested, clear_stop, new_run_directory
+from suite.results import files
+from suite.results.store import LOG, PLAN, Run, StopRequested, clear_stop, new_run_directory
 from suite.units import count
 from suite.untrusted.console import PlainConsole
+from suite.untrusted.terminal import CleanStream
 
 
 @click.command(
@@ -97,6 +99,26 @@ def run(
         for line in as_lines(found, request.repetitions):
             click.echo(line)
         click.echo("Dry run: nothing was started. Remove --dry-run to start it.", err=True)
+
+
+class RunLog:
+    """Copies standard error into ``bench.log`` of a run from when that has begun: a refused request leaves none."""
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._pending = run, ""
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(2), (run / LOG).stat()):  # as bench web starts runs
+                return
+        if isinstance(sys.stderr, CleanStream):
+            sys.stderr.copy = self.write
+
+    def write(self, text: str, *, begun: bool = False) -> None:
+        """Append text, unless no run has begun. A log that cannot be written ends no measurement."""
+        self._pending += text
+        if begun or (self._run / LOG).exists() or (self._run / PLAN).exists():
+            with suppress(OSError), files.appending(self._run / LOG, self._run) as file:
+                file.write(self._pending.encode())
+            self._pending = ""
 
 
 def _measured(

@@ -1,29 +1,46 @@
-"""Make a request ready to run: for ``bench run`` and for the cells of a sweep."""
+"""Make a request ready to run, for ``bench run`` and for the cells of a sweep: all is checked, nothing is started."""
 
+import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 from rich.console import Console
 
-from commands.run.plan import plan_of
-from commands.run.resolve import resolve
+from commands.run.resolve import Resolved, resolve
+from commands.run.validate import ablations_of, check_data, check_preemption, check_ratios, check_turns, fitted
 from provisioning.doctor import Check
 from provisioning.sites.base import Site
 from scenarios.command_files import files_of
 from scenarios.datasets.resolve import sha256_now
-from suite.errors import RequestError
-from suite.host_compatibility import Host
+from scenarios.members import source_sha256
+from suite.differ import Host
+from suite.errors import RequestError, option
 from suite.interfaces import Note, OpenTarget, Scenario
-from suite.job.datasets import Dataset
+from suite.job.datasets import Dataset, shape_of
+from suite.job.job import Alternating, Devices, Job, Layers, Loading
+from suite.job.preemption import parse_preemption
+from suite.job.profiles import EXTENTS, MOST_STEPS, Profile, Sizes
+from suite.job.sharing import architecture, sizes_of
 from suite.plan import Plan
 from suite.progress import Display, Lines
 from suite.records.environment import Environment
-from suite.request.request import RunRequest
+from suite.registries import WORKLOADS
+from suite.request.request import OPTIONS, RunRequest
+from suite.sweep.estimate import is_emulated, rough_s
 from suite.untrusted.console import PlainConsole
+from worker.data.sets import steps_of_epoch
 from worker.environment import collect
+from worker.workloads.workload import Workload
+
+LEAST_BLOCKS_TO_WARM_UP = 3
+"""A run of so many blocks or more is about intervals, which a first block on cold caches would widen."""
+EMULATED_PATIENCE = 10
+"""The limit of an emulated trial in forecasts: these are within a factor of 5, and other work may halve the CPU."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +77,168 @@ def ready(
     """
     resolved = resolve(request, note, checks, lifetime)
     return Ready(plan_of(resolved, note), resolved.inputs.scenario, resolved.site)
+
+
+def plan_of(resolved: Resolved, note: Note) -> Plan:
+    """Return the plan of a run. Raises RequestError for what cannot be run."""
+    inputs, site = resolved.inputs, resolved.site
+    request, scenario = inputs.request, inputs.scenario
+    for model in resolved.models:
+        scenario.check_model(request, model)
+    check_ratios(request, scenario, site.targets)
+    check_turns(request, scenario, site.targets, site.no_turns)
+    scratch_bytes = scenario.scratch_bytes(request, resolved.models)
+    site.refuse(inputs, scratch_bytes)
+    part = site.part(inputs)
+    ablations = ablations_of(inputs, site, part["cpu_capability"])
+    plan = _plan(resolved, part, ablations, scratch_bytes)
+    check_data(plan, request.gpus.devices or 1)
+    check_preemption(plan)
+    return fitted(_patient(plan), psutil.virtual_memory().total, note)
+
+
+def _patient(plan: Plan) -> Plan:
+    """Return the plan with a limit that emulated guests can keep beside other work, unless the user chose one."""
+    if plan.request and plan.request.measurement.trial_timeout:
+        return plan
+    # Not from earlier trials: a run that continues must have the limit of its beginning.
+    slowest_s = max((rough_s(trial) for trial in plan.trials_of(0) if is_emulated(trial)), default=0.0)
+    limit_s = max(plan.trial_timeout_s, math.ceil(EMULATED_PATIENCE * slowest_s))
+    return plan.model_copy(update={"trial_timeout_s": limit_s})
+
+
+def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
+    request, dataset = resolved.inputs.request, resolved.inputs.dataset
+    if not resolved.inputs.scenario.trains:
+        return None
+    if dataset and not WORKLOADS.get(architecture(model)).has_images:
+        raise RequestError(f"{model} has no images, and reads no data set", remedy=f"use another {option('scenario')}")
+    names = ("batch", *EXTENTS, "channels", "steps", "warmup_steps", "epochs")
+    changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
+    given = shape_of(dataset.kind) if dataset and WORKLOADS.get(architecture(model)).channels else {}
+    sizes = sizes_of(profile, model, given | changed)
+    images, devices = dataset.images if dataset else 0, request.gpus.devices or 1
+    if every := request.measurement.checkpoint_every:
+        return between_checkpoints(sizes, every, warmed_up=request.measurement.preempt is None)
+    return in_epochs(model, sizes, images, devices) if sizes.epochs else sizes
+
+
+def between_checkpoints(sizes: Sizes, steps: int, *, warmed_up: bool = True) -> Sizes:
+    """Return the sizes with their steps as epochs of so many each, and a warm-up unless these begin with the first.
+
+    Raises RequestError unless they are whole.
+    """
+    if sizes.steps % steps:
+        raise RequestError(
+            f"{option('steps')} {sizes.steps} is no multiple of {option('checkpoint_every')} {steps}",
+            remedy=f"give {option('steps')} {sizes.steps + -sizes.steps % steps}",
+        )
+    return sizes.model_copy(update={"epochs": sizes.steps // steps, "warmup_steps": sizes.warmup_steps * warmed_up})
+
+
+def in_epochs(model: str, sizes: Sizes, images: int, devices: int) -> Sizes:
+    """Return the sizes with the steps of their epochs, of which the first stands for the warm-up."""
+    steps = (sizes.epochs or 1) * steps_of_epoch(images, sizes.batch * devices)
+    if steps > MOST_STEPS:
+        raise RequestError(
+            f"{option('epochs')} {sizes.epochs} of {model} are {steps:,} steps, and a trial has at most {MOST_STEPS:,}",
+            remedy=f"give fewer, or a larger {option('batch')}",
+        )
+    return sizes.model_copy(update={"steps": steps, "warmup_steps": 0})
+
+
+def _plan(
+    resolved: Resolved, site: Mapping[str, Any], ablations: tuple[str, ...], scratch_bytes: dict[str, int]
+) -> Plan:
+    request, scenario = resolved.inputs.request, resolved.inputs.scenario
+    asked, repetitions = request.measurement, request.repetitions
+    blocks, warmup_blocks = repetitions.blocks or 1, repetitions.warmup_blocks
+    if warmup_blocks is None:
+        warmup_blocks = int(repetitions.open_ended or blocks >= LEAST_BLOCKS_TO_WARM_UP)
+    turns = scenario.turns(request)
+    designs = [None, turns] if asked.design == "both" else [turns]
+    return Plan(
+        jobs=tuple(_job(resolved, site, model, design) for design in designs for model in resolved.models),
+        targets=resolved.site.targets,
+        blocks=blocks,
+        seed=repetitions.seed,
+        trial_timeout_s=asked.trial_timeout or resolved.profile.trial_timeout_s,
+        aa=repetitions.aa,
+        ablations=ablations,
+        warmup_blocks=warmup_blocks,
+        margin=repetitions.margin_share,
+        scratch_bytes=scratch_bytes,
+        request=resolved.site.stored(request),
+    )
+
+
+def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alternating | None) -> Job:
+    request, scenario = resolved.inputs.request, resolved.inputs.scenario
+    asked, gpus, profile = request.measurement, request.gpus, resolved.profile
+    sizes = _sizes(resolved, profile, model)
+    if sizes and turns:
+        sizes = sizes.model_copy(update={"steps": turns.rounds * turns.burst_steps})
+    workload = WORKLOADS.get(architecture(model)) if scenario.workloads else None
+    registry = WORKLOADS if workload else scenario.members
+    part = dict(scenario.part(request, profile, model))
+    return Job(
+        scenario=request.scenario,
+        model=model,
+        data=resolved.data,
+        profile=asked.profile,
+        recipe=asked.recipe,
+        sizes=sizes,
+        **_declared(workload),
+        unit=scenario.unit(request, model),
+        devices=Devices(
+            device=gpus.device,
+            devices=gpus.devices or 1,
+            parallel=gpus.parallel,
+            sync="span" if gpus.sync == "span" else None,
+        ),
+        isa=request.targets.isa,
+        dataset=resolved.inputs.dataset,
+        **_reading(resolved, model),
+        checkpoint=None if asked.checkpoint == "off" else asked.checkpoint,
+        preemption=parse_preemption(asked.preempt) if asked.preempt else None,
+        generate=asked.generate,
+        keep_model=asked.keep_model,
+        workload_sha256=source_sha256(registry, architecture(model)) if registry else None,
+        options={**_options_of_engine(resolved), **part.pop("options", {})},
+        turns=turns,
+        **site,
+        **part,
+    )
+
+
+def _declared(workload: Workload | None) -> dict[str, Any]:
+    """Return the fields of a job by which its workload departs from others."""
+    return {
+        "reproducible": False if workload and not workload.reproducible else None,
+        "shares_batch": True if workload and workload.communicates else None,
+    }
+
+
+def _reading(resolved: Resolved, model: str) -> dict[str, Any]:
+    """Return the fields of a job that say how it reads its data set; none if it reads none."""
+    asked, scenario = resolved.inputs.request.data, resolved.inputs.scenario
+    if not (resolved.inputs.dataset and scenario.reads and scenario.workloads):
+        return {}
+    crop = WORKLOADS.get(architecture(model)).crop
+    loading = Loading(decoder=asked.decoder, loader_workers=asked.loader_workers, crop=crop)
+    return {"page_cache": asked.cache or "cold", "loading": loading}
+
+
+def _options_of_engine(resolved: Resolved) -> dict[str, Any]:
+    """Return the options of the container engine that decide what a number means, but for those of ``Layers``."""
+    site = resolved.site
+    if "container" not in site.targets:
+        return {}
+    own = [each for each in OPTIONS.values() if each.engine == site.choices.engine and each.about.meaning]
+    values = {
+        each.name: resolved.inputs.request.value(each.name) for each in own if each.name not in Layers.model_fields
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def refuse_changed(dataset: Dataset) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from commands.run.outlook import Outlook
 from commands.run.prepare import this_host
+from suite.differ import Host, differences
 from suite.errors import BenchError
-from suite.host_compatibility import Host, differences
 from suite.job.job import IN_COLUMNS, Job, settings
 from suite.plan import WARM_UP, Detection, Plan
 from suite.records.headers import headers

@@ -133,4 +133,5 @@ def _run(directory: Path, block: int, observer: Observer) -> None:
     with locked(directory, WHOLE), ledger.holding("run-directory", str(directory.absolute())):
         join_pool(directory, this_machine())
         planned = resolve_all(accepted.sweep, observer.note)
-        run_block(SweepRequest(directory, accepted.sweep, sweep_directory, planned, observer), block, take_over=True)
+        request = SweepRequest(directory, accepted.sweep, sweep_directory, planned, observer, take_over=True)
+        run_block(request, block)

@@ -19,17 +19,15 @@ from commands.sweep.firing import schedule_run
 from commands.sweep.plan import plan
 from commands.sweep.resolve import PlanFile, resolve_all
 from commands.sweep.schedule import schedule
-from commands.sweep.status import SweepDisplay, status
-from commands.sweep.stop import cancel, stop
+from commands.sweep.status import SweepDisplay, cancel, status, stop
 from provisioning import ledger, neighbours
 from provisioning.neighbours import Busy
 from suite.errors import RequestError
 from suite.results.store import clear_stop
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory, default_directory
-from suite.sweep.file import load_sweep
+from suite.sweep.file import Sweep, load_sweep
 from suite.sweep.locks import WHOLE, locked
-from suite.sweep.model import Sweep
 from suite.sweep.pool import join_pool
 from suite.units import count
 
@@ -127,20 +125,20 @@ def measure(
     ``again`` is the command that goes on after Ctrl-C.
     """
     with observing(lambda console: SweepDisplay(console, directory.path)) as observer:
-        request = SweepRequest(file, planned, directory, (), observer)
+        request = SweepRequest(file, planned, directory, (), observer, take_over=take_over)
         try:
-            end = _run(request, only_block, take_over=take_over, busy=busy)
+            end = _run(request, only_block, busy)
         except KeyboardInterrupt:
             click.echo(f"go on with: {again}", err=True)
             raise
     return _report(planned, directory, end, only_block, as_json=as_json)
 
 
-def _run(request: SweepRequest, only_block: int | None, *, take_over: bool, busy: Busy | None) -> SweepEnd:
+def _run(request: SweepRequest, only_block: int | None, busy: Busy | None) -> SweepEnd:
     directory, sweep, begun_s = request.directory, request.sweep, time.time()
     backend = backend_of(sweep)
     # Of one block alone the runner holds a lock, so that other machines can run other blocks.
-    lock = locked(directory.path, WHOLE, take_over=take_over) if only_block is None else nullcontext()
+    lock = locked(directory.path, WHOLE, take_over=request.take_over) if only_block is None else nullcontext()
     # With the ledger's entry, ``bench clean`` finds what a killed sweep has left half written.
     with lock, ledger.holding("run-directory", str(directory.path.absolute())):
         if only_block is not None:
@@ -149,7 +147,7 @@ def _run(request: SweepRequest, only_block: int | None, *, take_over: bool, busy
         checked_here = backend.runs_here or only_block is not None
         planned = resolve_all(sweep, request.observer.note) if checked_here else []
         cells = cells_of(sweep)
-        for line in directory.changes(sweep, cells).lines():
+        for line in directory.changes(sweep, cells):
             request.observer.note(line)
         directory.accept(sweep, cells)
         request = replace(request, planned=planned)
@@ -157,7 +155,7 @@ def _run(request: SweepRequest, only_block: int | None, *, take_over: bool, busy
             return _run_all(request, backend, busy, begun_s)
         if not backend.runs_here:
             join_pool(directory.path, this_machine())
-        return run_block(request, only_block, take_over=take_over)
+        return run_block(request, only_block)
 
 
 def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, begun_s: float) -> SweepEnd:

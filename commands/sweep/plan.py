@@ -17,8 +17,7 @@ from suite.part import Part
 from suite.results.store import RESULTS
 from suite.sweep.directory import SweepDirectory, default_directory
 from suite.sweep.estimate import SOURCES, Durations, Source, durations_below, least_certain
-from suite.sweep.file import load_sweep
-from suite.sweep.model import Sweep
+from suite.sweep.file import Sweep, load_sweep
 from suite.units import count, format_duration
 
 
@@ -110,7 +109,7 @@ def described(sweep: Sweep, directory: SweepDirectory, note: Note, estimate_from
         trials_left=sum(cell.trials_left for cell in cells),
         **_times([cell for cell in cells if not cell.refused], sweep.block_count),
         paper_figures=reference.complete_figures(item.ready.plan for item in planned if item.ready),
-        changes=directory.changes(sweep, [item.cell for item in planned]).lines(),
+        changes=directory.changes(sweep, [item.cell for item in planned]),
         cells=cells,
     )
 

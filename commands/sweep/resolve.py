@@ -16,8 +16,7 @@ from suite.errors import RequestError
 from suite.interfaces import Note
 from suite.request.request import RunRequest
 from suite.sweep.cells import Cell, cells_of, request_of
-from suite.sweep.file import plan_file
-from suite.sweep.model import Sweep, key_of
+from suite.sweep.file import Sweep, key_of, plan_file
 from suite.units import count
 
 

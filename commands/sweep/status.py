@@ -1,5 +1,7 @@
-"""Show a sweep: a matrix of cells and targets, what runs now, and how much is left."""
+"""``bench sweep status``, ``stop`` and ``cancel``: show a sweep that another process runs, or end it."""
 
+import select
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +14,13 @@ from rich.text import Text
 from commands.output import Output
 from commands.sweep.backends.base import backend_of
 from commands.sweep.backends.rounds import stop_rule_of
-from suite.errors import RequestError
+from suite.errors import MeasurementError, RequestError
 from suite.plan import Trial
 from suite.progress import Allowance, Display
 from suite.records.record import TrialRecord
+from suite.results.store import request_stop
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.locks import lock_files
+from suite.sweep.locks import LockHolder, holders, is_held, lock_files
 from suite.sweep.status import CellStatus, SweepStatus, latest_sweep, status_of
 from suite.units import count, format_duration
 from suite.untrusted.console import PlainConsole
@@ -121,6 +124,8 @@ class SweepDisplay(Display):
         return Group(self._matrix, line) if self._matrix else line
 
 
+ENDS_WITHIN_S = 120
+"""A trial is closed first: a guest is shut down, containers are removed."""
 WATCH_S = 2.0
 """The interval at which ``--watch`` looks at the locks: a directory and a file. It reads more only if they changed."""
 
@@ -134,8 +139,11 @@ class StatusOutput(Output, SweepStatus):
     """The jobs in the queue of the scheduler, as lines."""
 
 
+_directory = click.argument("directory", required=False, type=click.Path(path_type=Path))
+
+
 @click.command()
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@_directory
 @click.option("--watch", is_flag=True, help="Refresh until the sweep ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line per change.")
 def status(directory: Path | None, watch: bool, as_json: bool) -> None:
@@ -186,3 +194,79 @@ def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
         for line in (*lines(progress), *queue):
             console.print(line)
     return progress.state in ("running", "stopping")
+
+
+@click.command()
+@_directory
+def stop(directory: Path | None) -> None:
+    """End a sweep after its current trial. bench sweep run continues it.
+
+    \b
+    Examples:
+      bench sweep stop
+      bench sweep stop results/nightly
+    """
+    path = directory or latest_sweep()
+    sweep = SweepDirectory(path).begun().sweep
+    backend = backend_of(sweep)
+    if backend.runs_here and not holders(path):
+        raise RequestError(f"the sweep in {path} is not running", remedy=f"see bench sweep status {path}")
+    request_stop(path)
+    for line in (*backend.stop(sweep, path), f"{path}: ends after its current trial"):
+        click.echo(line, err=True)
+
+
+@click.command()
+@_directory
+def cancel(directory: Path | None) -> None:
+    """End a sweep now, like Ctrl-C: the current trial is lost, finished trials are kept.
+
+    \b
+    Examples:
+      bench sweep cancel
+      bench sweep cancel results/nightly
+    """
+    path = directory or latest_sweep()
+    sweep = SweepDirectory(path).begun().sweep
+    running = holders(path)
+    local = {holder.owner.pid: holder for holder in running if holder.owner.lives_here()}
+    try:
+        # The sweep before its blocks, and both before the queue: it would take what leaves the queue for lost.
+        for holder in reversed(local.values()):
+            click.echo(_end(path, holder), err=True)
+    finally:
+        cancelled = backend_of(sweep).cancel(sweep, path)
+        for line in cancelled:
+            click.echo(line, err=True)
+    if not local and not cancelled:
+        where = f"it is {', '.join(str(holder.owner) for holder in running)}: cancel it there"
+        raise RequestError(
+            f"no process that is seen from here runs the sweep in {path}",
+            remedy=where if running else f"see bench sweep status {path}",
+        )
+
+
+def _end(directory: Path, holder: LockHolder) -> str:
+    """Ask the process to end as Ctrl-C would, wait until it has, and return what became of it.
+
+    Raises RequestError for a process that does not hold the lock: whoever may write the directory can name any.
+    """
+    owner = holder.owner
+    with owner.opened() as process:
+        if process is None:
+            return f"{owner} has ended"
+        if not is_held(directory, holder):
+            if all(current.owner != owner for current in holders(directory)):
+                return f"{owner} has ended"  # by itself: the file of a lock goes before its socket
+            raise RequestError(
+                f"{owner} is left alone: {directory} names it, and it does not hold the sweep's lock",
+                remedy="check who wrote .locks there; a bench of another user, or in another network namespace, is "
+                "cancelled by that user, or there",
+            )
+        try:
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+        except PermissionError as error:
+            raise RequestError(f"{owner} belongs to another user", remedy="cancel it as that user") from error
+        if not select.select([process], [], [], ENDS_WITHIN_S)[0]:
+            raise MeasurementError(f"{owner} has not ended within {ENDS_WITHIN_S} s", remedy="see what it waits for")
+    return f"{owner} is ended; what was measured is kept"

@@ -16,7 +16,7 @@ from suite.job.job import leaves
 from suite.registries import CLOUDS
 from suite.request.option import Count, OptionGroup, about
 from suite.untrusted.parse import JSON_TEXT
-from suite.untrusted.secrets import keep_secret, without_secrets
+from suite.untrusted.terminal import keep_secret, without_secrets
 
 TAG = "virtbench"
 """The key, in a cloud's metadata, whose value is the name in the ledger."""

@@ -33,7 +33,7 @@ from suite.part import first_problem
 from suite.registries import CLOUDS
 from suite.results.store import write_atomic, write_output
 from suite.units import format_duration, parse_duration_s
-from suite.untrusted.secrets import keep_secret, without_secrets
+from suite.untrusted.terminal import keep_secret, without_secrets
 
 SSH_WITHIN_S = 30.0
 ANSWERED = ("Permission denied", "Host key verification failed")

@@ -20,7 +20,7 @@ from typing import Any
 
 from provisioning.kubernetes.refusals import SIGN_IN, AwayError, refusal
 from suite.errors import MeasurementError, RequestError, missing_extra, option
-from suite.untrusted.secrets import keep_secret, without_secrets
+from suite.untrusted.terminal import keep_secret, without_secrets
 
 Object = dict[str, Any]
 """An object of the API, as JSON has it."""

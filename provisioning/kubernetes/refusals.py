@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from suite.errors import MeasurementError, RequestError, option
-from suite.untrusted.secrets import without_secrets
+from suite.untrusted.terminal import without_secrets
 
 
 class _Cause(NamedTuple):

@@ -16,8 +16,8 @@ from provisioning.remote import content
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.network import places
 from provisioning.sites.base import RunInputs
+from suite.differ import Host
 from suite.errors import BenchError, RequestError, option
-from suite.host_compatibility import Host
 from suite.inventory import Inventory
 from suite.job.job import CpuCapability
 from suite.process_identity import BOOT_ID

@@ -24,8 +24,8 @@ from provisioning.sites.cards import check_gpus
 from provisioning.sites.here import load, loading_engines, refuse_adopted
 from provisioning.targets import Choices
 from provisioning.volumes import disk_under, prepare_disk
+from suite.differ import differences
 from suite.errors import MeasurementError, RequestError, option
-from suite.host_compatibility import differences
 from suite.interfaces import Instance, Layer, Node, Note, open_stack
 from suite.inventory import Inventory, InventoryNode, read_inventory
 from suite.job.datasets import Dataset

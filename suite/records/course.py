@@ -22,8 +22,7 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Alternation, Outcome, TrialNumbers, TrialRecord
 from suite.records.usage import GpuUsage, Resources, Usage
 from suite.results.store import StoreError
-from suite.untrusted.secrets import without_secrets
-from suite.untrusted.terminal import clean
+from suite.untrusted.terminal import clean, without_secrets
 
 OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
 """The fields of a trial that its record copies: all that both have."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from suite.host_compatibility import Host
+from suite.differ import Host
 from suite.job.job import Job
 from suite.records.columns import AUDIT, FURTHER, TABLE, Column
 from suite.records.reader import NewerRecordError, Projection, job_of

@@ -1,4 +1,4 @@
-"""Find the directories of runs, and summarise each."""
+"""Find the directories of runs and the sweeps around them, and summarise each run."""
 
 import os
 from collections import Counter
@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from suite.errors import RequestError
 from suite.plan import Plan
 from suite.records.headers import read_head, record_entries
 from suite.records.reader import NewerRecordError
 from suite.results import layout
-from suite.results.store import PLAN, RESULTS, stored_plan
+from suite.results.store import PLAN, RESULTS, TRIALS, stored_plan
+
+if TYPE_CHECKING:
+    from suite.sweep.directory import Accepted
 
 SWEEP = layout.SWEEP
 _DEPTH = 3
@@ -122,3 +126,30 @@ def with_plan(run: Path) -> tuple[RunSummary, Plan | None]:
         problem=problem,
     )
     return summary, plan
+
+
+def accepted_sweep(directory: Path) -> "Accepted | None":
+    """Return the plan in a sweep's directory; None in any other. Raises RequestError for a damaged one."""
+    if not (directory / SWEEP).is_file():
+        return None
+    # Its model has a key for each option of each member of each registry: a fifth of a second to import.
+    from suite.sweep.directory import SweepDirectory
+
+    return SweepDirectory(directory).accepted()
+
+
+def sweep_around(run: Path) -> Path | None:
+    """Return the directory of the sweep of which a run is a cell; None for a run alone."""
+    return run.parent if (run.parent / SWEEP).is_file() else None
+
+
+def runs_below(directory: Path) -> list[Path]:
+    """Return the runs of a sweep's directory: its cells that were begun. For any other directory, return itself.
+
+    ``DIR/*`` of a shell names ``sweep.json`` too, which is not a run. Raises RequestError for a damaged plan.
+    """
+    if directory.name == SWEEP and directory.is_file():
+        return []
+    if (accepted := accepted_sweep(directory)) is None:
+        return [directory]
+    return [directory / name for name in accepted.cells if (directory / name / TRIALS).is_dir()] or [directory]

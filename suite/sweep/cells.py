@@ -14,7 +14,7 @@ from suite.plan import MOST_TRIALS
 from suite.request.repetitions import Repetitions
 from suite.request.request import OPTIONS, RunRequest
 from suite.request.traits import traits_of
-from suite.sweep.model import Sweep
+from suite.sweep.file import Sweep
 
 _NAMED = ("data", "cache", "recipe", "profile", "strategy", "network", "aggressor", "aggressors", "engine", "isa")
 _LONGEST_SLUG = 64

@@ -11,9 +11,8 @@ import hashlib
 import json
 import random
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any
@@ -28,7 +27,7 @@ from suite.request.option import without_gone
 from suite.results.files import read
 from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, read_record, write_atomic
 from suite.sweep.cells import Cell
-from suite.sweep.model import Sweep
+from suite.sweep.file import Sweep
 from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_attempt
 from suite.units import count
 
@@ -134,30 +133,6 @@ class ConvergedCells(Part):
     cells: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Changes:
-    """The changes from the plan in the directory: descriptions of keys, and names of cells."""
-
-    keys: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
-    new: tuple[str, ...] = ()
-
-    def lines(self) -> list[str]:
-        """Return the changes as lines; none if nothing changed."""
-        if not self.keys:
-            return []
-        kinds = (
-            (self.kept, "kept, with records"),
-            (self.new, "new"),
-            (self.gone, "no longer part of it (records stay on the disk)"),
-        )
-        return [
-            f"the plan has changed: {'; '.join(self.keys)}",
-            *(f"{count(len(cells), 'cell')} {text}: {', '.join(cells)}" for cells, text in kinds if cells),
-        ]
-
-
 def _differences(before: Sweep, now: Sweep) -> Iterator[str]:
     old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
     for key in new:
@@ -192,19 +167,24 @@ class SweepDirectory:
             raise RequestError(f"no sweep in {self.path}", remedy="name the directory of one: the one given to --out")
         return accepted
 
-    def changes(self, sweep: Sweep, cells: Sequence[Cell]) -> Changes:
-        """Return the changes from the stored plan to this one. In a new directory all cells are new."""
+    def changes(self, sweep: Sweep, cells: Sequence[Cell]) -> list[str]:
+        """Return the changes from the stored plan to this one, as lines; none in a new directory."""
         self._refuse_a_run()
         before = self.accepted()
+        if before is None or not (keys := [*_differences(before.sweep, sweep)]):
+            return []
         names = [cell.cell_id for cell in cells]
-        if before is None:
-            return Changes(new=tuple(names))
-        return Changes(
-            tuple(_differences(before.sweep, sweep)),
-            kept=tuple(name for name in names if name in before.cells),
-            gone=tuple(name for name in before.cells if name not in names),
-            new=tuple(name for name in names if name not in before.cells),
-        )
+        found: defaultdict[tuple[bool, bool], list[str]] = defaultdict(list)
+        for name in dict.fromkeys((*names, *before.cells)):
+            found[name in names, name in before.cells].append(name)
+        kinds = {
+            (True, True): "kept, with records",
+            (True, False): "new",
+            (False, True): "no longer part of it (records stay on the disk)",
+        }
+        shown = ((text, found[kind]) for kind, text in kinds.items() if kind in found)
+        listed = (f"{count(len(cells), 'cell')} {text}: {', '.join(cells)}" for text, cells in shown)
+        return [f"the plan has changed: {'; '.join(keys)}", *listed]
 
     def acceptable(self, sweep: Sweep, cells: Sequence[Cell]) -> Accepted:
         """Return what ``accept`` stores: the plan, and the order that is stored or, in a new directory, drawn."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from suite.host_compatibility import Host
+from suite.differ import Host
 from suite.job.job import Job, leaves
 from suite.plan import Trial
 from suite.records.headers import RecordHeader, headers

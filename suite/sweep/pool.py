@@ -9,10 +9,8 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from suite import host_compatibility
-from suite.differ import differ
+from suite.differ import Host, differ, differences
 from suite.errors import RequestError
-from suite.host_compatibility import Host
 from suite.plan import Plan
 from suite.records.course import OF_TRIAL
 from suite.records.environment import Environment
@@ -21,8 +19,8 @@ from suite.results.files import SpecialFileError, read
 from suite.results.store import ATTEMPTS, PLAN, TRIALS, read_record, write_atomic
 from suite.sweep.cells import Cell, cells_of, request_of
 from suite.sweep.directory import CellRun, SweepDirectory
+from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import TransferError, decode
-from suite.sweep.model import Sweep
 from suite.trial_names import attempt_file, record_file
 
 POOL = "pool.json"
@@ -43,13 +41,11 @@ class PoolMember(BaseModel):
         return Host.of(self.environment.model_dump())
 
 
-def differences(first: PoolMember, second: PoolMember) -> list[str]:
+def unequal(first: PoolMember, second: PoolMember) -> list[str]:
     """Return the differences of two machines, each with both values. Empty if their records may be pooled."""
-    facts = [{"suite": machine.suite_version, "image": machine.image} for machine in (first, second)]
-    return [
-        *host_compatibility.differences([first.host, second.host]),
-        *(fact.between(first.host.name, second.host.name) for fact in differ(facts[0], facts[1])),
-    ]
+    mine, its = ({"suite": machine.suite_version, "image": machine.image} for machine in (first, second))
+    others = (fact.between(first.host.name, second.host.name) for fact in differ(mine, its))
+    return [*differences([first.host, second.host]), *others]
 
 
 def join_pool(directory: Path, machine: PoolMember) -> None:
@@ -64,9 +60,9 @@ def join_pool(directory: Path, machine: PoolMember) -> None:
         first = PoolMember.model_validate_json(read(path))
     except (FileNotFoundError, SpecialFileError, ValidationError) as error:
         raise RequestError(f"{path} was not written by this suite", remedy="give another --out") from error
-    if unequal := differences(first, machine):
+    if found := unequal(first, machine):
         raise RequestError(
-            f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(unequal)}",
+            f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(found)}",
             remedy="use equal machines only (with Slurm: constraint in [engine]), or give another --out for this one",
         )
 

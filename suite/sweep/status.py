@@ -13,8 +13,8 @@ from suite.records.headers import headers
 from suite.results.store import RESULTS, stop_requested
 from suite.sweep.directory import CellRun, StopRule, SweepDirectory
 from suite.sweep.estimate import Durations, Source
+from suite.sweep.file import Sweep
 from suite.sweep.locks import LockHolder, holders
-from suite.sweep.model import Sweep
 from suite.trial_names import arm_name
 
 TrialState = Literal["done", "failed", "running", "missing"]

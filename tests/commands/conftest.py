@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from analysis.audit.audit import Audit
 from provisioning import ledger, nodes
 from provisioning.doctor import Check
 from provisioning.images.image import Image
 from suite.plan import Trial
 from suite.targets import TARGETS
-from tests.suite.conftest import FakeScenario, FakeTargets, measuring_by
+from tests.sites import IMAGE
+from tests.suite.conftest import FakeAccount, FakeScenario, FakeTargets, measuring_by
 
 Bench = Callable[..., Result]
 SMALL = ("--memory", "1M", "--cpus", "1", "--out", "out")
@@ -69,33 +69,44 @@ def check(kind: Any, name: str, *, usable: bool = True) -> Check:
 def go_to(directory: Path, patch: pytest.MonkeyPatch) -> Path:
     """Let a directory be the working directory, and hold the folders of the suite."""
     patch.chdir(directory)
-    patch.setenv("VIRTBENCH_HOME", str(directory / "home"))
     patch.delenv("VIRTBENCH_DEBUG", raising=False)
-    (directory / "runtime").mkdir(mode=0o700)
-    for module in (ledger, nodes):
-        patch.setattr(module, "runtime", lambda: directory / "runtime")
+    live_in(directory / "home", directory / "runtime", patch)
     return directory
 
 
+def live_in(home: Path, runtime: Path, patch: pytest.MonkeyPatch) -> None:
+    """Let these be the folders of the suite."""
+    patch.setenv("VIRTBENCH_HOME", str(home))
+    runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for module in (ledger, nodes):
+        patch.setattr(module, "runtime", lambda: runtime)
+
+
 def answer_for(machine: Machine, patch: pytest.MonkeyPatch) -> Machine:
-    """Let the machine carry everything and have an image; targets and scenario are fakes."""
-    image = Image(digest="a" * 64, variant="cpu", recipe_sha256="b" * 64, created_at="2026", base="debian", files={})
+    """Let the machine carry everything and have an image; targets and accounts are fakes."""
     answers: dict[str, Any] = {
         "provisioning.doctor.examine": machine.examine,
         "provisioning.sites.here.examined": lambda *_: ([], "nvml is not there", None),
         "commands.machine.examine_as_far_as_possible": machine.examine,
-        "provisioning.images.image.current": lambda _variant: image,
+        "provisioning.images.image.current": lambda _variant: IMAGE,
         "provisioning.machines.accelerator.choose": lambda _requested: ("tcg", "asked for"),
         "provisioning.isa.shared": lambda *_, **__: "avx2",
         "commands.run.prepare.Ready.prepare": lambda *_: None,
+        "provisioning.metrics.accounting.open_account": lambda *_, **__: FakeAccount(),
         "provisioning.neighbours.alone_on": lambda *_, **__: nullcontext(),
+        "suite.progress.Allowance.GRACE_S": 0.0,
         "commands.run.prepare.Ready.open_target": machine.targets.opened,
     }
     patch.setattr(Image, "check", lambda _: None)
     for name, answer in answers.items():
         patch.setattr(name, answer)
-    measuring_by(machine.scenario, patch)
     return machine
+
+
+def short_pilot(patch: pytest.MonkeyPatch) -> None:
+    """Let the pilot of ``--detect`` be the least number of blocks of which there is an interval."""
+    patch.setattr("analysis.compare.convergence.PILOT_BLOCKS", 5)
+    patch.setattr("analysis.compare.convergence._FEWEST", {"pilot": 10, "earlier": 1})
 
 
 def ended_well(result: Result) -> Result:
@@ -126,9 +137,14 @@ def bench() -> Bench:
 @pytest.fixture
 def unaudited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let records count that the audit refuses: the fakes claim more images than their steps make."""
+    # Here, since those who take the machine alone need no pandas.
+    from analysis.audit.audit import Audit
+
     monkeypatch.setattr("analysis.audit.audit.audit", lambda records, **_: Audit((), len(records.trials)))
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return answer_for(Machine(), monkeypatch)
+    made = answer_for(Machine(), monkeypatch)
+    measuring_by(made.scenario, monkeypatch)
+    return made

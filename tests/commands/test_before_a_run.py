@@ -308,7 +308,10 @@ def test_without_a_terminal_there_is_one_line_for_a_trial(bench: Bench, machine:
 
 
 @pytest.mark.usefixtures("machine", "unaudited")
-def test_after_each_block_the_interval_the_blocks_and_the_time_to_go_of_the_whole_are_told(bench: Bench) -> None:
+def test_after_each_block_the_interval_the_blocks_and_the_time_to_go_of_the_whole_are_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress.Allowance, "left", lambda _: True)
     said = bench("run", *SMALL, *TWO, "--blocks", "4").stderr
     told = [line for line in said.splitlines() if line.startswith("after ")]
     assert len(told) == 2, "one block has no interval, and after the last one comes the answer"

@@ -23,7 +23,7 @@ from click.shell_completion import ShellComplete
 
 import cli
 from analysis.report.provenance import run_command
-from commands.run.command import run
+from commands.run.command import RunLog, run
 from commands.run.prepare import Ready, observing, ready
 from commands.run.request_command import request_of
 from provisioning import ledger
@@ -35,14 +35,14 @@ from suite.job.datasets import Dataset
 from suite.job.envelope import GIB
 from suite.job.job import settings
 from suite.job.sharing import SMALL_ALEXNET
+from suite.plan import Plan
 from suite.progress import Display
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
-from suite.results.log import RunLog
 from suite.results.store import Run, plan_differences, request_stop
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
-from tests.commands.conftest import SMALL, Bench, Machine, commands, ended_well, refused
+from tests.commands.conftest import SMALL, Bench, Machine, commands, ended_well, refused, short_pilot
 from tests.scenarios.test_own_workload import TOY
 
 REPOSITORY = Path(__file__).parents[2]
@@ -483,27 +483,28 @@ DETECT = ("--target", "bare-metal", "--target", "vm", "--detect", "2%")
 
 @pytest.mark.usefixtures("unaudited")
 def test_detect_plans_once_from_its_pilot_or_earlier_runs_and_keeps_to_it_after_a_kill(
-    bench: Bench, machine: Machine, here: Path
+    bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    short_pilot(monkeypatch)
     out = here / "results/before"
     words = ("run", *SMALL[:4], *DETECT, "--out", "results/before")
     result = ended_well(bench(*words))
-    assert "10 blocks first, as a pilot" in result.stderr
-    assert "about 20 blocks in all" in result.stderr, "the fakes are as steady as can be"
-    assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 2 * 20
+    assert "5 blocks first, as a pilot" in result.stderr
+    assert "about 10 blocks in all" in result.stderr, "the fakes are as steady as can be"
+    assert len([event for event in machine.events if event.startswith("measure")]) == 2 + 2 * 10
     plan = json.loads((out / "plan.json").read_text())
-    assert (plan["blocks"], plan["detection"]["source"], plan["detection"]["measured"]) == (20, "pilot", 10)
-    lost = [record for record in (out / "trials").glob("*.json") if record.stem[-4:] in ("b003", "b019")]
+    assert (plan["blocks"], plan["detection"]["source"], plan["detection"]["measured"]) == (10, "pilot", 5)
+    lost = [record for record in (out / "trials").glob("*.json") if record.stem[-4:] in ("b003", "b009")]
     for record in lost:
         record.unlink()
     dry = bench("run", "--continue", "results/before", "--dry-run").stdout
-    assert "trials: 42, the first block to warm up, 4 still to be run" in dry
+    assert "trials: 22, the first block to warm up, 4 still to be run" in dry
     result = ended_well(bench(*words))
     assert "blocks first" not in result.stderr
-    assert "about 20 blocks in all" in result.stderr
+    assert "about 10 blocks in all" in result.stderr
     assert [record.exists() for record in lost] == [True] * 4
     result = ended_well(bench("run", *SMALL[:4], *DETECT, "--out", "results/after"))
-    assert "(20 earlier blocks: the standard deviation of resnet50 on vm is 0 % from block to block)" in result.stderr
+    assert "(10 earlier blocks: the standard deviation of resnet50 on vm is 0 % from block to block)" in result.stderr
     assert json.loads((here / "results/after/plan.json").read_text())["blocks"] == 5
     other = bench("run", *SMALL[:4], *DETECT, "--batch", "3", "--max-blocks", "2", "--out", "results/other")
     assert "2 blocks first, as a pilot" in other.stderr, "of another job"
@@ -524,24 +525,12 @@ DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images
 @pytest.mark.parametrize(
     "asked",
     [
-        {"model": "all", "until": "2%", "max_blocks": 9, "budget": "1h", "aa": True},
-        {"detect": "2%", "max_blocks": 40},
-        {"recipe": "tuned", "batch": 3, "warmup_steps": 0, "trial_timeout": 9, "isa": "native", "seed": 5, "blocks": 4},
-        {"target": ["bare-metal", "container"], "engine": "podman", "ablate": ["seccomp", "isa"], "warmup_blocks": 2},
-        {"model": ["./my_model.py", "./my_model.py:TOY"], "profile": "smoke"},
-        {"scenario": "real", "data": "generated", "cache": "warm", "loader_workers": 0, "decoder": "pillow"},
-        {"scenario": "real", "data": "frames:/ucf", "frame_stride": 2},
-        {"scenario": "probe", "probe": ["cpu", "disk"], "cpus": "1"},
+        {"model": ["./my_model.py", "./my_model.py:TOY"], "profile": "smoke", "blocks": 4, "warmup_blocks": 2},
+        {"scenario": "real", "data": "frames:/ucf", "frame_stride": 2, "loader_workers": 0, "decoder": "pillow"},
         {"scenario": "command", "command": "python train.py 'a b'", "command_files": "mine", "seed": 4},
-        {"scenario": "command", "command": "true", "throughput_pattern": "json", "unit": "rows", "threads": 1},
-        {"scenario": "distributed", "target": "bare-metal"},
         {"scenario": "distributed", "target": "vm", "strategy": "all-reduce", "workers": 3, "comm_timeout": 7},
-        {"scenario": "distributed", "target": "container", "network": "overlay", "lab": "nodes=4,rate=1gbit", "ps": 2},
-        {"target": ["bare-metal", "vm"], "design": "both", "rounds": 2, "burst_steps": 3},
-        {"scenario": "shared", "target": "bare-metal", "profile": "smoke"},
-        {"scenario": "shared", "target": "bare-metal", "aggressor": ["disk", "alexnet"], "aggressors": 3},
     ],
-    ids=lambda asked: "-".join(map(str, asked.values())).replace(" ", ""),
+    ids=["own workloads", "a data set", "a command with its files", "several instances"],
 )
 @pytest.mark.usefixtures("machine")
 def test_the_command_of_a_plan_makes_an_equal_plan(
@@ -583,18 +572,19 @@ def test_the_options_that_change_no_meaning_are_known() -> None:
     assert {name for name, option in OPTIONS.items() if not option.about.meaning} == set(COURSE)
 
 
-@pytest.mark.parametrize("name", COURSE)
 @pytest.mark.usefixtures("machine")
-def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
-    usual = {"scenario": "distributed", "target": ["bare-metal", "vm"]}
-    needed = {"until": "2%"} if name in ("max_blocks", "budget") else {}
-    before, after = (
-        ready(RunRequest.of(usual | more), lambda _: None).plan for more in ({}, {**needed, name: COURSE[name]})
-    )
-    assert [settings(job) for job in after.jobs] == [settings(job) for job in before.jobs]
-    assert (after.targets, after.ablations, after.seed) == (before.targets, before.ablations, before.seed)
+
+    def plan(**more: object) -> Plan:
+        return ready(RunRequest.of({"scenario": "distributed", "target": ["bare-metal", "vm"], **more}), print).plan
+
+    before = plan()
+    for name, value in COURSE.items():
+        after = plan(**({"until": "2%"} if name in ("max_blocks", "budget") else {}), **{name: value})
+        assert [settings(job) for job in after.jobs] == [settings(job) for job in before.jobs], name
+        assert (after.targets, after.ablations, after.seed) == (before.targets, before.ablations, before.seed), name
 
 
 # ---- compare

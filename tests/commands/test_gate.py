@@ -92,7 +92,7 @@ def equal(one: dict[str, Any], cells: dict[Cell, list[float]]) -> dict[str, Any]
 
 
 @settings(
-    deadline=None, max_examples=1000 if FULL else 30, suppress_health_check=[HealthCheck.too_slow]
+    deadline=None, max_examples=1000 if FULL else 12, suppress_health_check=[HealthCheck.too_slow]
 )  # tables, not numbers
 @given(sides(), sides(), st.booleans())
 def test_the_gate_is_green_only_if_every_cell_was_compared_and_excluded_to_be_slower(
@@ -219,6 +219,7 @@ def test_each_run_is_read_and_audited_once(bench: Bench, tmp_path: Path, monkeyp
         read.extend(places)
         return load(places, **more)
 
+    monkeypatch.setattr("analysis.figures.plots.draw", lambda *_: [])
     for module in ("commands.compare.show", "commands.compare.gate"):
         monkeypatch.setattr(f"{module}.load", counted)
     assert bench("old", "new", "--fail-above", "5%").exit_code == 3
@@ -231,7 +232,7 @@ def test_each_run_is_read_and_audited_once(bench: Bench, tmp_path: Path, monkeyp
 
 
 def test_several_old_runs_show_how_runs_of_the_same_differ(bench: Bench, tmp_path: Path) -> None:
-    nights = (10.0, 9.6, 10.3, 9.8, 10.2)
+    nights = (10.0, 9.6, 10.3)
     for night, speed in enumerate(nights):
         stored(tmp_path / f"nights/{night}", speed)
     for block in range(2):
@@ -240,23 +241,23 @@ def test_several_old_runs_show_how_runs_of_the_same_differ(bench: Bench, tmp_pat
     stored(tmp_path / "nights/tonight", 9.3)
     (tmp_path / "nights/link").symlink_to(tmp_path / "nights/0")
     (tmp_path / "nights/empty").mkdir()
-    every, new, gate = [f"nights/{night}" for night in range(5)], "nights/tonight", ("--fail-above", "5%")
+    every, new, gate = [f"nights/{night}" for night in range(3)], "nights/tonight", ("--fail-above", "5%")
     alone = bench(every[-1], new, *gate)
     assert alone.exit_code == 3, "nothing shows that nights differ"
     assert "the spread between runs is unknown" in alone.stdout
     for words in (
         [*every, new],
         [new, "--baseline", "nights/*"],
-        [*every[:2], every[0], new, "--baseline", "nights/[2-4]"],
+        [*every[:1], every[0], new, "--baseline", "nights/[1-2]"],
     ):
         done = bench(*words, *gate, "--json")
         told = json.loads(done.stdout)
         assert (done.exit_code, told["outcome"], told["spread_unknown"]) == (4, "cannot tell", False), words
         assert told["missing"] == [], "the last of them has no container"
         (row,) = (one for one in told["changes"] if (one["kind"], one["metric"]) == ("run", "throughput"))
-        assert (row["samples"], row["more_blocks"]) == ([30, 6], None)
+        assert (row["samples"], row["more_blocks"]) == ([18, 6], None)
         assert row["spread"] == pytest.approx(np.log(nights).std(ddof=1), rel=0.05)
-    assert "runs of the same differ by 2.9 %, standard deviation" in " ".join(bench(*every, new, *gate).stdout.split())
+    assert "runs of the same differ by 3.6 %, standard deviation" in " ".join(bench(*every, new, *gate).stdout.split())
     two = json.loads(bench(every[1], every[0], new, *gate, "--json").stdout)
     assert two["spread_unknown"]
     assert [one["name"] for one in two["missing"]] == ["resnet50 on container"]

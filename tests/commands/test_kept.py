@@ -164,6 +164,12 @@ def test_the_second_time_imports_nothing_of_the_analysis(bench: Bench, run: Path
 def test_the_first_compare_of_a_run_shows_what_the_run_kept_at_its_end_and_draws_it(
     bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def draw(_comparison: object, place: Path, _reference: object) -> list[Path]:
+        place.mkdir(exist_ok=True)
+        (place / "forest.svg").write_text("drawn")
+        return [place / "forest.svg"]
+
+    monkeypatch.setattr("analysis.figures.plots.draw", draw)
     first = bench("compare", "run")
     shutil.rmtree(run / KEPT)
     settings = cli.main.context_settings

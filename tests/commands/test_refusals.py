@@ -1,7 +1,12 @@
-"""Refusals name an option by ``option``, which a plan file spells as its key and the command line as its flag."""
+"""Refusals name an option by ``option``, which a plan file spells as its key and the command line as its flag.
+
+What people write is read as the other transcript has it, and systemd reads the same schedules.
+"""
 
 import ast
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +14,7 @@ from click.testing import CliRunner
 
 import cli
 from suite.request.request import OPTIONS
+from tests import parsed
 from tests.refusals import TRANSCRIPT, answer_to, commands, declared_refusals, read
 from tests.test_rooms import NAMES, dotted, tree
 
@@ -75,3 +81,18 @@ def test_every_refusal_is_of_one_line_names_the_flag_and_has_a_remedy() -> None:
 def test_several_targets_and_a_value_with_dashes_are_taken() -> None:
     line = "run --target vm --target container --out=--odd --dry-run --profile nothing"
     assert "'nothing'" in CliRunner().invoke(cli.main, line.split()).stderr
+
+
+READ = read(parsed.TRANSCRIPT.read_text(), ">")
+
+
+def test_every_text_is_read_or_refused_as_in_the_transcript() -> None:
+    assert {question: parsed.answer_to(question) for question in READ} == READ, "python -m tests.parsed"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_understands_every_schedule() -> None:
+    forms = [answer for question, answer in READ.items() if question.startswith("schedule ") and answer[0] == "("]
+    argv = ["systemd-analyze", "calendar", *{ast.literal_eval(form)[1] for form in forms}]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

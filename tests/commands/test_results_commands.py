@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from commands.results.listing import as_table, entries
+from commands.results.command import as_table, entries
 from provisioning.ledger import LedgerEntry
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, TrialRecord

@@ -52,7 +52,7 @@ def test_what_cannot_be_done_is_said_with_the_reason(bench: Bench, here: Path) -
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("slow", [False, True])
 def test_what_it_plans_the_worker_takes(bench: Bench, here: Path, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
-    monkeypatch.setattr("commands.selftest.plan.emulated", lambda _made: slow)
+    monkeypatch.setattr("commands.selftest.emulated", lambda _made: slow)
     bench(*TWO, "--injury", "page-faults", "--target", "vm", "--out", "control")
     plan = Run(here / "control/synthetic").plan()
     assert plan is not None

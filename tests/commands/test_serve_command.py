@@ -82,7 +82,9 @@ def test_names_and_sizes_are_those_of_the_trial_that_kept_the_model(
     assert (spec.address, spec.threads) == ("127.0.0.1", 2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
+)
 def test_a_service_answers_and_nothing_of_it_is_left(model: Path, number: signal.Signals) -> None:
     port = free_port()
     argv = [sys.executable, "cli.py", "serve", str(model), "--port", str(port)]
@@ -100,7 +102,13 @@ def test_a_service_answers_and_nothing_of_it_is_left(model: Path, number: signal
     assert left == []
 
 
-@pytest.mark.parametrize("content", [b"no archive", {"image_px": 28, "channels": 1, "network": {"weights": 1}}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no archive",
+        pytest.param({"image_px": 28, "channels": 1, "network": {"weights": 1}}, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_file_that_holds_another_thing_ends_the_service_with_2(serve: Bench, model: Path, content: Any) -> None:
     if isinstance(content, bytes):
         model.write_bytes(content)

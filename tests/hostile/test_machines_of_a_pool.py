@@ -14,9 +14,8 @@ from suite.records.record import Outcome, TrialRecord
 from suite.results.store import read_record
 from suite.sweep.cells import Cell, cells_of, request_of
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.file import read_sweep
+from suite.sweep.file import Sweep, read_sweep
 from suite.sweep.file_transfer import TransferError, encode
-from suite.sweep.model import Sweep
 from suite.sweep.pool import Receiver
 from tests.jobs import plan_of
 from tests.suite.conftest import ENVELOPE, FAILED, WORKLOAD

@@ -25,7 +25,7 @@ from provisioning.clouds.nova import _unfair
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
 from suite.errors import RequestError
 from suite.inventory import Inventory, read_inventory
-from suite.untrusted.secrets import keep_secret
+from suite.untrusted.terminal import keep_secret
 from tests import sites
 from tests.provisioning.openstack import (
     NONE_FREE,

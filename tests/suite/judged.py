@@ -45,10 +45,11 @@ from suite.registries import AGGRESSORS, PROBES
 from suite.request.request import RunRequest
 from suite.selftest.certificate import Certificate, by_chance
 from suite.selftest.injuries import get_injury
+from suite.sweep import pool
 from suite.sweep.cells import cells_of
 from suite.sweep.file import read_sweep
 from suite.sweep.file_transfer import decode
-from suite.sweep.pool import PoolMember, differences
+from suite.sweep.pool import PoolMember
 from suite.targets import TARGETS, ListedMachine
 from suite.units import format_duration
 from suite.userland import parse_line
@@ -148,7 +149,7 @@ def unequal(changed: Mapping[str, Any]) -> object:
     facts["mitigations"] = {"meltdown": "none"}
     first = {"suite_version": "1", "image": "abc", "environment": facts}
     other = {**first, **changed, "environment": {**facts, "hostname": "n2", **changed.get("environment", {})}}
-    return differences(PoolMember.model_validate(first), PoolMember.model_validate(other))
+    return pool.unequal(PoolMember.model_validate(first), PoolMember.model_validate(other))
 
 
 def probed(read: Callable[[Any], object]) -> Callable[[Any], object]:

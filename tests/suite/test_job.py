@@ -117,12 +117,6 @@ def test_a_field_that_differs_keeps_trials_apart_or_is_exempted_with_a_reason(pa
     assert same == (path in NOT_IN_KEY)
 
 
-def test_the_number_of_cpus_is_in_the_key_and_which_ones_is_not() -> None:
-    other = WHOLE.model_copy(update={"envelope": WHOLE.envelope.model_copy(update={"cpus": (2, 3)})})
-    fewer = WHOLE.model_copy(update={"envelope": WHOLE.envelope.model_copy(update={"cpus": (2,)})})
-    assert settings(other) == settings(WHOLE) != settings(fewer)
-
-
 def test_settings_are_told_by_names_for_people() -> None:
     told = settings(WHOLE)
     assert (told["cpus"], told["memory"], told["batch"], told["lab.rate"]) == ("2", "2 GiB", "2", "1gbit")

@@ -17,7 +17,7 @@ from suite.registries import SCENARIOS
 from suite.request.option import ALL, Option
 from suite.request.request import OPTIONS, RunRequest, command_of
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.model import key_of
+from suite.sweep.file import key_of
 
 WRITTEN = {
     "cpus": ("2", "0-1", "0,2"),

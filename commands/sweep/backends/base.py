@@ -16,7 +16,7 @@ from suite.part import Part
 from suite.records.record import TrialRecord
 from suite.registries import BACKENDS
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.model import Sweep
+from suite.sweep.file import Sweep
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -33,6 +33,8 @@ class SweepRequest:
     """The cells as checked on this machine; empty where other machines run them, which check for themselves."""
     observer: Observer
     dry_run: bool = False
+    take_over: bool = False
+    """Whether locks that other machines hold are those of processes that have ended."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from provisioning.kubernetes.states import JobState, events_of
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
 from suite.sweep.cells import cells_of
+from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import ENDED, FILE, GIVEN, encode, encode_file, packed
-from suite.sweep.model import Sweep
 from suite.units import count
 
 SWEEP_LABEL, BLOCK_LABEL = "virtbench.dev/sweep", "virtbench.dev/block"

@@ -15,8 +15,8 @@ from suite.results.store import PLAN, stop_requested, stored_plan
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import CONVERGED, CellRun, StopRule
 from suite.sweep.estimate import durations_below
+from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import encode_file
-from suite.sweep.model import Sweep
 from suite.sweep.pool import POOL, Receiver
 from suite.trial_names import files_of_block
 from suite.units import count

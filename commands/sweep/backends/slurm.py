@@ -27,8 +27,8 @@ from suite.errors import BenchError, MeasurementError, RequestError
 from suite.job.envelope import format_cpu_list
 from suite.results.store import write_atomic
 from suite.sweep.cells import cells_of
+from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import ENDED
-from suite.sweep.model import Sweep
 from suite.units import count, parse_duration_s
 
 BENCH = str(Path(sys.executable).with_name("bench"))

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from suite.sweep.file import read_sweep
-from suite.sweep.model import Sweep
+from suite.sweep.file import Sweep, read_sweep
 from tests.forked import Forked
 from tests.suite import sweeping_machine
 

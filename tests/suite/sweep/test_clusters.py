@@ -256,19 +256,6 @@ def given_by(machine: Machine) -> list[str]:
     return [encode_file(machine.out, path) for path in files_to_send(machine.out, 2)]
 
 
-def test_a_block_gives_back_what_it_has_made_and_nothing_else(machine: Machine) -> None:
-    process = block(machine, given_by(machine))
-    lines = list(process.stdout)
-    assert process.wait(60) == 0, process.stderr.read()
-    assert lines[-1].strip() == ENDED
-    names = [Path(decode(line)[0]).name for line in lines[:-1]]
-    trials = [name for name in names if name.endswith("-b002.json")]
-    assert len(trials) == len(set(trials)) == 4
-    assert set(names) == {*trials, "pool.json"}
-    process.communicate()
-    assert not list((machine.place / "home/blocks").iterdir())
-
-
 def test_a_block_that_is_given_a_file_needs_no_input_and_writes_one_log(machine: Machine) -> None:
     given = machine.place / "given"
     given.write_text(packed([*given_by(machine), GIVEN]))
@@ -280,9 +267,9 @@ def test_a_block_that_is_given_a_file_needs_no_input_and_writes_one_log(machine:
     assert ended.stdout.splitlines()[-1] == ENDED
 
 
-def test_a_block_ends_in_order_when_its_input_does_and_keeps_what_it_has(machine: Machine) -> None:
+def test_a_block_ends_with_its_input_keeps_what_it_has_and_then_gives_back_what_it_made_alone(machine: Machine) -> None:
     given = given_by(machine)
-    process = block(machine, given, SLOW_S="3")
+    process = block(machine, given, SLOW_S="1.5")
     first = process.stdout.readline()
     process.stdin.close()
     process.stdin = None
@@ -292,10 +279,14 @@ def test_a_block_ends_in_order_when_its_input_does_and_keeps_what_it_has(machine
     assert first
     again = block(machine, given)
     lines = list(again.stdout)
-    assert again.wait(60) == 0
-    names = [decode(line)[0] for line in lines[:-1]]
-    assert len([name for name in names if name.endswith("-b002.json")]) == 4
+    assert again.wait(60) == 0, again.stderr.read()
+    assert lines[-1].strip() == ENDED
+    names = [Path(decode(line)[0]).name for line in lines[:-1]]
+    trials = [name for name in names if name.endswith("-b002.json")]
+    assert len(trials) == len(set(trials)) == 4
+    assert set(names) == {*trials, "pool.json"}
     again.communicate()
+    assert not list((machine.place / "home/blocks").iterdir())
 
 
 @pytest.mark.parametrize("name", ["../x", "a b", "", "."])

@@ -1,10 +1,16 @@
 import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from commands.run.prepare import Ready
+from commands.sweep.backends import local
+from commands.sweep.backends.base import SweepRequest
+from commands.sweep.backends.local import Runner
+from commands.sweep.resolve import Planned
 from suite.errors import BenchError
 from suite.interfaces import Measurement, Observer
 from suite.plan import Trial
@@ -12,7 +18,6 @@ from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import CellRun, SweepDirectory
-from suite.sweep.runner import ReadyCell, Runner
 from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
 from tests.suite.sweep.conftest import make_sweep
 
@@ -20,7 +25,16 @@ Make = Callable[..., Runner]
 
 
 @pytest.fixture
-def runner(tmp_path: Path, targets: FakeTargets, scenario: FakeScenario, observer: FakeObserver) -> Make:
+def runner(
+    tmp_path: Path,
+    targets: FakeTargets,
+    scenario: FakeScenario,
+    observer: FakeObserver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Make:
+    monkeypatch.setattr(local, "host_environment", Environment)
+    site: Any = SimpleNamespace(opened=targets.opened)
+
     def make(stop_rule: Any = None, **changes: Any) -> Runner:
         made = make_sweep(**{"blocks": 3} | changes)
         directory = SweepDirectory(tmp_path / "night")
@@ -28,8 +42,9 @@ def runner(tmp_path: Path, targets: FakeTargets, scenario: FakeScenario, observe
         directory.accept(made, cells)
         common = {"targets": made.targets, "blocks": made.block_count}
         plans = [make_plan(models=(cell.settings["model"],), **common) for cell in cells]
-        ready = [ReadyCell(cell, plan, scenario, targets.opened) for cell, plan in zip(cells, plans, strict=True)]
-        return Runner(made, directory, ready, Environment, lambda *_: FakeAccount(), observer, stop_rule)
+        planned = [Planned(cell, ready=Ready(plan, scenario, site)) for cell, plan in zip(cells, plans, strict=True)]
+        request = SweepRequest(tmp_path / "night.toml", made, directory, planned, observer)
+        return Runner(request, stop_rule, _open_account=lambda *_: FakeAccount())
 
     return make
 
@@ -43,7 +58,9 @@ def test_every_cell_is_measured_before_the_next_block_begins(runner: Make) -> No
     assert made.run(range(3)) is None
     assert order(made.made) == [(block, model) for block in range(3) for model in ("resnet50", "alexnet")]
     assert len(made.made) == 12
-    assert {record.run_id for record in made.made} == {f"night/{ready.cell.cell_id}" for ready in made.cells}
+    assert {record.run_id for record in made.made} == {
+        f"night/{planned.cell.cell_id}" for planned in made.request.planned
+    }
 
 
 def test_trials_are_numbered_over_the_whole_sweep_and_those_that_are_there_are_kept(
@@ -75,7 +92,7 @@ def test_what_fails_is_tried_again_at_the_end_of_its_block(runner: Make, scenari
     scenario.failing["container"] = BenchError("it is broken")
     made = runner(budget={"retries": 2}, matrix={"model": ["resnet50"]}, blocks=1)
     made.run([0])
-    (run,) = (made.directory.cell(ready.cell.cell_id, 2) for ready in made.cells)
+    (run,) = (made.request.directory.cell(cell.cell_id, 2) for cell in cells_of(made.request.sweep))
     assert [record.target for record in made.made].count("container") == 3
     assert [record.target for record in made.made][-2:] == ["container", "container"]
     assert run.attempts() == {"synthetic-resnet50-container-b000": 3}

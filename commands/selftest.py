@@ -1,10 +1,14 @@
-"""``bench selftest``: injure targets on purpose, and see whether the suite finds it."""
+"""``bench selftest``: injure targets on purpose, and see whether the suite finds it.
+
+Its runs, one for each scenario in which an injury shows, are planned as ``bench run`` plans them.
+"""
 
 import datetime
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -13,27 +17,54 @@ from analysis.report.certificate import certificate_document
 from analysis.report.terminal import Terminal
 from analysis.selftest.judging import judge
 from commands.run.options import choice, number
-from commands.run.prepare import Ready, host_environment, observing
-from commands.selftest.plan import Prepared, prepared
-from provisioning import ledger, neighbours
+from commands.run.prepare import Ready, host_environment, observing, ready
+from provisioning import doctor, ledger, neighbours
+from provisioning.doctor import Check
+from provisioning.hindrances import hindrances
+from provisioning.lab.shaping import choose_limiter
 from provisioning.metrics.accounting import open_account
+from provisioning.nodes import local_node
 from provisioning.paths import home
 from suite import __version__
 from suite.errors import RequestError
-from suite.interfaces import Observer
+from suite.interfaces import Note, Observer
+from suite.job.ablations import properties_of
 from suite.loop import Loop
 from suite.registries import ENGINES, INJURIES
 from suite.request.repetitions import MARGIN
+from suite.request.request import RunRequest
 from suite.results.store import RESULTS, Run, new_run_directory, write_output
-from suite.selftest.certificate import FILE, Certificate, CertifiedMachine
-from suite.selftest.injuries import UNINJURED
+from suite.selftest.certificate import FILE, Absent, Certificate, CertifiedMachine
+from suite.selftest.injuries import DISTRIBUTED, REAL, SYNTHETIC, UNINJURED, get_injury, injuries_of
 from suite.sweep.estimate import SOURCES, durations_below
-from suite.targets import TARGETS
+from suite.targets import TARGETS, VMS
 from suite.units import count, format_duration
 from suite.untrusted.console import PlainConsole
 
 LEAST_BLOCKS = 2
 KINDS = tuple(name for name in INJURIES if name != UNINJURED)
+COMMON: Mapping[str, object] = {"model": ("resnet50",), "profile": "smoke"}
+RUNS: Mapping[str, Mapping[str, object]] = {
+    SYNTHETIC: {"steps": 30, "warmup_steps": 5},
+    REAL: {"steps": 20, "warmup_steps": 2, "data": "generated"},
+    DISTRIBUTED: {"steps": 4, "warmup_steps": 1, "workers": 1},
+}
+"""The options of each run beside the common ones: as short as an effect of 5 % on one CPU allows."""
+FEW_BLOCKS = 3
+"""The blocks that are enough for a disk or a link that is some times slower, of which a trial takes long."""
+EMULATED: Mapping[str, Mapping[str, object]] = {
+    SYNTHETIC: {"model": ("gan",), "steps": 10, "warmup_steps": 3},
+    REAL: {"steps": 10},
+}
+"""The options that replace these where the CPU of a VM is emulated: a step takes 20 s there, and one of a GAN 4 s."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The plan of a self-test: a run by scenario, and the injuries that cannot be done, with the reasons."""
+
+    runs: Mapping[str, Ready]
+    absent: tuple[Absent, ...]
 
 
 @click.command()
@@ -110,7 +141,80 @@ def selftest(
         sys.exit(1)
 
 
-def _forecast(planned: Prepared, note: Callable[[str], None]) -> None:
+def prepared(chosen: Mapping[str, object], blocks: int, names: Sequence[str], note: Note) -> Prepared:
+    """Plan the runs of the injuries. Raises RequestError if none of them can be done."""
+    note("checking this machine")
+    checks = doctor.examine({str(chosen.get("engine"))})
+    runs: dict[str, Ready] = {}
+    absent: list[Absent] = []
+    errors: list[RequestError] = []
+    for scenario, options in RUNS.items():
+        if not (wanted := injuries_of(scenario, names)):
+            continue
+        repeated = blocks if scenario == SYNTHETIC else min(blocks, FEW_BLOCKS)
+        request = {"scenario": scenario, "blocks": repeated, "warmup_blocks": 0, **COMMON, **options, **chosen}
+        try:
+            planned = _run(request, wanted, note, checks)
+        except RequestError as error:
+            errors.append(error)
+            absent += [_absent(name, (), error.with_remedy) for name in wanted if get_injury(name).changes]
+            continue
+        absent += planned.absent
+        runs |= planned.runs
+    if not runs and errors:
+        raise errors[0]
+    if not runs:
+        reasons = "; ".join(f"{injury.injury}: {injury.reason}" for injury in absent)
+        raise RequestError(reasons, remedy="choose another --injury or --target")
+    return Prepared(runs, tuple(absent))
+
+
+def emulated(run: Ready) -> bool:
+    """Return whether the CPU of a target is emulated."""
+    return run.site.choices.accelerator == "tcg" and bool(VMS.intersection(run.plan.targets))
+
+
+def _run(request: Mapping[str, object], wanted: Sequence[str], note: Note, checks: Sequence[Check]) -> Prepared:
+    """Return the run of one scenario, without the injuries that cannot be done in it."""
+    run = ready(RunRequest.of(dict(request)), note, checks)
+    if emulated(run):
+        fewer = EMULATED.get(str(request["scenario"]), {})
+        run = ready(RunRequest.of({**request, **fewer}), lambda _already_noted: None, checks)
+    kept, absent = [], []
+    for name in wanted:
+        injury = get_injury(name)
+        missing = tuple(target for target in run.plan.targets if target not in injury.targets)
+        if missing:
+            absent.append(_absent(name, missing, "no counter of this machine shows how large it is there"))
+        if len(missing) == len(run.plan.targets):
+            continue
+        if injury.changes and (reason := _hindrance(name, run)):
+            absent.append(_absent(name, (), reason))
+        else:
+            kept.append(name)
+    if not any(get_injury(name).changes for name in kept):
+        return Prepared({}, tuple(absent))
+    plan = run.plan.model_copy(update={"ablations": tuple(kept)})
+    return Prepared({plan.job.scenario: replace(run, plan=plan)}, tuple(absent))
+
+
+def _hindrance(name: str, run: Ready) -> str | None:
+    """Return why an injury cannot be done here; None if it can."""
+    properties, lab = properties_of(name), run.plan.job.distributed and run.plan.job.distributed.lab
+    if properties.link and lab:
+        try:
+            with local_node((), None) as node:
+                choose_limiter(node, lab.model_copy(update=properties.link))
+        except RequestError as error:
+            return error.message
+    return next(hindrances(properties, run.site, run.plan.job.recipe), None)
+
+
+def _absent(name: str, targets: tuple[str, ...], reason: str) -> Absent:
+    return Absent(injury=name, targets=targets, reason=reason)
+
+
+def _forecast(planned: Prepared, note: Note) -> None:
     """Note what cannot be done, and about how long the rest takes."""
     for injury in planned.absent:
         note(f"{injury.name} is left out: {injury.reason}")
