@@ -134,8 +134,10 @@ class Dispatcher:
     def _wait(self) -> None:
         # Not by Thread.join: one that a signal has interrupted takes the thread for ended (CPython, bpo-45274).
         # Ctrl-C may come between two starts: those that were started are waited for.
+        # A signal that comes just before the wait begins does not end it, and is heard after it: it is kept short.
         with self._changed:
-            self._changed.wait_for(lambda: self._attended >= sum(thread.ident is not None for thread in self._threads))
+            while self._attended < sum(thread.ident is not None for thread in self._threads):
+                self._changed.wait(timeout=1.0)
 
     def _attend(self, executor: Executor) -> None:
         try:
