@@ -11,7 +11,6 @@ from analysis.audit.runs import CHANGED, NO_MANIFEST, UNLISTED, course, files, p
 from analysis.load.plans import plan_of
 from analysis.load.records import Records
 from suite.errors import RequestError
-from suite.job.job import Job
 
 _NOT_COMPARED = (NO_MANIFEST.name, UNLISTED.name, CHANGED.name)
 """Kinds that a comparison passes over: what cannot be checked, and changes, for which it looks over all runs itself."""
@@ -34,8 +33,7 @@ def audit(records: Records, *, every_digest: bool = True) -> Audit:
     """Hold every record, and every run as a whole, against itself."""
     evidence = records.evidence
     ok = evidence[evidence["ok"].astype(bool)]
-    jobs = {text: Job.model_validate_json(text.text) for text in ok["job"].unique()}
-    findings = [finding for check in (sums, parts, missing, inside, limits, all_in) for finding in check(ok, jobs)]
+    findings = [finding for check in (sums, parts, missing, inside, limits, all_in) for finding in check(ok)]
     directories = evidence["path"].map(_run_of)
     findings += gaps(evidence, directories)
     for run in records.directories:
