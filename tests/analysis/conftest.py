@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -195,6 +196,12 @@ def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     record = json.loads(path.read_text())
     edit(record)
     path.write_text(json.dumps(record, indent=1))
+
+
+@pytest.fixture(autouse=True)
+def _not_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of records are saved and read at once: none has to outlast a loss of power."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture
