@@ -7,7 +7,6 @@ do not hold. Two runs belong to one series if their jobs agree in everything but
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from analysis.compare.pairing import with_variants
 from analysis.compare.results import ComparedJob
 from analysis.compare.validity import changes as changes_of
 from analysis.load.metrics import Metric, in_units, metrics_of
-from analysis.load.records import Records
+from analysis.load.records import Records, run_of
 from analysis.report.elements import Element, Head, Heading, Line, Table
 from analysis.report.formatting import ends, times
 from analysis.statistics.change_points import LEAST_RUNS, change_points
@@ -117,7 +116,7 @@ def history_of(records: Records) -> History:
     trials = prepared(records.trials).assign(
         host=host if host.nunique() > 1 else "",
         # A directory is a run, whatever its name: the firings of a schedule hold cells of the same names.
-        run_id=records.trials["path"].map(lambda path: str(Path(path).parents[1])),
+        run_id=records.trials["path"].map(run_of),
         image=records.trials["settings"].astype(object).map(lambda key: dict(key.pairs).get("image", "")),
     )
     trials = with_variants(trials)

@@ -273,7 +273,7 @@ def _table(
     trials = trials.assign(run_id=_run_ids(trials))
     # The directory of the sweep around each trial's run; of a run alone, its id.
     paths = trials.drop_duplicates("run_id").set_index("run_id")["path"].to_dict()
-    sweeps = {run: str(sweep_around(Path(_run_of(path))) or run) for run, path in paths.items()}
+    sweeps = {run: str(sweep_around(Path(run_of(path))) or run) for run, path in paths.items()}
     trials = trials.assign(sweep=trials["run_id"].map(sweeps).astype("category"))
     trials = trials.assign(pool=_pools(trials))
     warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
@@ -298,10 +298,11 @@ def _run_ids(trials: pd.DataFrame) -> pd.Series:
     twice = ids.isin(ids[trials.duplicated(["run_id", "trial_id"])])
     if not twice.any():
         return ids
-    return ids.astype(object).mask(twice, trials["path"].map(_run_of)).astype("category")
+    return ids.astype(object).mask(twice, trials["path"].map(run_of)).astype("category")
 
 
-def _run_of(path: str) -> str:
+def run_of(path: str) -> str:
+    """Return the directory of the run that the record at this path is of."""
     return str(Path(path).parents[1])
 
 

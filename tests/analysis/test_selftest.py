@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.report.certificate import cells_of, certificate_document
 from analysis.report.elements import line
-from analysis.selftest.judging import judge, speaks_for
+from analysis.selftest.judging import cells_of, certificate_document, judge, speaks_for
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
