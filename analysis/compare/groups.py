@@ -193,27 +193,21 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, .
     if ok[columns].isna().all(axis=None):
         return {}
     targets = pairs[pairs["target"] != BASELINE]
-    normalised = {Arm(*key): locate(rows[ALL_IN].to_numpy()) for key, rows in pairing.grouped(targets)}
-    rows = ok.groupby(pairing.ROW)
-    positive = ok[list(_MEANS.values())].where(lambda values: values > 0)
-    logs = pd.DataFrame(np.log(positive)).groupby([ok[key] for key in pairing.ROW])
-    parts = (np.exp(logs.mean()), rows[list(_PEAKS.values())].max(), rows[list(_BYTES.values())].mean())
-    table = pd.concat([pd.DataFrame(part) for part in parts], axis=1)
-    table["substitutes"], table["changed"] = rows["substitutes"].unique(), rows["changed"].unique()
-    table["unit"] = rows["unit"].first()
-    known = table.dropna(how="all", subset=columns).reset_index().to_dict("records")
+    normalised = {key: locate(rows[ALL_IN].to_numpy()) for key, rows in pairing.grouped(targets)}
     by_group: dict[GroupKey, tuple[Cost, ...]] = defaultdict(tuple)
-    arms = [(Arm(pairing.job_of(row), str(row["model"]), str(row["target"])), row) for row in known]
-    for arm, row in sorted(arms, key=lambda pair: pairing.papers_order(*pair[0][:3])):
-        lines = "\n".join(filter(None, (*row["substitutes"], *row["changed"]))).splitlines()
-        numbers = ((name, row[column]) for name, column in (_MEANS | _PEAKS | _BYTES).items())
-        values: dict[str, Any] = {name: None if pd.isna(number) else float(number) for name, number in numbers}
-        cost = Cost(
-            target=arm.target,
-            unit="trial" if arm.job.traits.probes else f"1,000 {row['unit']}",
-            normalised=effect(all_in) if (all_in := normalised.get(arm)) else None,
-            notes=tuple(dict.fromkeys(lines)),
-            **values,
-        )
-        by_group[arm.job, arm.model] += (cost,)
+    for key, rows in sorted(pairing.grouped(ok), key=lambda group: pairing.papers_order(*group[0])):
+        logs = np.log(rows[[*_MEANS.values()]].where(lambda values: values > 0))
+        parts = (np.exp(logs.mean()), rows[[*_PEAKS.values()]].max(), rows[[*_BYTES.values()]].mean())
+        numbers = pd.concat(parts).dropna().to_dict()
+        job, model, target = key
+        if numbers:
+            all_in = normalised.get(key)
+            cost = Cost(
+                target=target,
+                unit="trial" if job.traits.probes else f"1,000 {rows['unit'].iloc[0]}",
+                normalised=effect(all_in) if all_in else None,
+                notes=tuple(dict.fromkeys((*pairing.substitutes_of(rows), *filter(None, rows["changed"].unique())))),
+                **{name: numbers.get(column) for name, column in (_MEANS | _PEAKS | _BYTES).items()},
+            )
+            by_group[job, model] += (cost,)
     return by_group
