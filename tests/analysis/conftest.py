@@ -19,10 +19,10 @@ from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import Records, load
+from analysis.report import page
 from analysis.report.document import document
 from analysis.report.elements import Document
 from analysis.report.markdown import markdown
-from analysis.report.page import write_report
 from analysis.report.rows import as_json
 from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import Location, Samples, Verdict, locate
@@ -187,8 +187,12 @@ class Save:
     def explain(self, *runs: str) -> Explained:
         return explained_by(self.load(*runs))
 
-    def page(self, *runs: str, **options: Any) -> str:
-        return write_report(self.load(*runs), self.path / "report.html", **options).read_text()
+    def page(self, *runs: str, drawn: bool = False, **options: Any) -> str:
+        """Return the page of runs; its figures, which take most of the time, only if they are to be ``drawn``."""
+        with pytest.MonkeyPatch.context() as patch:
+            if not drawn:
+                patch.setattr(page, "pictures", lambda *_: ())
+            return page.write_report(self.load(*runs), self.path / "report.html", **options).read_text()
 
 
 def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:

@@ -15,7 +15,6 @@ from analysis.figures.plots import pictures
 from analysis.load.records import Records, load
 from analysis.report.document import document
 from analysis.report.formatting import notes_of
-from analysis.report.page import write_report
 from analysis.report.sweeps.scaling import scaling_document
 from suite.job.distributed import SHARED_CPUS, DistributedJob
 from suite.job.envelope import GIB, Envelope
@@ -144,10 +143,9 @@ def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, strong: S
     table = as_markdown(comparison)
     assert "dcgan: strong scaling" in table
     assert f"| bare-metal, 2 workers ({FEW}) | 16 / 32 | 160 (158 to 162) | 1.60 (" in table
-    page = write_report(records, tmp_path / "report.html").read_text()
-    assert "dcgan: strong scaling" in page
-    assert "Strong scaling of dcgan" in page
-    assert any(one.stem.endswith("dcgan-strong-scaling") for one in pictures(comparison, comparison.jobs[0], {}))
+    assert "dcgan: strong scaling" in strong.page(*(run.name for run in records.directories))
+    drawn = {one.stem: one.caption for one in pictures(comparison, comparison.jobs[0], {})}
+    assert any(name.endswith("dcgan-strong-scaling") and "Strong scaling of dcgan" in drawn[name] for name in drawn)
     shown = printed(scaling_document(comparison))
     assert "80 % (7" in shown
     assert "Nothing to compare" not in shown
