@@ -386,23 +386,6 @@ def test_a_switch_of_a_newer_suite_and_one_without_its_target_are_no_error(save:
     assert "bare-metal, turbo switched" in as_markdown(comparison), "one that is not installed here"
 
 
-def test_bare_metal_against_itself_has_a_ratio_an_interval_and_a_verdict(save: Save) -> None:
-    rng = np.random.default_rng(1)
-    for block in range(20):
-        drift = 10 * math.exp(rng.normal(0, 0.3))
-        save(block=block, **noisy(rng, drift))
-        save(block=block, replica=1, **noisy(rng, drift))
-    comparison = save.compare()
-    (group,) = comparison.groups
-    found = only(group, "again")["throughput"]
-    assert found.ratio == pytest.approx(1, abs=0.003)
-    assert found.blocks == 20
-    assert judged(found).name == "equivalent"
-    assert "bare metal against itself (A/A): throughput 1.00" in as_markdown(comparison)
-    assert known(group.of_target("bare-metal")["throughput"].noise).method == "a/a"
-    assert "against itself (A/A)" in save.page()
-
-
 def test_one_block_of_a_a_is_undecided_and_a_second_trial_that_failed_gives_none(save: Save) -> None:
     save()
     save(replica=1, throughput_per_s=11.0)
