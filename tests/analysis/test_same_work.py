@@ -40,7 +40,7 @@ def work(
     return {"steps": steps, "weights_sha256": weights, "drawn_sha256": drawn, "environment": environment}
 
 
-def saved(save: Save, base: Fields, *, model: str = "resnet50", **arms: Fields) -> None:
+def saved(save: Save, base: Fields, *, model: str = "resnet50", **arms: Any) -> None:
     """Save two blocks of bare metal and of these arms."""
     for block in range(2):
         save(block=block, seed=block, model=model, **base)
@@ -48,7 +48,7 @@ def saved(save: Save, base: Fields, *, model: str = "resnet50", **arms: Fields) 
             save(block=block, seed=block, model=model, **{"target": target} | fields)
 
 
-def compared(save: Save, base: Fields, **arms: Fields) -> Comparison:
+def compared(save: Save, base: Fields, **arms: Any) -> Comparison:
     saved(save, base, **arms)
     return save.compare()
 

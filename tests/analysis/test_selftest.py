@@ -24,7 +24,6 @@ from tests.suite.judged import certificate
 
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=5, steps=30)
 SPAN_S, LATE_S = 6.0, 0.6667
-Steady = Callable[[float, float], dict[str, Any]]
 
 
 def timed(span_s: float, late_s: float = 0.0, phase: str = "compute_s") -> dict[str, Any]:

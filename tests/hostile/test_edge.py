@@ -29,13 +29,6 @@ SAMPLE = RUNS / "synthetic-docker"
 REPOSITORY = Path(__file__).parents[2]
 
 
-def bench_process(*words: str | bytes, **env: str) -> "subprocess.CompletedProcess[bytes]":
-    """Run ``bench`` as a process of its own, as a shell would."""
-    argv = [sys.executable, "-m", "cli", *words]
-    env = {key: value for key, value in os.environ.items() if key != "VIRTBENCH_DEBUG"} | env
-    return subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
-
-
 def changed(run: Path, **changes: Any) -> None:
     """Copy a sample run, with the same changes in each of its records."""
     shutil.copytree(SAMPLE, run)
@@ -44,8 +37,10 @@ def changed(run: Path, **changes: Any) -> None:
 
 
 def refused(*words: str | bytes, **env: str) -> bytes:
-    """Return what bench says when it refuses these words."""
-    done = bench_process(*words, **env)
+    """Return what bench, as a process of its own, says when it refuses these words."""
+    argv = [sys.executable, "-m", "cli", *words]
+    env = {key: value for key, value in os.environ.items() if key != "VIRTBENCH_DEBUG"} | env
+    done = subprocess.run(argv, cwd=REPOSITORY, env=env, capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     return done.stderr
