@@ -1,5 +1,6 @@
 """Runs made of records as the loop leaves them, with numbers that a test chooses."""
 
+import functools
 import io
 import json
 import math
@@ -145,10 +146,12 @@ def printed(parts: Document, width: int = 200) -> str:
     return out.getvalue()
 
 
-def bench_compare(*words: str | Path, columns: int = 80) -> Result:
-    """Run ``bench compare`` in this process."""
-    argv = ["compare", *map(str, words)]
-    return CliRunner().invoke(cli.main, argv, prog_name="bench", env={"COLUMNS": str(columns)})
+def bench(*words: str | Path, columns: int = 80) -> Result:
+    """Run ``bench`` in this process."""
+    return CliRunner().invoke(cli.main, [*map(str, words)], prog_name="bench", env={"COLUMNS": str(columns)})
+
+
+bench_compare = functools.partial(bench, "compare")
 
 
 def known(value: Value | None) -> Value:
