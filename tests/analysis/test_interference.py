@@ -223,10 +223,10 @@ def test_figure_10_and_the_heat_map_are_drawn(save: Save) -> None:
     sweep(save, profile="paper")
     sweep(save, model="alexnet-small", profile="paper")
     comparison = save.compare()
-    charts = {one.stem: one.drawing.chart for one in pictures(comparison, comparison.jobs[0], {})}
-    others = {f"shared-{name}" for name in ("throughput", "forest", "interference", "trials")}
-    assert charts.keys() == {"figure-10-shared-elapsed", *others}
-    for name, marked in (("figure-10-shared-elapsed", True), ("shared-throughput", False)):
+    charts = {f"{one.stem}.png": one.drawing.chart for one in pictures(comparison, comparison.jobs[0], {})}
+    others = {f"shared-{name}.png" for name in ("throughput", "forest", "interference", "trials")}
+    assert charts.keys() == {"figure-10-shared-elapsed.png", *others}
+    for name, marked in (("figure-10-shared-elapsed.png", True), ("shared-throughput.png", False)):
         labels = [text.get_text() for legend in charts[name].legends for text in legend.get_texts()]
         assert any("Lin, Pai and Chou 2018," in one for one in labels) == marked, "no mark that is not drawn"
 
