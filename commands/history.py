@@ -6,9 +6,8 @@ from pathlib import Path
 import click
 
 from analysis.audit.audit import audited
-from analysis.history.history import Series, history_of
+from analysis.history.history import Series, history_document, history_of
 from analysis.load.records import load
-from analysis.report.history import history_document
 from analysis.report.terminal import Terminal
 from commands.output import Output
 from suite.errors import RequestError

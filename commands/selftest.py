@@ -13,9 +13,8 @@ from pathlib import Path
 
 import click
 
-from analysis.report.certificate import certificate_document
 from analysis.report.terminal import Terminal
-from analysis.selftest.judging import judge
+from analysis.selftest.judging import certificate_document, judge
 from commands.run.options import choice, number
 from commands.run.prepare import Ready, host_environment, observing, ready
 from provisioning import doctor, ledger, neighbours

@@ -1,7 +1,6 @@
 """The audit of loaded records, and what a comparison may use after it."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from analysis.audit.findings import Finding, grouped, warning_of
 from analysis.audit.inside import inside
@@ -9,9 +8,8 @@ from analysis.audit.numbers import all_in, gaps, limits, missing, sums
 from analysis.audit.parts import parts
 from analysis.audit.runs import CHANGED, NO_MANIFEST, UNLISTED, course, files, planned
 from analysis.load.plans import plan_of
-from analysis.load.records import Records
+from analysis.load.records import Records, run_of
 from suite.errors import RequestError
-from suite.job.job import Job
 
 _NOT_COMPARED = (NO_MANIFEST.name, UNLISTED.name, CHANGED.name)
 """Kinds that a comparison passes over: what cannot be checked, and changes, for which it looks over all runs itself."""
@@ -34,9 +32,8 @@ def audit(records: Records, *, every_digest: bool = True) -> Audit:
     """Hold every record, and every run as a whole, against itself."""
     evidence = records.evidence
     ok = evidence[evidence["ok"].astype(bool)]
-    jobs = {text: Job.model_validate_json(text.text) for text in ok["job"].unique()}
-    findings = [finding for check in (sums, parts, missing, inside, limits, all_in) for finding in check(ok, jobs)]
-    directories = evidence["path"].map(_run_of)
+    findings = [finding for check in (sums, parts, missing, inside, limits, all_in) for finding in check(ok)]
+    directories = evidence["path"].map(run_of)
     findings += gaps(evidence, directories)
     for run in records.directories:
         trials = evidence[directories == str(run)]
@@ -58,7 +55,7 @@ def audited(records: Records, *, force: bool = False) -> Records:
 
     def why(path: str) -> str:
         """Return why a record is refused: for itself, or with its whole run."""
-        return ", ".join(dict.fromkeys((*refused.get(path, ()), *refused.get(_run_of(path), ()))))
+        return ", ".join(dict.fromkeys((*refused.get(path, ()), *refused.get(run_of(path), ()))))
 
     compared = (finding for finding in result.findings if finding.kind not in _NOT_COMPARED)
     warnings = [*map(warning_of, grouped(compared))]
@@ -72,7 +69,3 @@ def audited(records: Records, *, force: bool = False) -> Records:
             remedy="see bench audit, or keep them with --force",
         )
     return replace(records, trials=trials, warnings=(*records.warnings, *warnings))
-
-
-def _run_of(path: str) -> str:
-    return str(Path(path).parents[1])

@@ -1,12 +1,12 @@
 """The inside of a target held against its job: the engine, virtual machine, machine and network that the job names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
-from analysis.load.records import Facts, Text
+from analysis.load.records import Facts
 from suite.job.ablations import known_properties
 from suite.job.job import Job
 from suite.job.properties import SHARED_NETWORK, Properties
@@ -20,7 +20,7 @@ Inside = dict[str, Any]
 """The facts of the host, the target, a rank or an aggressor."""
 
 
-def inside(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+def inside(trials: pd.DataFrame) -> Iterator[Finding]:
     """Yield the records of which an instance was not in what their jobs and ablations say."""
     arms = trials[["target", "ablation"]].astype(object).where(trials[["target", "ablation"]].notna(), None)
     problems: dict[tuple[object, ...], tuple[str, ...]] = {}
@@ -29,7 +29,7 @@ def inside(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     ):
         key = (facts, job, *arm)
         if key not in problems:
-            problems[key] = tuple(_problems(facts, jobs[job], *arm))
+            problems[key] = tuple(_problems(facts, job.job, *arm))
         yield from (INSIDE.at(path, problem) for problem in problems[key])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
-from analysis.load.records import Text
+from analysis.load.records import of_jobs
 from suite.job.ablations import known_properties
 from suite.job.envelope import MEMORY_NOT_LIMITED
 from suite.job.job import Job
@@ -55,7 +55,7 @@ _COUNTED = [*_CONDITIONS, "opening_s", "throughput_per_s"]
 _ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggressor")
 
 
-def sums(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+def sums(trials: pd.DataFrame) -> Iterator[Finding]:
     """Yield contradictions inside the records that are ok."""
     alone = trials[trials["ranks"].isna()]
     made = alone["global_batch"] * alone["steps"] / alone["measured_s"].fillna(alone["steps_s"])
@@ -70,7 +70,7 @@ def sums(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     planned, counted, measured = trials["steps"], trials["counted_steps"], trials["measured_s"]
     wrong = counted.notna() & (counted != planned)
     yield from _mismatches(STEPS, trials[wrong], "counted_steps", "steps", "the job has", planned)
-    devices, planned = trials["devices"], trials["job"].map({text: job.devices.devices for text, job in jobs.items()})
+    devices, planned = trials["devices"], of_jobs(trials, lambda job: job.devices.devices)
     wrong = devices.fillna(1) != planned
     yield from _mismatches(STEPS, trials[wrong], "devices", "devices", "the job has", planned)
     recorded, batch = trials["recorded_batch"], trials["global_batch"]
@@ -106,11 +106,10 @@ def sums(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
     yield from _mismatches(OPENING, trials[wrong], "opening_s", "s of parts", "the opening took", open_s)
 
 
-def limits(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+def limits(trials: pd.DataFrame) -> Iterator[Finding]:
     """Yield the records that are ok and used more than there was, or that computed without CPU time."""
-    spread = {text: job.distributed for text, job in jobs.items()}
-    instances = trials["job"].map({text: float(len(part.roles)) if part else 1.0 for text, part in spread.items()})
-    machines = trials["job"].map({text: max(1.0, len(part.machines)) if part else 1.0 for text, part in spread.items()})
+    instances = of_jobs(trials, lambda job: float(len(job.distributed.roles)) if job.distributed else 1.0)
+    machines = of_jobs(trials, lambda job: max(1.0, len(job.distributed.machines)) if job.distributed else 1.0)
     most_s = trials["elapsed_s"].fillna(trials["block_s"]) * (1 + CLOCKS_SHARE) + COUNTING_S
     # What serves a target (hypervisor, shims, clients) is pinned to none of its CPUs.
     for column, cpus in (("worker_cpu_s", trials["cpus"] * machines), ("serving_cpu_s", trials["host_cpus"])):
@@ -127,13 +126,13 @@ def limits(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
         yield from _mismatches(MEMORY, over, column, f"of {column}", "its limit is", limit)
 
 
-def all_in(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+def all_in(trials: pd.DataFrame) -> Iterator[Finding]:
     """Yield the records that are ok and took less CPU time as the host counts it than inside, by the same kernel."""
     # Other kernels count by clocks of their own, which run on while they wait for a CPU.
-    other = {text: job.layers.oci_runtime or job.layers.runtime_class or job.machines for text, job in jobs.items()}
+    other = of_jobs(trials, lambda job: job.layers.oci_runtime or job.layers.runtime_class or job.machines)
     switched = {name: known_properties(name) for name in trials["ablation"].dropna().unique()}
     runtimes = [name for name, properties in switched.items() if not properties or properties.oci_runtime]
-    same = ~(trials["target"].isin(VMS) | trials["job"].map(other).astype(bool) | trials["ablation"].isin(runtimes))
+    same = ~(trials["target"].isin(VMS) | other.astype(bool) | trials["ablation"].isin(runtimes))
     inside, whole = trials["worker_cpu_s"], trials["serving_cpu_s"]
     below = trials[same & (whole < inside * (1 - LIMIT_SHARE) - TICK_S)]
     yield from _mismatches(CPU, below, "serving_cpu_s", "CPU s all-in", "inside are", inside)
@@ -174,10 +173,10 @@ _EVIDENCE: Mapping[str, tuple[str, Callable[[Job], object]]] = {
 """What a finished job leaves, by the column that is empty without it, and the jobs that leave it."""
 
 
-def missing(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
+def missing(trials: pd.DataFrame) -> Iterator[Finding]:
     """Yield the records that are ok and lack what their jobs leave, which prove nothing, or that hold a failure."""
     for column, (words, leaves) in _EVIDENCE.items():
-        due = trials["job"].map({text: bool(leaves(job)) for text, job in jobs.items()}).astype(bool)
+        due = trials["job"].map({shared: bool(leaves(shared.job)) for shared in trials["job"].unique()}).astype(bool)
         for path in trials.loc[due & trials[column].isna(), "path"]:
             yield MISSING.at(path, f"it is ok and has no {words}")
     measured_s = trials["measured_s"]

@@ -14,7 +14,6 @@ import pandas as pd
 from analysis.audit.findings import Finding, Kind
 from analysis.audit.numbers import CLOCKS_S, CLOCKS_SHARE, GAP_S, GAP_SHARE
 from analysis.audit.turns import TURNS, turn_limits, turn_sums, turns
-from analysis.load.records import Text
 from suite.job.datasets import LEAST_WARM, MOST_COLD
 from suite.job.job import Job
 from suite.records.record import (
@@ -42,18 +41,15 @@ _PERCENTILE = re.compile(r"(.+-)(median|p50|p95|p99)(|-.+)")
 Check = Callable[..., Iterator[str]]
 
 
-def parts(trials: pd.DataFrame, jobs: Mapping[Text, Job]) -> Iterator[Finding]:
-    """Yield the contradictions between parts of records that are ok, and between them and their jobs.
-
-    ``jobs``: the job of each text in the column of that name; many records share one.
-    """
+def parts(trials: pd.DataFrame) -> Iterator[Finding]:
+    """Yield the contradictions between parts of records that are ok, and between them and their jobs."""
     for column, checks in _CHECKS.items():
         present = trials[column].notna()
         # Most runs have none of them, and to turn an empty table into rows takes as long as to turn a hundred.
         for row in trials[present].to_dict("records") if present.any() else ():
             for kind, check in checks:
                 try:
-                    yield from (kind.at(row["path"], problem) for problem in check(row[column], jobs[row["job"]], row))
+                    yield from (kind.at(row["path"], problem) for problem in check(row[column], row["job"].job, row))
                 except Exception as error:  # noqa: BLE001 (one record of a stranger must not end what judges thousands)
                     yield kind.at(row["path"], f"it cannot be checked ({type(error).__name__}: {error})")
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
 from analysis.audit.turns import turns_of_blocks
+from analysis.load.records import SharedJob
 from analysis.warnings.conditions import ARM, changed_arms
 from suite.differ import FactRule, differ, flattened
 from suite.errors import RequestError
@@ -87,7 +88,7 @@ def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Find
             if value != getattr(trial, key)
         ]:
             yield PLACE.at(path, f"it is not where the plan has it: {', '.join(wrong)}")
-        if differences := _job_differences(job.text, jobs[trial.job.model, trial.job.design]):
+        if differences := _job_differences(job, jobs[trial.job.model, trial.job.design]):
             yield JOB.at(path, f"its job is not that of the plan: {', '.join(differences)} differ")
 
 
@@ -104,9 +105,9 @@ def _instances(trials: pd.DataFrame, plan: Collection[Trial]) -> Iterator[Findin
 
 
 @lru_cache(maxsize=1000)
-def _job_differences(recorded: str, planned: str) -> tuple[str, ...]:
+def _job_differences(recorded: SharedJob, planned: str) -> tuple[str, ...]:
     """Return the fields of a record's job that are not as planned, but for the CPUs that a node has chosen."""
-    record, plan = (flattened(json.loads(text)) for text in (recorded, planned))
+    record, plan = flattened(recorded.job.model_dump(mode="json")), flattened(json.loads(planned))
     rules = dict.fromkeys(_CHOSEN, FactRule(counts=len)) if plan.get("envelope.node_chosen") else {}
     return tuple(fact.path for fact in differ(record, plan, rules) if fact.first is not None)
 

@@ -11,8 +11,7 @@ from itertools import chain
 from operator import attrgetter
 
 from analysis.compare import contrasts as kinds
-from analysis.compare.costs import ALL_IN, costs, with_costs
-from analysis.compare.groups import circumstances, groups, measured
+from analysis.compare.groups import ALL_IN, circumstances, costs, groups, measured, with_costs
 from analysis.compare.noise import burst_variation, differing, noise_floors
 from analysis.compare.pairing import plain, with_variants
 from analysis.compare.results import Comparison, Contrast, GroupKey

@@ -1,4 +1,7 @@
-"""Groups: the targets of each job and model, in which circumstances they ran, and what was measured."""
+"""Groups: the targets of each job and model, in which circumstances they ran, what was measured, and what it cost.
+
+Costs are those on the host: of everything that serves a target (all-in), and of the job inside it alone.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,14 +9,16 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.compare import pairing
-from analysis.compare.contrasts import TARGET, Floors, valued
+from analysis.compare.contrasts import TARGET, Floors, effect, valued
 from analysis.compare.results import (
     Arm,
     Circumstances,
     Contrast,
+    Cost,
     Disturbed,
     Group,
     GroupKey,
@@ -21,12 +26,32 @@ from analysis.compare.results import (
     known_first,
 )
 from analysis.compare.validity import all_named, compact
-from analysis.load.metrics import Metric, in_units, metrics_of
+from analysis.load.metrics import Metric, in_units, metrics_of, with_trait
 from analysis.statistics.ratios import locate
+from suite.job.envelope import GIB
 from suite.registries import WORKLOADS
 from suite.targets import BASELINE, TARGETS
 
 _BLOCK = ["run_id", "block"]
+ALL_IN = "serving_cpu_s"
+"""The column of the CPU seconds of everything that serves the target, per trial."""
+_MEANS = {
+    "cpu_steps_s": "cost_steps",
+    "cpu_startup_s": "cost_startup",
+    "cpu_inside_s": "worker_cpu_s",
+    "cpu_all_in_s": ALL_IN,
+    "all_in_to_inside": "cost_ratio",
+    "energy_j": "energy_j",
+    "cpu_allocated_s": "cost_cpu_allocated",
+    "memory_allocated_gib_s": "cost_memory_allocated",
+    "memory_used_gib_s": "cost_memory_used",
+}
+_PEAKS = {"memory_inside_bytes": "worker_peak_memory_bytes", "memory_all_in_bytes": "serving_peak_memory_bytes"}
+_BYTES = {
+    f"disk_{what}_{side}_bytes": f"{column}_disk_{what}_bytes"
+    for what in ("read", "written")
+    for side, column in (("inside", "worker"), ("all_in", "serving"))
+}
 
 
 def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric]) -> list[Group]:
@@ -136,3 +161,53 @@ def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
     both = pd.DataFrame({"between": between * count, "seconds": blocks["seconds"].sum()})
     spans: pd.Series[float] = both.max(axis=1)
     return spans[spans > 0]
+
+
+def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
+    """Add the CPU seconds of each trial's measured steps per 1,000 of the workload's unit, and those of the rest.
+
+    The rest is start-up and end: imports, building, warm-up, teardown. Of a trial that takes turns only the turns are
+    counted. What processes of the job have used in the steps is known once they have ended: a trial with loader
+    processes or several devices is not split. The units of a distributed job are those of all ranks, of which the
+    worker that is counted from inside has trained its own share.
+    """
+    devices = trials["devices"].fillna(1)  # a record that names no devices is of a job on one
+    whole, all_in, takes_turns = trials["worker_cpu_s"], trials[ALL_IN], trials["burst_s"].notna()
+    alone = ~with_trait(trials, "probes") & (devices == 1) & ~(trials["loader_workers"] > 0)
+    steps = whole.where(takes_turns, trials["steps_cpu_s"]).where(alone)
+    peak_bytes, elapsed_s = trials["serving_peak_memory_bytes"], trials["elapsed_s"]
+    share = (trials["batch"] * devices / trials["global_batch"]).fillna(1.0)
+    return trials.assign(
+        cost_steps=steps / (trials["batch"] * trials["steps"] / 1000),
+        cost_startup=(whole - steps).mask(takes_turns),
+        cost_ratio=all_in / whole.where(whole > 0) * share,
+        cost_cpu_allocated=(trials["cpus"] * elapsed_s).where(all_in.notna()),
+        cost_memory_allocated=(trials["memory_bytes"] * elapsed_s / GIB).where(peak_bytes.notna()),
+        cost_memory_used=peak_bytes * elapsed_s / GIB,
+    )
+
+
+def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, ...]]:
+    """Return the costs of each target by job and model, from trials and pairs ``with_costs``; empty if unknown."""
+    columns = [*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]
+    if ok[columns].isna().all(axis=None):
+        return {}
+    targets = pairs[pairs["target"] != BASELINE]
+    normalised = {key: locate(rows[ALL_IN].to_numpy()) for key, rows in pairing.grouped(targets)}
+    by_group: dict[GroupKey, tuple[Cost, ...]] = defaultdict(tuple)
+    for key, rows in sorted(pairing.grouped(ok), key=lambda group: pairing.papers_order(*group[0])):
+        logs = np.log(rows[[*_MEANS.values()]].where(lambda values: values > 0))
+        parts = (np.exp(logs.mean()), rows[[*_PEAKS.values()]].max(), rows[[*_BYTES.values()]].mean())
+        numbers = pd.concat(parts).dropna().to_dict()
+        job, model, target = key
+        if numbers:
+            all_in = normalised.get(key)
+            cost = Cost(
+                target=target,
+                unit="trial" if job.traits.probes else f"1,000 {rows['unit'].iloc[0]}",
+                normalised=effect(all_in) if all_in else None,
+                notes=tuple(dict.fromkeys((*pairing.substitutes_of(rows), *filter(None, rows["changed"].unique())))),
+                **{name: numbers.get(column) for name, column in (_MEANS | _PEAKS | _BYTES).items()},
+            )
+            by_group[job, model] += (cost,)
+    return by_group

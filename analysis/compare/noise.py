@@ -31,21 +31,26 @@ def noise_floors(
     ``ok`` are the trials that are ok, ``again`` the ratios of the second bare-metal trials of their blocks.
     """
     for (job, model), rows in grouped(baseline(ok), GROUP):
-        arm = Arm(job, model, BASELINE)
+        arm, replicas = Arm(job, model, BASELINE), _replicas(rows)
         for metric in metrics_of(metrics, job.scenario, model):
             twice = again[metric.column].get(arm)
-            if floor := _floor(rows, metric, () if twice is None else list(twice[RATIO])):
+            if floor := _floor(replicas, metric, () if twice is None else list(twice[RATIO])):
                 yield (arm, metric.name), floor
     alone = victims(ok)
     for key, rows in grouped(alone[alone["aggressor"] == ""], [*ROW, "ablation"]):
+        replicas = _replicas(rows)
         for metric in SHARED_METRICS:
-            if floor := _floor(rows, metric):
+            if floor := _floor(replicas, metric):
                 yield (Arm(*key), metric.name), floor
 
 
-def _floor(rows: pd.DataFrame, metric: Metric, twice: Sequence[float] | None = None) -> NoiseFloor | None:
+def _replicas(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the first trials of the blocks of one arm, and the second ones."""
+    return [rows[rows["replica"] == replica] for replica in range(2)]
+
+
+def _floor(replicas: Sequence[pd.DataFrame], metric: Metric, twice: Sequence[float] | None = None) -> NoiseFloor | None:
     """Return the noise floor of one arm; ``twice``: the ratios of its second trials, if others may form them."""
-    replicas = (rows[rows["replica"] == replica] for replica in range(2))
     first, second = (means_of_blocks(trials, metric.logs(trials)) for trials in replicas)
     if twice is None:
         twice = [second[block] - value for block, value in first.items() if block in second]

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -25,7 +24,7 @@ from analysis.compare.pairing import ROW, SWITCHES, filled
 from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed
 from analysis.compare.standing import with_standing, withheld
 from analysis.load.metrics import Metric, in_units, metrics_of
-from analysis.load.records import Records
+from analysis.load.records import Records, run_of
 from analysis.statistics.ratios import Location, Samples, Verdict, VerdictName, exp, locate, slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.tails import Mean
@@ -141,7 +140,7 @@ def regress(
     metal: the same trials would count twice. ``open_ended``: see ``missing``. ``baselines`` numbers the old runs by
     directory, a sweep as one run, the last one last: the new run must have what that one has.
     """
-    number = old.trials["path"].map(lambda path: baselines.get(str(Path(path).parents[1]), 0))
+    number = old.trials["path"].map(lambda path: baselines.get(run_of(path), 0))
     draws = old.trials.assign(draw=number, run_id=number.astype(str) + "/" + old.trials["run_id"].astype(str))
     olds, news = matched(draws, new.trials)
     before, after = _Side(olds, old.metrics), _Side(news, new.metrics)

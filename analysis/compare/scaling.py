@@ -25,7 +25,7 @@ from analysis.compare.pairing import JOB, ROW, by_block, grouped, job_of, substi
 from analysis.compare.results import Arm, Contrast, Division
 from analysis.compare.standing import Sides, withheld
 from analysis.load.metrics import METRICS, Metric, with_trait
-from analysis.load.records import Text
+from analysis.load.records import of_jobs
 from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.two_samples import difference
 from analysis.warnings.conditions import disturbed
@@ -77,20 +77,17 @@ def trials_with_workers(ok: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFram
         return spread
     parts = evidence.drop_duplicates("path").set_index("path").loc[spread["path"], ["job", "ranks", "seed"]]
     parts = parts.set_axis(spread.index)
-    facts: dict[Text, dict[str, object]] = {}
-    for text in parts["job"].unique():
-        job = Job.model_validate_json(text.text)
-        facts[text] = {
-            "workers": job.distributed and job.distributed.workers,
-            "strategy": job.distributed and job.distributed.strategy,
-            "share": _key_of_share(job),
-            "task": _key_of_share(job, _DIVISION),
-            "steps_taken": job.sizes and job.sizes.warmup_steps + job.sizes.steps,
-        }
-    columns = pd.DataFrame([facts[text] for text in parts["job"]], index=spread.index)
-    trials = spread.join(columns).assign(communicating=parts["ranks"].map(_communicating), seed=parts["seed"])
-    trials = trials.dropna(subset=["workers", "communicating"])
-    return trials.assign(images_seen=trials["steps_taken"] * trials["global_batch"]).astype({"workers": int})
+    steps_taken = of_jobs(parts, lambda job: job.sizes and job.sizes.warmup_steps + job.sizes.steps)
+    trials = spread.assign(
+        workers=of_jobs(parts, lambda job: job.distributed and job.distributed.workers),
+        strategy=of_jobs(parts, lambda job: job.distributed and job.distributed.strategy),
+        share=of_jobs(parts, _key_of_share),
+        task=of_jobs(parts, lambda job: _key_of_share(job, _DIVISION)),
+        images_seen=steps_taken.astype(float) * spread["global_batch"],
+        communicating=parts["ranks"].map(_communicating),
+        seed=parts["seed"],
+    )
+    return trials.dropna(subset=["workers", "communicating"]).astype({"workers": int})
 
 
 Uncertain = tuple[float, ...]

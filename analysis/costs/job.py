@@ -13,6 +13,7 @@ the machine is opened again. A start, the first one too, can be cut short like t
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from statistics import median
 
 import numpy as np
@@ -21,7 +22,7 @@ import pandas as pd
 from analysis.compare.by import settings_of
 from analysis.costs.prices import MONEY, RATES, SPOT, Numbers, Prices
 from analysis.load.metrics import Metric
-from analysis.load.records import Records
+from analysis.load.records import Records, of_jobs
 from suite.errors import RequestError
 from suite.job.job import Job
 from suite.job.preemption import Preemption
@@ -104,8 +105,8 @@ def _work_of(records: Records, amount: Amount) -> pd.DataFrame:
     trials = records.trials
     evidence = records.evidence.drop_duplicates("path").set_index("path")[["job", "ready_s", "epochs", "idle_w"]]
     parts = evidence.loc[trials["path"]].set_axis(trials.index)
-    facts = {text: _work(Job.model_validate_json(text.text), amount) for text in parts["job"].unique()}
-    units, saved = (parts["job"].map({text: of[at] for text, of in facts.items()}).astype(float) for at in range(2))
+    work = of_jobs(parts, lambda job: _work(job, amount))
+    units, saved = (work.map(itemgetter(at)).astype(float) for at in range(2))
     per_s = trials["throughput_per_s"].mask(trials["burst_s"].notna(), trials["global_batch"] / trials["burst_s"])
     return pd.DataFrame(
         {

@@ -19,7 +19,7 @@ from analysis.compare.results import Comparison
 from analysis.compare.standing import sides_of, withheld
 from analysis.compare.validity import usable
 from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
-from analysis.explain.prediction import communicating_shares, predictions, preempted_jobs
+from analysis.explain.prediction import preempted_jobs, with_predictions
 from analysis.load.metrics import with_trait
 from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import locate, step_times
@@ -111,14 +111,8 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
             key, parts = (job, model, target, len(sides[0])), tuple(_parts(sides))
             explanations.append(Explanation(*key, whole, parts, base, own, notes, withheld=reasons))
     explanations.sort(key=lambda one: papers_order(one.job, one.model, one.target))
-    predicted = predictions(explanations, comparison, trials, records, force=force)
-    shares = communicating_shares(explanations, trials, records)
-    complete = (
-        replace(one, prediction=found, communicating=share)
-        for one, found, share in zip(explanations, predicted, shares, strict=True)
-    )
     return Explained(
-        explanations=tuple(complete),
+        explanations=tuple(with_predictions(explanations, comparison, trials, records, force=force)),
         preempted=tuple(preempted_jobs(every[every["ok"]])),
         warnings=tuple(read.warnings),
         contrasts=comparison.contrasts,

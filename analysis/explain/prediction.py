@@ -11,8 +11,9 @@ undisturbed training, trial by trial; means and intervals are those of Student's
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pandas as pd
 
 from analysis.compare.contrasts import RATIO, TARGET, effect, form
 from analysis.compare.pairing import ROW, filled, grouped
-from analysis.compare.results import Comparison, Effect
+from analysis.compare.results import Comparison, Contrast, Effect
 from analysis.costs.job import preempted
 from analysis.explain.explanation import (
     OPENING,
@@ -65,63 +66,64 @@ _NETWORK = (*_LAYERS, "device", "network", "workers", "lab.rate", "lab.delay", "
 Found = Mapping[str, tuple[Metric, Effect]]
 
 
-def predictions(
-    explanations: Sequence[Explanation],
+def with_predictions(
+    explanations: Iterable[Explanation],
     comparison: Comparison,
     trials: pd.DataFrame,
     records: Records,
     *,
     force: bool = False,
-) -> list[Prediction | None]:
-    """Return a prediction for each explanation; None where no probe says anything.
+) -> Iterator[Explanation]:
+    """Yield each explanation with its prediction, and with the share of communication in a step.
 
     ``trials`` are those of the targets as they are, with ``variant``. Measurement and prediction are shown to differ
     only where the trials of both carry a verdict.
     """
     ok = trials[trials["ok"]]
-    probes = ok[with_trait(ok, "probes")]
-    if probes.empty:
-        return [None] * len(explanations)
-    metrics = [metric for metric in records.metrics if any(metric.column in names for names in PREDICTORS.values())]
-    training = ok[~with_trait(ok, "probes")].assign(key=_places(ok)).groupby(ROW).first()
-    probes = probes.assign(key=_places(probes))
-    found = []
-    for one in explanations:
-        first = training.loc[(*vars(one.job).values(), one.model, one.target)]
-        same = probes[probes["key"] == first["key"]]
-        ratios = _ratios(same, metrics, one.target, force) if len(same) else {}
-        synced = one.job.data == SYNTHETIC and ("checkpoint", "fsync") in first["settings"].pairs
-        waits = {"data": first["page_cache"] == "cold", "between epochs": synced}
-        off_disk = {name for name, holds in waits.items() if not holds}
-        decides = not (one.withheld or _withheld(comparison, one.target))
-        found.append(predict(one, ratios, off_disk, decides=decides))
-    return found
-
-
-def communicating_shares(
-    explanations: Sequence[Explanation], trials: pd.DataFrame, records: Records
-) -> list[CommunicatingShare | None]:
-    """Return the share for each explanation; None without bytes or steps in its records."""
-    ok = trials[trials["ok"]]
-    ok = ok.assign(key=_places(ok, _HOST[:2], _NETWORK) + "\n" + ok["target"].astype(str))
+    network = _places(ok, _HOST[:2], _NETWORK) + "\n" + ok["target"].astype(str)
+    ok = ok.assign(layers=_places(ok, _HOST, _LAYERS), network=network)
     first, ranks = ok.groupby(ROW).first(), records.evidence.set_index("path")["ranks"]
-    found: list[CommunicatingShare | None] = []
+    probes, exchanges = ok[with_trait(ok, "probes")], ok[ok["model"] == "collectives"]
+    predictors = {*chain(*PREDICTORS.values())}
+    metrics = [metric for metric in records.metrics if metric.column in predictors]
+    undecided = {row.target for row in comparison.contrasts if _is_withheld_probe(row)}
     for one in explanations:
         training = first.loc[(*vars(one.job).values(), one.model, one.target)]
-        exchanged = ok[ok["model"].eq("collectives") & ok["key"].eq(training["key"])]
-        steps = training["steps"] + training["warmup_steps"]
-        step_bytes, carried = _sent_in_step(ranks[training["path"]] or (), steps)
-        phases = ("data", "copy", "compute", "communicate")
-        spent_s = {part.name: part.target_s / training["steps"] for part in one.parts if part.name in phases}
-        # Records of others hold any number: a step of none, or of no time.
-        known = step_bytes > 0 and math.isfinite(math.fsum(spent_s.values())) and "communicate" in spent_s
-        if known:
-            share = CommunicatingShare(step_bytes, carried, spent_s["communicate"] / math.fsum(spent_s.values()))
-            reduced = ("strategy", "all-reduce") in training["settings"].pairs
-            found.append(_predicted_share(share, spent_s, exchanged, reduced=reduced))
-        else:
-            found.append(None)
-    return found
+        same = probes[probes["layers"] == training["layers"]]
+        ratios = _ratios(same, metrics, one.target, force) if len(same) else {}
+        decides = not (one.withheld or one.target in undecided)
+        prediction = predict(one, ratios, _off_disk(one, training), decides=decides)
+        share = _communicating_share(one, training, ranks[training["path"]] or (), exchanges)
+        yield replace(one, prediction=prediction, communicating=share)
+
+
+def _is_withheld_probe(row: Contrast) -> bool:
+    """Return whether the trials of a probe decide nothing on a target."""
+    return row.kind == "target" and row.job.traits.probes and bool(row.verdict and row.verdict.withheld)
+
+
+def _off_disk(one: Explanation, training: "pd.Series[Any]") -> set[str]:
+    """Return the parts that do not wait for the disk."""
+    synced = one.job.data == SYNTHETIC and ("checkpoint", "fsync") in training["settings"].pairs
+    waits = {"data": training["page_cache"] == "cold", "between epochs": synced}
+    return {name for name, holds in waits.items() if not holds}
+
+
+def _communicating_share(
+    one: Explanation, training: "pd.Series[Any]", ranks: Sequence[Rank], exchanges: pd.DataFrame
+) -> CommunicatingShare | None:
+    """Return the share of communication in a step; None without bytes or steps in the records."""
+    step_bytes, carried = _sent_in_step(ranks, training["steps"] + training["warmup_steps"])
+    phases = ("data", "copy", "compute", "communicate")
+    spent_s = {part.name: part.target_s / training["steps"] for part in one.parts if part.name in phases}
+    step_s = math.fsum(spent_s.values())
+    # Records of others hold any number: a step of none, or of no time.
+    if not (step_bytes > 0 and math.isfinite(step_s) and "communicate" in spent_s):
+        return None
+    share = CommunicatingShare(step_bytes, carried, spent_s["communicate"] / step_s)
+    exchanged = exchanges[exchanges["network"] == training["network"]]
+    reduced = ("strategy", "all-reduce") in training["settings"].pairs
+    return _predicted_share(share, step_s - spent_s["communicate"], exchanged, reduced=reduced)
 
 
 def _sent_in_step(ranks: Sequence[Rank], steps: int) -> tuple[float, float | None]:
@@ -133,7 +135,7 @@ def _sent_in_step(ranks: Sequence[Rank], steps: int) -> tuple[float, float | Non
 
 
 def _predicted_share(
-    share: CommunicatingShare, spent_s: Mapping[str, float], exchanged: pd.DataFrame, *, reduced: bool
+    share: CommunicatingShare, rest_s: float, exchanged: pd.DataFrame, *, reduced: bool
 ) -> CommunicatingShare:
     """Complete a share by the bandwidth between the two nearest sizes, by their logarithms, if there are any."""
     operation, largest_bytes = ("all-reduce", 25 << 20) if reduced else ("point-to-point", 2 << 20)
@@ -146,19 +148,10 @@ def _predicted_share(
     sizes, at = sorted(rates), math.log(min(share.step_bytes, largest_bytes))
     bandwidth_mb_s = float(np.interp(at, sizes, [rates[size] for size in sizes]))
     predicted_s = share.step_bytes / bandwidth_mb_s / 1e6
-    rest_s = math.fsum(spent_s.values()) - spent_s["communicate"]
     return replace(share, bandwidth_mb_s=bandwidth_mb_s, predicted=predicted_s / (rest_s + predicted_s))
 
 
-def _withheld(comparison: Comparison, target: str) -> bool:
-    """Return whether trials of the probes on a target decide nothing."""
-    own = (one for one in comparison.contrasts if one.kind == "target" and one.target == target)
-    return any(one.verdict and one.verdict.withheld for one in own if one.job.traits.probes)
-
-
-def _places(
-    trials: pd.DataFrame, columns: Sequence[str] = _HOST, settings: Sequence[str] = _LAYERS
-) -> "pd.Series[str]":
+def _places(trials: pd.DataFrame, columns: Sequence[str], settings: Sequence[str]) -> "pd.Series[str]":
     """Host, envelope and layers of each trial as one text: a probe speaks only for trials of the same."""
     keys = trials["settings"].astype(object)
     layers = keys.map(lambda key: "\n".join(f"{name}={value}" for name, value in key.pairs if name in settings))

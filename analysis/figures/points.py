@@ -17,12 +17,12 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.compare.results import Arm, Comparison, Contrast, Effect, Group, Measured
 from analysis.compare.scaling import EACH, TIMES
-from analysis.costs.decision import arms, name_of
 from analysis.costs.job import TIME
 from analysis.costs.prices import RATES
 from analysis.figures import drawing
 from analysis.figures.reference import Reference
 from analysis.load.metrics import METRICS, Metric
+from analysis.report.costs import arms, name_of
 from analysis.report.formatting import notes_of, sensible
 from analysis.report.sweeps.scaling import named
 from suite.targets import BASELINE

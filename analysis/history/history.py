@@ -7,7 +7,6 @@ do not hold. Two runs belong to one series if their jobs agree in everything but
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -19,14 +18,18 @@ from analysis.compare.pairing import with_variants
 from analysis.compare.results import ComparedJob
 from analysis.compare.validity import changes as changes_of
 from analysis.load.metrics import Metric, in_units, metrics_of
-from analysis.load.records import Records
-from analysis.statistics.change_points import change_points
+from analysis.load.records import Records, run_of
+from analysis.report.elements import Element, Head, Heading, Line, Table
+from analysis.report.formatting import ends, times
+from analysis.statistics.change_points import LEAST_RUNS, change_points
 from analysis.statistics.ratios import locate, slower_by
 from analysis.statistics.two_samples import difference
 from suite.targets import BASELINE
+from suite.units import number
 
 SCHEMA_VERSION: Final = 1
 """The version of the JSON: that of ``History`` as its fields stand here, described in ``docs/guide/nightly.md``."""
+_COLUMNS = ("runs", "first", "latest", "unit", "latest / first", "changes")
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def history_of(records: Records) -> History:
     trials = prepared(records.trials).assign(
         host=host if host.nunique() > 1 else "",
         # A directory is a run, whatever its name: the firings of a schedule hold cells of the same names.
-        run_id=records.trials["path"].map(lambda path: str(Path(path).parents[1])),
+        run_id=records.trials["path"].map(run_of),
         image=records.trials["settings"].astype(object).map(lambda key: dict(key.pairs).get("image", "")),
     )
     trials = with_variants(trials)
@@ -175,13 +178,62 @@ def _changed(points: Sequence[Point], facts: Mapping[Any, Any], first: int) -> t
 
     ``facts`` holds the facts and the image of each run.
     """
-    for number in (first, first - 1, first + 1):
-        if 0 < number < len(points):
-            old, new = (facts[points[neighbour].run] for neighbour in (number - 1, number))
+    for index in (first, first - 1, first + 1):
+        if 0 < index < len(points):
+            old, new = (facts[points[neighbour].run] for neighbour in (index - 1, index))
             texts = changes_of([old["facts"]], [new["facts"]])
             if new["image"] and old["image"] and new["image"] != old["image"]:
                 before, after = (run["image"].removeprefix("sha256:")[:12] for run in (old, new))
                 texts = (*texts, f"image {before} -> {after}")
             if texts:
-                return points[number].run, texts
+                return points[index].run, texts
     return None, ()
+
+
+def history_document(found: History) -> Iterator[Element]:
+    """Yield a history: the answer, a table for each cell, and what changed when."""
+    yield Line(answer(found), "strong")
+    for place in dict.fromkeys(series.place for series in found.series):
+        of_place = [series for series in found.series if series.place == place]
+        yield Heading(place)
+        rows = []
+        for one in of_place:
+            first, latest = one.points[0].value, one.points[-1].value
+            cells = (str(len(one.points)), number(first), number(latest), one.unit, f"{times(latest / first)}x")
+            rows.append((Head(one.what), (*cells, str(len(one.shifts) or "-"))))
+        yield Table("metric", "", tuple(map(Head, _COLUMNS)), tuple(rows), compact=True)
+        for series in of_place:
+            for shift in series.shifts:
+                yield Line(f"{series.what}: {shift_line(series, shift)}", label="changed")
+
+
+def answer(found: History) -> str:
+    """Return how many numbers changed over how many runs, and the latest change."""
+    numbers = f"{len(found.series)} numbers over {found.runs} run{'s' if found.runs > 1 else ''}"
+    latest = [(shift.started_at, one, shift) for one in found.series for shift in one.shifts]
+    if not latest and max((len(one.points) for one in found.series), default=0) < 2 * LEAST_RUNS:
+        return f"No change can be found yet: {numbers}; a series takes {2 * LEAST_RUNS} runs."
+    if not latest:
+        return f"No change found: {numbers}."
+    at, one, shift = max(latest, key=lambda each: each[0])
+    what = f"{one.place}, {one.what}: {_direction(shift)}"
+    return f"{found.shifts} change{'s' if found.shifts > 1 else ''} in {numbers}. The latest: {what} since {_day(at)}."
+
+
+def shift_line(series: Series, shift: Shift) -> str:
+    """Return ``5.3 % slower since 2026-03-14 02:00 (RUN): 39.0 to 37.0 images/s, 0.949x (0.940 to 0.958); …``."""
+    interval = f" ({ends(shift.interval)})" if shift.interval else ""
+    values = f"{number(shift.before)} to {number(shift.after)} {series.unit}".rstrip()
+    values += f", {times(shift.ratio)}x{interval}"
+    machine = "; ".join(shift.machine) or "nothing that the records know changed on the machine then"
+    elsewhere = f"; all of it a run beside, at {shift.machine_at}"
+    machine += elsewhere if shift.machine and shift.machine_at != shift.run else ""
+    return f"{_direction(shift)} since {_day(shift.started_at)} ({shift.run}): {values}; {machine}"
+
+
+def _direction(shift: Shift) -> str:
+    return f"{number(abs(shift.slower) * 100)} % {'slower' if shift.slower > 0 else 'faster'}"
+
+
+def _day(started_at: str) -> str:
+    return started_at[:16].replace("T", " ")

@@ -6,11 +6,11 @@ holds, above all the steps, is read again from ``path`` by those who need it.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -20,6 +20,7 @@ from analysis.load.metrics import METRICS, Metric, spread
 from analysis.load.plans import extendable
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
+from suite.job.job import Job
 from suite.records.columns import AUDIT, FURTHER, TABLE, Field
 from suite.records.differences import HOST, INSIDE, facts
 from suite.records.environment import Environment
@@ -35,21 +36,24 @@ COLUMNS = (*(one.name for one in TABLE), "computed", "facts")
 """The columns of a table of trials: those of ``suite.records.columns``, the losses and weights that a trial
 ``computed``, and the ``facts`` of its environments that ``suite.records.differences`` treats."""
 EVIDENCE = (*(one.name for one in AUDIT), "job", "turn_steps")
-"""The columns that the audit needs besides; ``job`` is its JSON, ``turn_steps`` are the seconds of each step of a trial
-that takes turns."""
+"""The columns that the audit needs besides; ``job`` is a ``SharedJob``, ``turn_steps`` are the seconds of each step of
+a trial that takes turns."""
 FLOATS = tuple(one.name for one in TABLE if one.is_float)
 _DERIVED = ("computed", "facts", "job", "turn_steps", "path")
 _DATA_FACTS = ("sha256", "decoder", "loader_workers", "filesystem", "device")
 _CHUNK = 1 << 16
 
 
-class Text(NamedTuple):
-    """The job of many records as JSON. As an object: pandas would copy a text for each."""
+@dataclass(frozen=True, eq=False)
+class SharedJob:
+    """The job of many records: one object for all that have the same text of it."""
 
-    text: str
+    job: Job
 
 
-_shared_text = lru_cache(maxsize=10_000)(Text)
+def of_jobs(trials: pd.DataFrame, fact: Callable[[Job], Any]) -> "pd.Series[Any]":
+    """Return a fact of the job of each trial, which is formed once for each job."""
+    return trials["job"].map({shared: fact(shared.job) for shared in trials["job"].unique()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +182,7 @@ def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
                 record.seed, steps.losses if steps else {}, record.weights_sha256, record.drawn_sha256, record.last_step
             ),
             _shared(_environment_facts(record.environment), json.dumps(_further_facts(record))),
-            _job_text(record.job),
+            _shared_job(record.job),
             steps.elapsed_s if steps and record.alternation else None,
             path,
         )
@@ -213,8 +217,8 @@ def _check(record: Any) -> None:  # noqa: ANN401
 
 
 @remembered
-def _job_text(text: bytes) -> Text:
-    return _shared_text(job_of(text).model_dump_json())
+def _shared_job(text: bytes) -> SharedJob:
+    return SharedJob(job_of(text))
 
 
 @remembered
@@ -269,7 +273,7 @@ def _table(
     trials = trials.assign(run_id=_run_ids(trials))
     # The directory of the sweep around each trial's run; of a run alone, its id.
     paths = trials.drop_duplicates("run_id").set_index("run_id")["path"].to_dict()
-    sweeps = {run: str(sweep_around(Path(_run_of(path))) or run) for run, path in paths.items()}
+    sweeps = {run: str(sweep_around(Path(run_of(path))) or run) for run, path in paths.items()}
     trials = trials.assign(sweep=trials["run_id"].map(sweeps).astype("category"))
     trials = trials.assign(pool=_pools(trials))
     warm_up = trials["warm_up"].astype(bool) & (not warm_ups)
@@ -294,10 +298,11 @@ def _run_ids(trials: pd.DataFrame) -> pd.Series:
     twice = ids.isin(ids[trials.duplicated(["run_id", "trial_id"])])
     if not twice.any():
         return ids
-    return ids.astype(object).mask(twice, trials["path"].map(_run_of)).astype("category")
+    return ids.astype(object).mask(twice, trials["path"].map(run_of)).astype("category")
 
 
-def _run_of(path: str) -> str:
+def run_of(path: str) -> str:
+    """Return the directory of the run that the record at this path is of."""
     return str(Path(path).parents[1])
 
 

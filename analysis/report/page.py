@@ -19,10 +19,10 @@ from analysis.figures.reference import normalised
 from analysis.load.plans import extendable
 from analysis.load.records import Records
 from analysis.report import formatting
-from analysis.report.certificate import certificate_document
 from analysis.report.document import document
 from analysis.report.elements import Bar, Figure, Heading, Line, Notes, Styled, Table, line, with_explained_columns
 from analysis.report.provenance import provenance
+from analysis.selftest.judging import certificate_document
 from suite.request.repetitions import MARGIN
 from suite.results.store import write_output
 from suite.selftest.certificate import Certificate

@@ -16,14 +16,16 @@ from analysis.compare.results import Effect, by_arm
 from analysis.explain.attribution import Parts, difference
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import Records, load
+from analysis.report.elements import Cell, Element, Head, Notes, Styled, Table
+from analysis.report.formatting import ends, times
 from analysis.statistics.ratios import locate
 from analysis.warnings.conditions import with_changes
 from suite.records.record import TrialRecord
 from suite.request.repetitions import MARGIN
 from suite.results.store import Run
-from suite.selftest.certificate import Certificate, InjuryFinding
+from suite.selftest.certificate import FACETS, Certificate, InjuryFinding
 from suite.selftest.injuries import MEMORY, PHASES, Injury, Truth, get_injury
-from suite.units import count
+from suite.units import count, number
 
 METRICS_OF_INJURIES = (*METRICS, Metric(MEMORY, "serving_peak_memory_bytes", "bytes"))
 ENOUGH = 2.0
@@ -174,3 +176,39 @@ def speaks_for(certificate: Certificate, records: Records) -> bool:
     ok = records.trials[records.trials["ok"].astype(bool)]
     machine = certificate.machine.model_dump()
     return len(ok) > 0 and all((ok[column] == machine[name]).all() for name, column in _MACHINE.items())
+
+
+def certificate_document(certificate: Certificate) -> Iterator[Element]:
+    """Yield a row per finding, and what was not done."""
+    # Names are for looking up: they stay whole, and what has several words is broken between them.
+    names = {"on": False, "known": True, "found": True, "phase": False, "verdict": False, "": True}
+    columns = tuple(Head(name, wraps=wraps) for name, wraps in names.items())
+    rows = tuple((Head(finding.injury), cells_of(finding)) for finding in certificate.findings)
+    yield Table("injury", "", columns, rows, compact=True)
+    yield Notes(tuple(certificate_lines(certificate)))
+
+
+def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
+    """Return the cells of a finding after its injury."""
+    known = " to ".join(dict.fromkeys(map(times, finding.truth or ())))
+    found = "" if finding.ratio is None else f"{finding.metric} {times(finding.ratio)}x"
+    interval = f" ({ends(finding.interval)})" if finding.interval else ""
+    wrong = ", ".join(name for name, right in zip(FACETS, finding.facets.values(), strict=True) if right is False)
+    outcome = Styled(finding.note, "dim")
+    if finding.found:
+        outcome = Styled("found", "found")
+    elif finding.judged:
+        outcome = Styled(f"missed: {finding.note or wrong}", "missed")
+    return finding.target, known, f"{found}{interval}", finding.grown or "-", finding.verdict or "-", outcome
+
+
+def certificate_lines(certificate: Certificate) -> Iterator[str]:
+    """Yield what is known of all findings together, and what was not done."""
+    for facet in FACETS:
+        found, of = certificate.count(facet)
+        yield f"{facet} right: {found} of {of}"
+    for metric, share in certificate.smallest.items():
+        yield f"smallest {metric} effect that {count(certificate.blocks, 'block')} show: {number(share * 100)} %"
+    for one in certificate.absent:
+        yield f"not done: {one.name}: {one.reason}"
+    yield certificate.line()

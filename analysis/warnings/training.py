@@ -69,7 +69,7 @@ def learning(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     with_losses = ok[ok["losses"].notna()]
     for kind in LEARNINGS:
         known = with_losses["losses"].map(lambda found, kind=kind: set(kind.needs) <= set(found) and kind.holds(found))
-        for _, rows in with_losses[known.astype(bool)].groupby(ROW):
+        for _, rows in with_losses[known.astype(bool)].groupby(ROW) if known.any() else ():
             first = rows.iloc[0]
             target, model = str(first["target"]), str(first["model"])
             where = f"{model} on {target} in {len(rows)} trials, over the last {LATELY} steps or all"

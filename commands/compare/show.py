@@ -17,7 +17,6 @@ from analysis.compare.by import compare_by, settings_of
 from analysis.compare.comparison import compare as compare_records
 from analysis.compare.published import judge_claims
 from analysis.compare.results import Comparison
-from analysis.costs.decision import decisions, places_by_arm
 from analysis.costs.job import parse_amount, with_job
 from analysis.costs.prices import read_prices
 from analysis.explain.attribution import explain as explain_records
@@ -26,7 +25,7 @@ from analysis.figures.reference import normalised
 from analysis.load.plans import extendable, margin_of
 from analysis.load.records import Records, load
 from analysis.report.answers.answer import answer
-from analysis.report.costs import costs_document
+from analysis.report.costs import costs_document, decisions, places_by_arm
 from analysis.report.document import Level, answer_elements, document, more_options
 from analysis.report.elements import Document
 from analysis.report.formatting import warning_lines

@@ -1,8 +1,10 @@
 """Runs made of records as the loop leaves them, with numbers that a test chooses."""
 
+import functools
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -18,10 +20,10 @@ from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import Records, load
+from analysis.report import page
 from analysis.report.document import document
 from analysis.report.elements import Document
 from analysis.report.markdown import markdown
-from analysis.report.page import write_report
 from analysis.report.rows import as_json
 from analysis.report.terminal import Terminal
 from analysis.statistics.ratios import Location, Samples, Verdict, locate
@@ -144,10 +146,12 @@ def printed(parts: Document, width: int = 200) -> str:
     return out.getvalue()
 
 
-def bench_compare(*words: str | Path, columns: int = 80) -> Result:
-    """Run ``bench compare`` in this process."""
-    argv = ["compare", *map(str, words)]
-    return CliRunner().invoke(cli.main, argv, prog_name="bench", env={"COLUMNS": str(columns)})
+def bench(*words: str | Path, columns: int = 80) -> Result:
+    """Run ``bench`` in this process."""
+    return CliRunner().invoke(cli.main, [*map(str, words)], prog_name="bench", env={"COLUMNS": str(columns)})
+
+
+bench_compare = functools.partial(bench, "compare")
 
 
 def known(value: Value | None) -> Value:
@@ -186,8 +190,12 @@ class Save:
     def explain(self, *runs: str) -> Explained:
         return explained_by(self.load(*runs))
 
-    def page(self, *runs: str, **options: Any) -> str:
-        return write_report(self.load(*runs), self.path / "report.html", **options).read_text()
+    def page(self, *runs: str, drawn: bool = False, **options: Any) -> str:
+        """Return the page of runs; its figures, which take most of the time, only if they are to be ``drawn``."""
+        with pytest.MonkeyPatch.context() as patch:
+            if not drawn:
+                patch.setattr(page, "pictures", lambda *_: ())
+            return page.write_report(self.load(*runs), self.path / "report.html", **options).read_text()
 
 
 def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
@@ -195,6 +203,12 @@ def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     record = json.loads(path.read_text())
     edit(record)
     path.write_text(json.dumps(record, indent=1))
+
+
+@pytest.fixture(autouse=True)
+def _not_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of records are saved and read at once: none has to outlast a loss of power."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-import cli
 from analysis.audit.audit import audit, audited
 from analysis.audit.findings import grouped, warning_of
 from analysis.compare.comparison import compare
@@ -18,6 +16,7 @@ from analysis.load.records import Records, load
 from analysis.report.rows import as_json
 from suite.errors import RequestError
 from suite.results.store import Run
+from tests.analysis.conftest import bench
 
 RUNS = Path(__file__).parents[1] / "samples" / "runs"
 NAMES = sorted(path.parent.relative_to(RUNS).as_posix() for path in RUNS.rglob("plan.json"))
@@ -401,10 +400,6 @@ def test_to_continue_a_run_does_not_hide_an_edit_and_a_record_written_anew_is_li
     with run.sealed():  # that trial will be run again
         assert {*kinds(podman)} == {"unlisted"}
     assert kinds(podman) == {}
-
-
-def bench(*words: str) -> Any:
-    return CliRunner().invoke(cli.main, words, prog_name="bench", env={"COLUMNS": "80"})
 
 
 def test_the_command_prints_worst_first_in_80_columns_and_its_exit_code_says_what_was_found(podman: Path) -> None:

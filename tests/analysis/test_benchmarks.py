@@ -93,7 +93,7 @@ def test_the_history_benchmark_finds_large_changes_and_none_in_noise() -> None:
     history = benchmark("history")
     noise = [history.raw(np.random.default_rng(1), name, 20_000) for name in history.NOISES]
     assert [float(np.std(values)) for values in noise] == pytest.approx([1.0] * len(noise), rel=0.15)
-    found = history.found("normal", 5.0, years=8, seed=1)
+    found = history.found("normal", 5.0, years=4, seed=1)
     assert (found.found, found.within_one) == (1.0, 1.0)
     assert known(found.half) <= 12, "weather may stay for some nights"
     assert history.false_alarms("normal", years=40, watched=0, seed=1).one_look <= 0.05
@@ -116,7 +116,7 @@ def test_the_alternating_design_covers_as_the_sequential_one_and_takes_a_fifth_o
 
 def test_pilots_of_a_known_host_find_its_components_and_a_good_arrangement() -> None:
     simulation = benchmark("alternating_simulation")
-    found = simulation.chosen(simulation.MEASURED, runs=1000, seed=1)
+    found = simulation.chosen(simulation.MEASURED, runs=400, seed=1)
     assert found["instance"] == pytest.approx(simulation.MEASURED.placement * 2**0.5, rel=0.25)
     assert found["gain"] > 0.75 * found["best"], "the best of many noisy gains is itself a little too good"
 

@@ -95,9 +95,9 @@ def test_two_hosts_are_refused_by_the_gate_and_answered_by_host(tmp_path: Path, 
     refused = bench_compare(tmp_path / "a", tmp_path / "b", "--fail-above", "5%")
     assert refused.exit_code == 2
     assert "--by host" in refused.output
-    shown = bench_compare(tmp_path / "a", tmp_path / "b", "--by", "host", "--plots", tmp_path / "plots")
+    shown = bench_compare(tmp_path / "a", tmp_path / "b", "--by", "host", "--markdown")
     assert shown.exit_code == 0, shown.output
-    assert "host=b 0.501x host=a (" in shown.stdout.replace("\n", " ")
+    assert "host=b | 0.501x host=a (" in shown.stdout
 
 
 def test_cells_of_a_sweep_are_paired_by_block_and_cells_of_two_are_not(tmp_path: Path, save: Save) -> None:
@@ -122,7 +122,7 @@ def test_cells_of_a_sweep_are_paired_by_block_and_cells_of_two_are_not(tmp_path:
     assert turned.ratio == pytest.approx(1 / known(paired.ratio))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_the_same_machine_under_two_names_is_never_slower(save: Save, seed: int) -> None:
     rng = np.random.default_rng(seed)
     for name in ("one", "two"):

@@ -198,7 +198,7 @@ def test_the_gate_names_what_changed_from_old_to_new_as_what_may_explain_a_diffe
     assert f"changed: {RUNC} on container: it may explain a difference\n" in gate.stdout
     told = json.loads(bench_compare("old", "new", "--fail-above", "5%", "--json").stdout)["changes"]
     assert {(one["target"], *one["notes"]) for one in told} == {("bare-metal",), ("container", RUNC)}
-    shown = bench_compare("old", "new", "--plots", "figures", columns=200).stdout
-    assert f"[1] {MARK}" in shown
+    shown = bench_compare("old", "new", "--markdown").stdout
+    assert f"container ({MARK})" in shown
     assert "may explain" not in shown
     assert "new against old" not in shown

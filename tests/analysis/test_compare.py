@@ -1,7 +1,6 @@
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
 from analysis.compare.comparison import compare
@@ -157,16 +156,6 @@ def test_a_record_that_differs_in_more_than_the_target_is_refused_and_named(
     assert ratios["vm",] is None
     assert ratios["vm", f"forced: {difference}"] == 1.0
     assert forced.warnings == ()
-
-
-def test_the_layers_of_a_container_in_a_vm_add_up_or_cost_more(save: Save) -> None:
-    rng = np.random.default_rng(0)
-    for block in range(6):
-        for target, factor in {"bare-metal": 1, "container": 0.98, "vm": 0.9, "container-vm": 0.98 * 0.9 * 0.8}.items():
-            save(block=block, target=target, throughput_per_s=10 * factor * math.exp(rng.normal(0, 0.003)))
-    effect = only(save.compare(), "layers")["throughput"]
-    assert effect.ratio == pytest.approx(0.8, rel=0.02)
-    assert judged(effect).name == "slower"
 
 
 def test_the_overall_ratio_is_the_geometric_mean_over_the_models_of_complete_blocks(save: Save) -> None:

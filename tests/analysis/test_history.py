@@ -1,21 +1,18 @@
 """Change points of series, and histories of records: what changed on the machine, and how they are shown."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-import cli
 from analysis.history.history import History, Series, history_of
 from analysis.load.records import load
 from analysis.statistics.change_points import LEAST_RUNS, _best, change_points
 from suite.records.environment import Environment, Environments
 from suite.results.runs import find_runs
-from tests.analysis.conftest import known, measured, record, without_plan
+from tests.analysis.conftest import bench, known, measured, record, without_plan
 
 NIGHTS = 30
 CHANGED = 18
@@ -99,15 +96,10 @@ def test_engines_and_machines_are_series_of_their_own(tmp_path: Path) -> None:
     assert {len(one.points) for one in found.series} == {1}
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def test_the_command_says_the_change_first_and_draws_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(cli.main, ["history", *words], prog_name="bench", env={"COLUMNS": "80"})
-
-
-def test_the_command_says_the_change_first_and_draws_it(bench: Callable[..., Result], tmp_path: Path) -> None:
     nights(tmp_path / "results")
-    done = bench()
+    done = bench("history")
     assert done.exit_code == 0, done.output
     text = " ".join(done.stdout.split())
     assert text.startswith("4 changes in ")
@@ -119,17 +111,16 @@ def test_the_command_says_the_change_first_and_draws_it(bench: Callable[..., Res
         assert any(name.startswith("history-synthetic-") and name.endswith(f"-resnet50-{end}") for name in drawn)
 
 
-def test_few_runs_are_said_to_be_too_few(bench: Callable[..., Result], tmp_path: Path) -> None:
+def test_few_runs_are_said_to_be_too_few(tmp_path: Path) -> None:
     for number in range(2):
         night(tmp_path / "results" / f"night-{number}", number, {"bare-metal": 10.0})
-    done = bench()
+    done = bench("history", tmp_path / "results")
     assert done.stdout.startswith("No change can be found yet: 3 numbers over 2 runs; a series takes 10 runs.")
     assert done.stderr.count("drawn: ") == 1
 
 
-def test_a_directory_without_runs_is_refused(bench: Callable[..., Result], tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    done = bench("empty")
+def test_a_directory_without_runs_is_refused(tmp_path: Path) -> None:
+    done = bench("history", tmp_path)
     assert done.exit_code == 2
     assert "holds no run" in done.stderr
 

@@ -12,9 +12,9 @@ import pytest
 
 from analysis.compare.by import compare_by
 from analysis.compare.results import Comparison
-from analysis.costs.decision import decisions, places_by_arm
 from analysis.costs.job import Preempted, best_interval, parse_amount, preempted, with_job
 from analysis.costs.prices import Owned, PricedPlace, Prices, read_prices
+from analysis.report.costs import decisions, places_by_arm
 from suite.job.datasets import Dataset
 from suite.job.preemption import Preemption
 from suite.job.profiles import Sizes
@@ -232,7 +232,7 @@ def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_tha
         shares += [row["value"] for row in rows if row["metric"] == "spot-to-on-demand"]
     assert shares[0] == pytest.approx(0.3)
     assert 0.3 < shares[1] < 0.33
-    shown = bench_compare(tmp_path / "without", *words, "--preempt", "mean=1h", "--plots", tmp_path / "plots").stdout
+    shown = bench_compare(tmp_path / "without", *words, "--preempt", "mean=1h", "--markdown").stdout
     assert "no trial wrote a checkpoint; to measure one, add --checkpoint on --checkpoint-every 10" in " ".join(
         shown.split()
     )
@@ -246,8 +246,8 @@ def test_the_claim_that_spot_costs_no_efficiency_is_judged_with_the_stated_mean(
     for block in range(6):
         save("r", block=block, **on("a"), **measured(10 + 0.01 * block), epochs=epochs, checkpoint="on")
     words = ("--job", "1e5 images", "--preempt", f"mean={mean}", "--claims", "--force")
-    text = " ".join(bench_compare(tmp_path / "r", *words, "--plots", tmp_path / "plots").stdout.split())
-    assert f"Published claims 1 {verdict}" in text, text
+    text = bench_compare(tmp_path / "r", *words, "--markdown").stdout
+    assert f"Published claims: 1 {verdict}" in text, text
     assert "job-makespan" in text.partition("Published claims")[2]
 
 

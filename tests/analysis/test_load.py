@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from analysis.compare.comparison import compare
 from analysis.load import records as loading
-from analysis.load.records import load
+from analysis.load.records import load, read_record
 from analysis.report.export import COUNTS, FORMATS, STEP_COLUMNS, steps_tables, text, trials_table, write
 from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError
@@ -79,9 +79,10 @@ def test_a_record_that_was_cut_off_is_left_out_wherever_it_was_cut(save: Save) -
     lines = path.read_bytes().splitlines(keepends=True)
     for count in range(len(lines)):
         path.write_bytes(b"".join(lines[:count]))
-        records = save.load()
-        assert len(records.trials) == 1
-        assert "not JSON" in records.warnings[0].message
+        assert "not JSON" in read_record(str(path)).message
+    records = save.load()
+    assert len(records.trials) == 1
+    assert "not JSON" in records.warnings[0].message
 
 
 def test_records_of_several_environments_in_turn_keep_each_their_own(save: Save) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.audit.audit import audit
 from analysis.audit.inside import inside
-from analysis.load.records import Facts, Text
+from analysis.load.records import Facts, SharedJob
 from suite.job.distributed import NODE_INTERFACE, DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.records.environment import Environment, Environments
@@ -135,9 +135,8 @@ def test_a_pod_contradicts_a_job_without_a_cluster_alone(
     own = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2, **envelope)
     scenario = "distributed" if distributed else "synthetic"
     job = plan_of(scenario=scenario, engine="kubernetes", envelope=own, distributed=distributed).job
-    text = Text(job.model_dump_json())
-    trial = {"path": "run/trials/a.json", "target": "container", "ablation": None, "facts": POD, "job": text}
-    found = [finding.what for finding in inside(pd.DataFrame([trial]), {text: job})]
+    trial = {"path": "run/trials/a.json", "target": "container", "ablation": None, "facts": POD, "job": SharedJob(job)}
+    found = [finding.what for finding in inside(pd.DataFrame([trial]))]
     assert job.of_pods is pods
     assert any("its job has no cluster" in what for what in found) is not pods
     assert pods == (found == [])

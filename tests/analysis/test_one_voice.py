@@ -67,7 +67,20 @@ def decided(directory: Path) -> Path:
     return directory / "run"
 
 
-@pytest.fixture(scope="module", params=[*NAMES, *TOGETHER, "decided"])
+ALIKE = {
+    *("distributed-async", "distributed-host", "real", "shared-equal"),
+    *("synthetic-docker", "synthetic-podman", "synthetic-podman-later"),
+}
+"""Sample runs of the kinds of others: a scenario with another engine, network or arrangement."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.thorough if name in ALIKE else ())
+        for name in (*NAMES, *TOGETHER, "decided")
+    ],
+)
 def surfaces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Surfaces:
     if request.param == "decided":
         records = load([decided(tmp_path_factory.mktemp("decided"))])

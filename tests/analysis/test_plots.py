@@ -143,30 +143,6 @@ def test_intervals_the_noise_floor_and_the_papers_values_are_drawn_and_named() -
     assert [text.xy[1] for text in axes.texts if isinstance(text, Annotation) and text.get_text() == "50.0"] == [0.95]
 
 
-@pytest.mark.parametrize(
-    ("scenario", "data", "metric", "stem"),
-    [
-        ("synthetic", "synthetic", "throughput", "figure-2-synthetic-throughput"),
-        ("synthetic", "synthetic", "elapsed", "figure-3-synthetic-elapsed"),
-        ("real", "imagenet", "throughput", "figure-4-real-throughput"),
-        ("real", "generated", "elapsed", "figure-5-real-elapsed"),
-        ("distributed", "synthetic", "throughput", "figure-6-distributed-throughput"),
-        ("distributed", "imagenet", "elapsed", "figure-9-distributed-elapsed"),
-        ("synthetic", "synthetic", "opening", "synthetic-opening"),
-    ],
-)
-def test_files_and_captions_have_the_number_of_the_papers_figure(
-    scenario: str, data: str, metric: str, stem: str
-) -> None:
-    job = ComparedJob(scenario, data, "paper", "reference", "")
-    one = a_group(job, "resnet50", summary("bare-metal"), of={"bare-metal": number(1.0, metric=metric)})
-    (found,) = pictures(a_comparison(one), job, {})
-    assert found.stem == stem
-    place = stem.split("-")[1] if stem.startswith("figure") else None
-    assert found.caption.startswith(f"Figure {place}: ") == bool(place)
-    assert found.drawing.chart.axes[0].get_title(loc="left").startswith(f"Figure {place}: ") == bool(place)
-
-
 def disk(vm: float | None) -> Group:
     metrics = (
         Metric("random-read-depth1-latency-p99", "disk/latency", "us", "less", "disk"),

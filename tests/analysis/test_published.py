@@ -374,8 +374,16 @@ def patches(axes: Axes, *, dotted: bool) -> list[Rectangle]:
 def test_figures_2_to_10_show_the_printed_values_on_the_papers_marks(founding: Comparison) -> None:
     drawn: dict[int, Picture] = {}
     for job in founding.jobs:
-        drawn |= {one.drawing.number: one for one in pictures(founding, job, normalised()) if one.drawing.number}
-    assert sorted(drawn) == list(range(2, 11))
+        for one in pictures(founding, job, normalised()):
+            number = one.drawing.number
+            assert one.stem.startswith(f"figure-{number}-{job.scenario}-" if number else f"{job.scenario}-")
+            titles = (one.caption, one.drawing.chart.axes[0].get_title(loc="left"))
+            assert [text.startswith(f"Figure {number}: ") for text in titles] == [number is not None] * 2
+            drawn |= {number: one} if number else {}
+    scenarios = ("synthetic", "synthetic", "real", "real", *["distributed"] * 4, "shared")
+    metrics = (*("throughput", "elapsed") * 4, "elapsed")
+    shown = {number: (one.stem.split("-")[2], one.stem.split("-")[-1]) for number, one in drawn.items()}
+    assert shown == dict(zip(range(2, 11), zip(scenarios, metrics, strict=True), strict=True))
     marked, outlined = {}, {}
     for number, picture in drawn.items():
         axes = picture.drawing.chart.axes[0]

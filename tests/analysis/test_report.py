@@ -59,7 +59,7 @@ class Links(html.parser.HTMLParser):
 
 def test_the_page_is_whole_needs_no_network_begins_with_the_answer_and_is_the_same_each_time(save: Save) -> None:
     sweep(save)
-    text = save.page()
+    text = save.page(drawn=True)
     found = Links()
     found.feed(text)
     assert found.open == []
@@ -79,7 +79,7 @@ def test_the_page_is_whole_needs_no_network_begins_with_the_answer_and_is_the_sa
     ):
         assert sentence in text
     assert text.index("x bare metal") < text.index("why:") < text.index("<h2")
-    assert save.page() == text
+    assert save.page(drawn=True) == text
 
 
 def test_the_page_of_one_comparison_begins_with_its_verdict_and_ends_the_answer_with_what_decides(
@@ -127,7 +127,7 @@ def test_a_page_that_cannot_be_written_is_one_clear_error(tmp_path: Path, save: 
 def test_no_number_on_the_page_is_missing_or_infinite(save: Save) -> None:
     sweep(save, 2)
     save(block=9, target="container-vm", failed="no")
-    visible = re.sub(r"data:[^\"]*", "", save.page())
+    visible = re.sub(r"data:[^\"]*", "", save.page(drawn=True))
     assert not re.search(r"\b(nan|inf|None)\b", visible)
 
 

@@ -2,6 +2,8 @@
 
 import io
 from base64 import b64encode
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +40,30 @@ def work(
     return {"steps": steps, "weights_sha256": weights, "drawn_sha256": drawn, "environment": environment}
 
 
-def compared(save: Save, base: Fields, *, force: bool = False, **arms: Any) -> Comparison:
+def saved(save: Save, base: Fields, *, model: str = "resnet50", **arms: Any) -> None:
+    """Save two blocks of bare metal and of these arms."""
     for block in range(2):
-        save(block=block, seed=block, **base)
+        save(block=block, seed=block, model=model, **base)
         for target, fields in arms.items():
-            save(block=block, seed=block, **{"target": target} | fields)
-    return save.compare(force=force)
+            save(block=block, seed=block, model=model, **{"target": target} | fields)
+
+
+def compared(save: Save, base: Fields, **arms: Any) -> Comparison:
+    saved(save, base, **arms)
+    return save.compare()
+
+
+def by_model(comparison: Comparison) -> dict[str, Comparison]:
+    """Return what was found of each model, as if it had been compared alone."""
+    return {
+        group.model: replace(
+            comparison,
+            groups=(group,),
+            contrasts=group.contrasts,
+            warnings=tuple(one for one in comparison.warnings if group.model in {of.model for of in one.touches}),
+        )
+        for group in comparison.groups
+    }
 
 
 def of_arms(comparison: Comparison) -> dict[str, SameWork]:
@@ -91,31 +111,33 @@ def test_nothing_is_said_of_work_that_no_record_holds(save: Save) -> None:
 
 
 OTHER = {
-    "a thousand times larger": (work(scaled(1000.0)), "computed other losses"),
-    "one bit of one loss": (work({"loss": [7.0, 6.5, 6.250000000000001]}), "computed other losses"),
-    "other names": (work({"score": LOSSES["loss"]}), "computed other losses"),
-    "no losses": (work({}), "recorded losses on one side alone"),
-    "other weights": (work(weights="cd" * 32), "computed other weights"),
-    "no weights": (work(weights=None), "recorded weights on one side alone"),
+    "a-thousand-times-larger": (work(scaled(1000.0)), "computed other losses"),
+    "one-bit-of-one-loss": (work({"loss": [7.0, 6.5, 6.250000000000001]}), "computed other losses"),
+    "other-names": (work({"score": LOSSES["loss"]}), "computed other losses"),
+    "no-losses": (work({}), "recorded losses on one side alone"),
+    "other-weights": (work(weights="cd" * 32), "computed other weights"),
+    "no-weights": (work(weights=None), "recorded weights on one side alone"),
 }
 
 
-@pytest.mark.parametrize("name", OTHER)
 @pytest.mark.parametrize("odd", ["container", "bare-metal"])
-def test_other_work_on_equal_cpus_is_refused_and_force_marks_it(name: str, odd: str, save: Save) -> None:
-    fields, text = OTHER[name]
-    sides = (fields, work()) if odd == "bare-metal" else (work(), fields)
-    found = compared(save, sides[0], container=sides[1])
-    assert ratio_of(found, "container") is None
-    (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
-    assert f"no ratio is formed: {text}" in refusal.message
-    assert refusal.advice.startswith("machine, threads and vector instructions agree: ")
-    assert "reproducible = False" in refusal.advice
-    assert said(found).startswith(f"Beside bare-metal, container {text}")
-    forced = compared(save, sides[0], container=sides[1], force=True)
-    assert ratio_of(forced, "container") == pytest.approx(1.0)
-    (container,) = (one for one in forced.groups[0].targets if one.target == "container")
-    assert container.marks == (f"forced: {text}",)
+def test_other_work_on_equal_cpus_is_refused_and_force_marks_it(odd: str, save: Save) -> None:
+    for name, (fields, _) in OTHER.items():
+        base, container = (fields, work()) if odd == "bare-metal" else (work(), fields)
+        saved(save, base, model=name, container=container)
+    refused, forced = by_model(save.compare()), by_model(save.compare(force=True))
+    assert refused.keys() == forced.keys() == OTHER.keys()
+    for name, (_, text) in OTHER.items():
+        found = refused[name]
+        assert ratio_of(found, "container") is None
+        (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
+        assert f"no ratio is formed: {text}" in refusal.message
+        assert refusal.advice.startswith("machine, threads and vector instructions agree: ")
+        assert "reproducible = False" in refusal.advice
+        assert said(found).startswith(f"Beside bare-metal, container {text}")
+        assert ratio_of(forced[name], "container") == pytest.approx(1.0)
+        (marked,) = (one for one in forced[name].groups[0].targets if one.target == "container")
+        assert marked.marks == (f"forced: {text}",)
 
 
 OTHER_DRAWS = "drew other data, another order or another seed"
@@ -138,15 +160,20 @@ def test_where_rounding_may_differ_near_losses_pass_and_are_said_with_the_reason
 
 
 @pytest.mark.parametrize("why", ROUNDING)
-@pytest.mark.parametrize("name", sorted({*OTHER} - {"one bit of one loss", "other weights"}))
-def test_where_rounding_may_differ_other_work_is_named(why: str, name: str, save: Save) -> None:
-    fields, text = OTHER[name]
-    found = compared(save, work(), vm=fields | {"environment": work(**ROUNDING[why])["environment"]})
-    assert ratio_of(found, "vm") == pytest.approx(1.0)
-    vm = found.groups[0].targets[1]
-    assert "other losses or weights" in ", ".join(vm.marks).replace("CPU, ", "")
-    assert text in vm.differences
-    assert said(found).startswith(f"Beside bare-metal, vm {text}")
+def test_where_rounding_may_differ_other_work_is_named(why: str, save: Save) -> None:
+    named = OTHER.keys() - {"one-bit-of-one-loss", "other-weights"}
+    for name in named:
+        environment = work(**ROUNDING[why])["environment"]
+        saved(save, work(), model=name, vm=OTHER[name][0] | {"environment": environment})
+    models = by_model(save.compare())
+    assert models.keys() == named
+    for name, found in models.items():
+        text = OTHER[name][1]
+        assert ratio_of(found, "vm") == pytest.approx(1.0)
+        vm = found.groups[0].targets[1]
+        assert "other losses or weights" in ", ".join(vm.marks).replace("CPU, ", "")
+        assert text in vm.differences
+        assert said(found).startswith(f"Beside bare-metal, vm {text}")
 
 
 def test_a_target_that_does_other_work_is_named_beside_those_that_do_not(save: Save) -> None:
@@ -230,19 +257,19 @@ def test_a_job_says_why_equal_machines_may_end_in_other_bits(changes: Fields, wh
 
 
 @pytest.mark.parametrize("why", ROUNDING)
-@pytest.mark.parametrize("losses", [LOSSES, scaled(1.0001)])
-@pytest.mark.parametrize("drawn", ["ef" * 32, None])
-def test_other_draws_are_refused_even_where_rounding_may_differ(
-    drawn: str | None, why: str, losses: dict[str, list[float]], save: Save
-) -> None:
-    other = work(losses, "cd" * 32, drawn, **ROUNDING[why])
-    found = compared(save, work(drawn=DIGEST), vm=other)
-    assert ratio_of(found, "vm") is None
-    (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
-    told = OTHER_DRAWS if drawn else "recorded a digest of its draws on one side alone"
-    assert f"no ratio is formed: {told}" in refusal.message
-    assert "one seed draws the same on every machine" in refusal.advice
-    assert said(found) == f"Beside bare-metal, vm {told}."
+def test_other_draws_are_refused_even_where_rounding_may_differ(why: str, save: Save) -> None:
+    reasons = {"ef" * 32: OTHER_DRAWS, None: "recorded a digest of its draws on one side alone"}
+    for drawn, times in product(reasons, (1.0, 1.0001)):
+        other = work(scaled(times), "cd" * 32, drawn, **ROUNDING[why])
+        saved(save, work(drawn=DIGEST), model=f"{drawn}-{times}", vm=other)
+    models = by_model(save.compare())
+    for drawn, times in product(reasons, (1.0, 1.0001)):
+        found = models[f"{drawn}-{times}"]
+        assert ratio_of(found, "vm") is None
+        (refusal,) = (one for one in found.warnings if one.kind == "incomparable")
+        assert f"no ratio is formed: {reasons[drawn]}" in refusal.message
+        assert "one seed draws the same on every machine" in refusal.advice
+        assert said(found) == f"Beside bare-metal, vm {reasons[drawn]}."
 
 
 PROOFS = {

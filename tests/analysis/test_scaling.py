@@ -1,6 +1,5 @@
 """Scaling: which jobs are put together, and what is known of them; and what further instances add."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +11,11 @@ import pytest
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison
 from analysis.compare.scaling import amdahl, karp_flatt
-from analysis.figures.plots import draw
+from analysis.figures.plots import pictures
 from analysis.load.records import Records, load
+from analysis.report.document import document
 from analysis.report.formatting import notes_of
-from analysis.report.page import write_report
+from analysis.report.sweeps.scaling import scaling_document
 from suite.job.distributed import SHARED_CPUS, DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
@@ -23,7 +23,7 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment
 from suite.records.record import MetricValue, Rank, Steps
 from suite.records.usage import Conditions
-from tests.analysis.conftest import Save, as_markdown, bench_compare, json_of, judged
+from tests.analysis.conftest import Save, as_markdown, bench_compare, json_of, judged, printed
 
 NOISE = (-0.01, 0.0, 0.0, 0.01)
 """The logarithm of each block's speed over that of the whole."""
@@ -143,16 +143,14 @@ def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, strong: S
     table = as_markdown(comparison)
     assert "dcgan: strong scaling" in table
     assert f"| bare-metal, 2 workers ({FEW}) | 16 / 32 | 160 (158 to 162) | 1.60 (" in table
-    page = write_report(records, tmp_path / "report.html").read_text()
-    assert "dcgan: strong scaling" in page
-    assert "Strong scaling of dcgan" in page
-    assert [path for path in draw(comparison, tmp_path / "plots") if path.name.endswith("dcgan-strong-scaling.svg")]
-    runs = [*tmp_path.glob("*-*-*")]
-    shown = bench_compare(*runs, "--scaling", "--force", columns=200)
-    assert shown.exit_code == 0, shown.output
-    assert "80 % (7" in shown.output
-    assert "Nothing to compare" not in shown.output
-    assert "Nothing scales" in bench_compare(runs[0], "--scaling", "--force").output
+    assert "dcgan: strong scaling" in strong.page(*(run.name for run in records.directories))
+    drawn = {one.stem: one.caption for one in pictures(comparison, comparison.jobs[0], {})}
+    assert any(name.endswith("dcgan-strong-scaling") and "Strong scaling of dcgan" in drawn[name] for name in drawn)
+    shown = printed(scaling_document(comparison))
+    assert "80 % (7" in shown
+    assert "Nothing to compare" not in shown
+    (alone, *_) = tmp_path.glob("*-*-*")
+    assert "Nothing scales" in bench_compare(alone, "--scaling", "--force").output
 
 
 def test_one_batch_of_a_rank_is_weak_scaling_which_has_no_serial_share(save: Save) -> None:
@@ -223,9 +221,7 @@ def learned(save: Save, workers: int, distance: float, **changes: Any) -> None:
         job(save, workers, 100.0, metrics=metrics, blocks=(block,), seed=block, **changes)
 
 
-def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number_seen(
-    tmp_path: Path, save: Save
-) -> None:
+def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number_seen(save: Save) -> None:
     """All see 128 images, warm-up included. What sees more, as two workers with as many steps do, is left out."""
     learned(save, 1, 10.0)
     learned(save, 2, 10.1, batch=16)
@@ -251,8 +247,7 @@ def test_ways_to_divide_the_work_are_compared_by_their_images_at_an_equal_number
     assert ", better |" in table
     last = json_of(comparison)["rows"][-1]
     assert (last["strategy"], last["metric"], last["ratio"]) == ("split", "own-frechet", pytest.approx(0.7))
-    shown = bench_compare(*tmp_path.iterdir(), "--scaling", "--force")
-    assert "dcgan: quality of the images" in shown.output
+    assert "dcgan: quality of the images" in printed(scaling_document(comparison))
 
 
 @pytest.mark.parametrize("seeds", [(0,) * 4, (0, 1, 2, 3, 0, 1)])
@@ -281,36 +276,35 @@ def opened(save: Save, target: str, block: int, number: int, **changes: tuple[fl
     save("r", scenario="startup", model=model, target=target, block=block, metrics=metrics, sizes=None, steps=None)
 
 
-def test_the_slope_of_each_block_is_found_and_a_failure_is_told(tmp_path: Path, save: Save) -> None:
+def test_the_slope_of_each_block_is_found_and_a_failure_is_told(save: Save) -> None:
     for block in range(6):
         for target in ("bare-metal", "container"):
             for number in (1, 5, 20):
                 failed = {"failed-instances": (2.0, "")} if (target, number) == ("container", 20) else {}
                 opened(save, target, block, number, **failed)
-    words = (tmp_path / "r", "--force", "--plots", tmp_path / "plots")
-    rows = json.loads(bench_compare(*words, "--json").stdout)["rows"]
+    comparison = save.compare("r")
+    rows = json_of(comparison)["rows"]
     slopes = {(row["target"], row["metric"]): row for row in rows if row["kind"] == "growth"}
     mean = 1 + 0.01 * 2.5
     assert slopes["bare-metal", "ready-median"]["value"] == pytest.approx(0.05 * mean)
     assert slopes["container", "ready-median"]["value"] == pytest.approx(0.10 * mean)
     assert slopes["container", "memory-per-instance"]["value"] == pytest.approx(3)
-    text = " ".join(bench_compare(*words).stdout.split())
+    text = " ".join(printed(document(comparison)).split())
     assert "each further instance of bare-metal: 0.0513 s (0.0503 to 0.0522), 3.00 MB (3.00 to 3.00)" in text, text
     assert "2.00 did" in text
-    assert {"startup-together.png", "startup-together.svg"} <= {path.name for path in (tmp_path / "plots").iterdir()}
+    assert "startup-together" in [one.stem for one in pictures(comparison, comparison.jobs[0], {})]
 
 
-def test_without_bare_metal_the_command_with_it_has_the_numbers(tmp_path: Path, save: Save) -> None:
+def test_without_bare_metal_the_command_with_it_has_the_numbers(save: Save) -> None:
     for number in (1, 5):
         opened(save, "vm", 0, number)
-    shown = bench_compare(tmp_path / "r", "--verbose", "--force", "--plots", tmp_path)
-    assert "--instances 1,5" in " ".join((shown.stdout + shown.stderr).split())
+    assert "--instances 1,5" in as_markdown(save.compare("r"))
 
 
-def test_one_number_of_instances_has_no_slope(tmp_path: Path, save: Save) -> None:
+def test_one_number_of_instances_has_no_slope(save: Save) -> None:
     for block in range(3):
         opened(save, "bare-metal", block, 5)
         opened(save, "container", block, 5)
-    shown = bench_compare(tmp_path / "r", "--force", "--plots", tmp_path / "p")
-    assert "opened together" in shown.stdout
-    assert "each further" not in shown.stdout
+    shown = as_markdown(save.compare("r"))
+    assert "opened together" in shown
+    assert "each further" not in shown

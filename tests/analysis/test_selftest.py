@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.report.certificate import cells_of, certificate_document
 from analysis.report.elements import line
-from analysis.selftest.judging import judge, speaks_for
+from analysis.selftest.judging import cells_of, certificate_document, judge, speaks_for
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
@@ -25,7 +24,6 @@ from tests.suite.judged import certificate
 
 SIZES = Sizes(batch=2, image_px=32, warmup_steps=5, steps=30)
 SPAN_S, LATE_S = 6.0, 0.6667
-Steady = Callable[[float, float], dict[str, Any]]
 
 
 def timed(span_s: float, late_s: float = 0.0, phase: str = "compute_s") -> dict[str, Any]:

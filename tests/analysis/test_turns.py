@@ -104,12 +104,6 @@ def test_bursts_are_held_against_those_of_the_same_round(save: Save, save_turns:
     assert found.interval == pytest.approx((1 / 1.05, 1 / 1.05)), "the weather of the rounds has gone"
 
 
-def test_the_ratio_is_the_mean_over_the_rounds_and_not_that_of_the_sums(save: Save, save_turns: SaveTurns) -> None:
-    save_turns([0.1, 0.1, 0.1, 1.0])
-    save_turns([0.1, 0.1, 0.1, 2.0], target="container", place=1)
-    assert only(save.compare()).of_target("container")["throughput"].ratio == pytest.approx(0.5 ** (1 / 4))
-
-
 def test_what_holds_the_waiting_is_absent_and_one_block_is_no_pilot(save: Save, save_turns: SaveTurns) -> None:
     save_turns([0.1] * ROUNDS)
     save_turns([0.1] * ROUNDS, target="container", place=1)

@@ -69,7 +69,7 @@ def pack_it(barrier: Barrier, queue: Any, dataset: Dataset) -> None:
 @NEEDED
 def test_two_benches_that_pack_one_data_set_make_one_whole_disk(home: Path, tmp_path: Path) -> None:
     dataset = pictures(tmp_path)
-    said = at_once(pack_it, 4, dataset)
+    said = at_once(pack_it, 3, dataset)
     lines = [line for each in said for line in each]
     assert sum(line.startswith("packing the data set") for line in lines) == 1, "it was packed once"
     assert any("another bench is making" in line for line in lines)
@@ -187,7 +187,7 @@ def copy_context(*given: Any, **_options: Any) -> None:
 
 @pytest.mark.parametrize("rebuild", [False, True])
 def test_parallel_builds_end_well_and_with_one_image(home: Path, rebuild: bool) -> None:
-    built = at_once(build_it, 6, rebuild)
+    built = at_once(build_it, 3, rebuild)
     (digest,) = {digest for digest, _ in built}
     lines = [line for _, said in built for line in said]
     assert any("another bench is making the image" in line for line in lines)

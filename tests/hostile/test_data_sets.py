@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -28,32 +29,35 @@ REPOSITORY = Path(__file__).parents[2]
 GIB = 1 << 30
 MOST_BYTES = GIB // 2
 PICKLE, PIXELS = "cifar-10-batches-py/batches.meta", "MNIST/raw/t10k-images-idx3-ubyte"
-# getrusage(2) would tell the peak of the tests' own process, if that was higher when it started this one.
+# All sets are read in one process, whose peak is at least that of each. getrusage(2) would tell the peak of the tests'
+# own process, if that was higher when it started this one.
 PEAK = """
 import json, re, resource, sys
 from pathlib import Path
-def peak():
-    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+{reading}
+said = [read(named) for named in sys.argv[1:]]
+own = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+print(json.dumps([said, max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) << 10]))
 """
 HOST = """
 from scenarios.datasets.resolve import resolve
 from suite.errors import RequestError
-try:
-    said = str(resolve(sys.argv[1], Path("/nowhere"))[1])
-except RequestError as error:
-    said = f"refused: {error.message}"
-print(json.dumps([said, max(peak(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)]))
+def read(named):
+    try:
+        return str(resolve(named, Path("/nowhere"))[1])
+    except RequestError as error:
+        return f"refused: {error.message}"
 """
 TARGET = """
 from worker.data.loader import open_images
 from worker.protocol import JobError
 from worker.spec import Data
-kind, _, directory = sys.argv[1].partition(":")
-try:
-    said = str(open_images(Data(f"worker.data.kinds.{kind}:{kind.upper()}", directory, 0, "auto")))
-except JobError as error:
-    said = f"refused: {error}"
-print(json.dumps([said, peak()]))
+def read(named):
+    kind, _, directory = named.partition(":")
+    try:
+        return str(open_images(Data(f"worker.data.kinds.{kind}:{kind.upper()}", directory, 0, "auto")))
+    except JobError as error:
+        return f"refused: {error}"
 """
 
 
@@ -78,33 +82,37 @@ def idx(count: int) -> tuple[bytes, int]:
     return struct.pack(">4I", 0x803, count, 28, 28), count * 28 * 28
 
 
-@pytest.mark.parametrize("program", [PEAK + HOST, PEAK + TARGET], ids=["host", "target"])
-@pytest.mark.parametrize(
-    ("name", "file", "damage", "word"),
-    [
-        ("cifar10", PICKLE, claims(b"\x96", 3 * GIB), "has the opcode 0x96"),
-        ("cifar10", PICKLE, claims(b"\x8e", 3 * GIB), "has the opcode 0x8e"),
-        ("cifar10", PICKLE, claims(b"\x95", 3 * GIB), "has the opcode 0x95"),
-        ("cifar10", PICKLE, holes(b"\x80\x02}", 4 * GIB), "at most 1073741824 are read"),
-        ("cifar10", PICKLE, holes(b"\x80\x02}", 900 << 20), "is sparse"),
-        ("mnist", PIXELS, holes(*idx(5_700_000)), "at most 1073741824 are read"),
-        ("mnist", PIXELS, holes(*idx(1_200_000)), "is sparse: of its 940800016 bytes 4096 are on the disk"),
-        ("celeba", "list_eval_partition.txt", holes(b"000001.jpg 0\n", 3 * GIB), "at most 33554432 are read"),
-        ("celeba", "list_eval_partition.txt", holes(b"000001.jpg 0\n", 30 << 20), "is sparse"),
-        ("frames", "ucfTrainTestlist/trainlist01.txt", holes(b"a/b.avi 1\n", 3 * GIB), "at most 33554432 are read"),
-    ],
+CLAIMS = (
+    ("cifar10", PICKLE, claims(b"\x96", 3 * GIB), "has the opcode 0x96"),
+    ("cifar10", PICKLE, claims(b"\x8e", 3 * GIB), "has the opcode 0x8e"),
+    ("cifar10", PICKLE, claims(b"\x95", 3 * GIB), "has the opcode 0x95"),
+    ("cifar10", PICKLE, holes(b"\x80\x02}", 4 * GIB), "at most 1073741824 are read"),
+    ("cifar10", PICKLE, holes(b"\x80\x02}", 900 << 20), "is sparse"),
+    ("mnist", PIXELS, holes(*idx(5_700_000)), "at most 1073741824 are read"),
+    ("mnist", PIXELS, holes(*idx(1_200_000)), "is sparse: of its 940800016 bytes 4096 are on the disk"),
+    ("celeba", "list_eval_partition.txt", holes(b"000001.jpg 0\n", 3 * GIB), "at most 33554432 are read"),
+    ("celeba", "list_eval_partition.txt", holes(b"000001.jpg 0\n", 30 << 20), "is sparse"),
+    ("frames", "ucfTrainTestlist/trainlist01.txt", holes(b"a/b.avi 1\n", 3 * GIB), "at most 33554432 are read"),
 )
-def test_a_file_that_claims_gigabytes_is_refused_with_little_memory(
-    name: str, file: str, damage: Callable[[Path], None], word: str, program: str, tmp_path: Path
-) -> None:
-    make(tmp_path / "set", 6, workers=1, name=name)
-    (tmp_path / "set" / file).unlink()
-    damage(tmp_path / "set" / file)
-    argv = [sys.executable, "-c", program, f"{name}:{tmp_path / 'set'}"]
+"""Data sets whose file of this name was damaged so, and why they are refused."""
+
+
+@pytest.mark.parametrize("reading", [HOST, TARGET], ids=["host", "target"])
+def test_files_that_claim_gigabytes_are_refused_with_little_memory(reading: str, tmp_path: Path) -> None:
+    for name in dict.fromkeys(name for name, *_ in CLAIMS):
+        make(tmp_path / name, 6, workers=1, name=name)
+    words = []
+    for number, (name, file, damage, _) in enumerate(CLAIMS):
+        damaged = shutil.copytree(tmp_path / name, tmp_path / f"{number}")
+        (damaged / file).unlink()
+        damage(damaged / file)
+        words.append(f"{name}:{damaged}")
+    argv = [sys.executable, "-c", PEAK.format(reading=reading), *words]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=REPOSITORY, check=True, timeout=300)
     said, peak_bytes = json.loads(done.stdout)
-    assert said.startswith("refused: ")
-    assert word in said
+    for text, (*_, word) in zip(said, CLAIMS, strict=True):
+        assert text.startswith("refused: ")
+        assert word in text
     assert peak_bytes < MOST_BYTES
 
 

@@ -102,7 +102,7 @@ def compared_once() -> Iterator[None]:
 
 
 @given(data=st.data())
-@settings(max_examples=examples(1000, one_in=200), **FUZZ)  # some seconds each
+@settings(max_examples=examples(1000, one_in=333), **FUZZ)  # some seconds each
 def test_a_run_of_a_stranger_is_analysed_or_refused(data: st.DataObject, bench: Bench) -> None:
     sample = data.draw(st.sampled_from(SAMPLES))
     with place() as run, compared_once():
@@ -135,7 +135,7 @@ def test_a_run_of_a_stranger_is_analysed_or_refused(data: st.DataObject, bench: 
 
 
 @given(data=st.data())
-@settings(max_examples=examples(500), **FUZZ)
+@settings(max_examples=examples(500, one_in=166), **FUZZ)
 def test_a_sweep_of_a_stranger_is_shown_or_refused(data: st.DataObject, bench: Bench) -> None:
     with place() as sweep:
         shutil.copytree(RUNS / "sweep", sweep)
@@ -163,7 +163,7 @@ def test_a_plan_of_a_stranger_is_read_or_refused(data: st.DataObject) -> None:
 
 
 @given(text=toml_texts(HOSTS))
-@settings(max_examples=examples(10_000), **FUZZ)
+@settings(max_examples=examples(10_000, one_in=200), **FUZZ)
 def test_an_inventory_of_a_stranger_is_read_or_refused(text: bytes) -> None:
     with place() as file:
         file.write_bytes(text)

@@ -175,20 +175,8 @@ def lock_sweep(run: Path) -> None:
     [
         (".lock", "file", lock, RequestError, "it is a link, and links are not followed"),
         (".locks", "", lock_sweep, StoreError, r"\.locks is a link"),
-        (
-            "trials",
-            "",
-            lambda run: CellRun(run, 0).save(make_record(**FAILED)),
-            StoreError,
-            "trials is a link or a file",
-        ),
-        (
-            "attempts",
-            "",
-            lambda run: CellRun(run, 0).save(make_record(**FAILED)),
-            StoreError,
-            "attempts is a link or a",
-        ),
+        ("trials", "", save, StoreError, "trials is a link or a file"),
+        ("attempts", "", save, StoreError, "attempts is a link or a"),
         ("cell", "", lambda run: receive_file(run, encode("cell/trials/a.json", "{}")), StoreError, "cell is a link"),
         ("n1.log", "file", lambda run: StreamProcess(["true"], [], run / "n1.log"), OSError, "links are not followed"),
     ],
