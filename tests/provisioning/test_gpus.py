@@ -26,15 +26,20 @@ with local_node((0,), None) as node:
 """
 
 
-@pytest.fixture
-def cards(tmp_path: Path) -> list[Card]:
-    answer = json.loads(with_driver(driver(tmp_path / "lib"), str(Path(gpu_driver.__file__))))
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return driver(tmp_path_factory.mktemp("driver") / "lib")
+
+
+@pytest.fixture(scope="module")
+def cards(installed: Path) -> list[Card]:
+    answer = json.loads(with_driver(installed, str(Path(gpu_driver.__file__))))
     return [Card(**card) for card in answer["cards"]]
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(tmp_path: Path, where: str) -> None:
-    answer = json.loads(with_driver(driver(tmp_path / "lib"), "-c", REMOTE, where, str(tmp_path / "made")))
+def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(installed: Path, tmp_path: Path, where: str) -> None:
+    answer = json.loads(with_driver(installed, "-c", REMOTE, where, str(tmp_path / "made")))
     indices, uuids, error, libraries = answer
     assert indices == ["0", "1", "2", "3", "3:0", "3:1"]
     assert uuids[2] is None, "a lost GPU answers nothing and ends nothing"
@@ -43,8 +48,9 @@ def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(tmp_path: Path
     assert libraries.startswith(str(tmp_path / "made" / VERSION))
 
 
-def test_libraries_lie_under_their_sonames_without_taking_space_and_follow_the_driver(tmp_path: Path) -> None:
-    installed = driver(tmp_path / "lib")
+def test_libraries_lie_under_their_sonames_without_taking_space_and_follow_the_driver(
+    installed: Path, tmp_path: Path
+) -> None:
     for text in (b"", b"another build of this version"):
         (installed / f"libnvidia-ptx.so.{VERSION}").write_bytes(text)
         answer = with_driver(installed, str(Path(gpu_driver.__file__)), str(tmp_path / "made"))
