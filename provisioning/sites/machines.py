@@ -298,12 +298,11 @@ def _check_ways(machines: Sequence[Instance]) -> None:
     """Raise MeasurementError if a machine does not reach another, or does through another interface."""
     ends = [end_of(machine.node.name, machine) for machine in machines]
     for pair in reach(ends):
-        source = next(end for end in ends if end.name == pair.source)
-        if pair.source_address != source.address:
+        if pair.source_address != pair.source.address:
             raise MeasurementError(
-                f"{pair.source} reaches {pair.target} from {pair.source_address}, through another interface",
+                f"{pair.source.name} reaches {pair.target.name} from {pair.source_address}, through another interface",
                 kind="network",
-                remedy="write the interface that leads there in the inventory: ip route get " + pair.address,
+                remedy=f"write the interface that leads there in the inventory: ip route get {pair.target.address}",
             )
 
 
