@@ -105,7 +105,7 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
     booted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     booted("1-2-3")
-    found = DiscoveredMachine("m1", (0, 1, 2, 3), 8 * GIB, "avx2", 0.0)
+    found = DiscoveredMachine((0, 1, 2, 3), 8 * GIB, "m1", capability="avx2", clock_offset_s=0.0)
     calls: list[Any] = []
 
     def discover(*given: Any) -> Discovery:

@@ -125,7 +125,7 @@ def allotted(
     elsewhere: bool = False,
 ) -> Envelope:
     """Return the envelope of targets beside pods of a node that is this machine, or another one."""
-    machine = DiscoveredMachine("m1", (0,), 2 * GIB, "avx2", 0.0)
+    machine = DiscoveredMachine((0,), 2 * GIB, "m1", capability="avx2", clock_offset_s=0.0)
     inventory = Inventory.model_validate({"node": [{"name": "m1", "host": "m1"}]})
     beside = machines(inventory, machine, engine="kubernetes", targets=targets) if elsewhere else None
     site = cluster(targets, beside, engines={"container": pods(cpus, node=node)})

@@ -41,8 +41,6 @@ class End:
 
 @dataclass(frozen=True)
 class Place:
-    """The address and interface of one machine."""
-
     address: str
     interface: str
 

@@ -34,8 +34,6 @@ PLAIN = (
 
 @dataclass(frozen=True)
 class LabNode:
-    """One virtual node of a lab."""
-
     name: str
     """``n1``, which is also the name of its port on the switch."""
     number: int

@@ -83,8 +83,6 @@ class GuestConsole:
 
 
 class Qemu(MachineProvider):
-    """See ``base.MachineProvider``."""
-
     name = "qemu"
     tools: Mapping[str, str] = MappingProxyType(packages_of(accelerator.PROGRAM, "ssh", "taskset"))
     local_tools: Mapping[str, str] = MappingProxyType(packages_of("ssh-keygen", "cpio"))

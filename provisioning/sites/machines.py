@@ -102,7 +102,7 @@ class Machines(Site):
         return self.inventory.opened_as(target)
 
     def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:  # noqa: ARG002 (others look at it)
-        return tuple(Capacity(found.cpus, found.memory_bytes, found.name) for found in self.discovery.machines)
+        return self.discovery.machines
 
     def part(self, inputs: RunInputs) -> dict[str, Any]:
         fields = super().part(inputs)
@@ -206,7 +206,7 @@ class JoinedMachines(Machines):
         fields["distributed"] = joined_fields(
             inputs,
             self.targets,
-            discovery.accelerator,
+            self.choices.accelerator,
             network=inputs.request.joining.network,
             machines=tuple(machines),
             guests="routed" if VMS.intersection(self.targets) else None,
@@ -240,7 +240,7 @@ def discovered_choices(inputs: RunInputs, discovery: Discovery) -> Choices:
     if gpus.device != "cpu":
         words = gpu_words(gpus.gpus or ",".join(map(str, range(gpus.devices or 1))))
         check_gpus(inputs.request, inputs.image, [Card(word) for word in words])
-    return Choices(inputs.image, discovery.engine, discovery.accelerator, words, discovery.provider)
+    return Choices(inputs.image, discovery.engine, discovery.accelerator, words, inputs.request.targets.provider)
 
 
 @contextmanager

@@ -602,7 +602,8 @@ def on_site(cloud: OpenStack, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
 
     def discovered(inventory: Inventory, *_: object) -> Discovery:
         seen["listed"], seen["servers"] = inventory.nodes, names(cloud)
-        return Discovery((DiscoveredMachine("nova-1", (0, 1), 8 << 30, "avx2", 0.0),), "runc")
+        machine = DiscoveredMachine((0, 1), 8 << 30, "nova-1", capability="avx2", clock_offset_s=0.0)
+        return Discovery((machine,), "runc")
 
     def measured(made: Ready, *_: object, **__: object) -> list[Any]:
         files = (base_home() / "ledger").glob("*.json")
