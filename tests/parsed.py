@@ -20,9 +20,13 @@ from pydantic import ValidationError
 from commands.web.generate import read_services
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
 from provisioning.clouds.nova import _unfair
+from provisioning.engines.base import get_engine
+from provisioning.engines.gvisor import GVISOR
 from provisioning.engines.options import nodes_of
+from provisioning.engines.runc import bundle_profile
 from provisioning.gpus import Card
 from provisioning.images.image import Image
+from provisioning.isa import capability
 from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.execution import exit_status
 from provisioning.kubernetes.node import ClusterNode
@@ -30,6 +34,10 @@ from provisioning.kubernetes.refusals import cause_of, refusal, refused_as_reque
 from provisioning.kubernetes.states import JobState, PodState, events_of, last_event
 from provisioning.lab import connectivity
 from provisioning.lab.lab import free_subnet
+from provisioning.machines.accelerator import PROGRAM
+from provisioning.machines.libvirt import URI_VARIABLE, uri
+from provisioning.machines.qemu import QEMU
+from provisioning.metrics.cache_counters import cache_use
 from provisioning.remote.connection import Access, RemoteAgent
 from provisioning.remote.network import chosen
 from provisioning.sites import here
@@ -170,6 +178,36 @@ def parallel(options: dict[str, Any]) -> str:
     return "goes"
 
 
+def emulation(version: str) -> object:
+    """Return the vector instructions of guests under tcg and under KVM, by QEMU's version, on a host with AVX-512."""
+    node: Any = FakeNode({(PROGRAM, "--version"): Completed(0, version, "")})
+    return QEMU.guest_capability(node, "tcg", "avx512"), QEMU.guest_capability(node, "kvm", "avx512")
+
+
+def seccomp(profile: dict[str, Any] | str) -> object:
+    """Return what of a profile goes into a bundle; only some of its fields may be given."""
+    usual = {"defaultAction": "SCMP_ACT_ERRNO", "syscalls": []}
+    return bundle_profile(profile if isinstance(profile, str) else json.dumps({**usual, **profile}))
+
+
+def platform(asked: tuple[str | None, str]) -> object:
+    """Return the platform of gVisor that was chosen, or is preferred, of those that runsc shows in its help."""
+    node = FakeNode({("runsc", "flags"): Completed(0, "", f"specifies which platform to use: {asked[1]}")})
+    return GVISOR.configured({"gvisor_platform": asked[0]} if asked[0] else {}).platform(node)
+
+
+def daemon(given: str) -> str:
+    with patch.dict(os.environ, {URI_VARIABLE: given}):
+        return uri()
+
+
+def service(asked: tuple[str, tuple[int, str]]) -> object:
+    """Return that the machine which an engine's service reports is the one that its program runs on."""
+    memory = Completed(0, "MemTotal:        8388608 kB\nMemFree: 1 kB\n", "")
+    own = {("uname",): Completed(0, "h1 6.1.0-18-amd64\n", ""), ("cat", "/proc/meminfo"): memory}
+    return get_engine(asked[0]).check_machine(FakeNode({(asked[0], "info"): Completed(*asked[1], ""), **own}))  # type: ignore[func-returns-value]
+
+
 FORMS: Mapping[str, Callable[[Any], object]] = {
     **JUDGED,
     "share": parse_share,
@@ -193,6 +231,13 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "cause": lambda text: told(cause_of(text)),
     "answer": server_answer,
     "flavor": lambda specs: [*_unfair(specs)],
+    "vectors": capability,
+    "emulation": emulation,
+    "seccomp": seccomp,
+    "platform": platform,
+    "daemon": daemon,
+    "cache": lambda asked: cache_use(*asked).model_dump(exclude_none=True),
+    "service": service,
     "iperf3": connectivity.parse,
     "whole-cpus": lambda written: ClusterNode({"status": {"allocatable": {"cpu": written}}}, {}).whole_cpus,
     "rate": bits_per_s,

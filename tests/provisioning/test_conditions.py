@@ -15,9 +15,9 @@ from provisioning.metrics.accounting import of_gpus
 from provisioning.metrics.conditions import EnvelopeHost
 from provisioning.nodes import LocalNode
 from suite.errors import RequestError
-from suite.interfaces import Completed, Shares
+from suite.interfaces import Shares
 from suite.job.properties import DISK_LIMITS
-from tests.provisioning.conftest import fake_node, make
+from tests.provisioning.conftest import make
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 FACTS = {"gpus": [{"pci_address": address} for address in ("a", "b", "c", None)]}
@@ -213,30 +213,6 @@ def test_disks_can_be_limited_where_the_controller_is(tmp_path: Path, monkeypatc
     assert not cgroups.disks_can_be_limited(), "version 2 governs"
     (tmp_path / "cgroup.controllers").write_text("cpu io memory\n")
     assert cgroups.disks_can_be_limited()
-
-
-FEWER, ALL = Shares((2, 3, 4), 0.5, 0.5), Shares((2, 3, 4, 5))
-LIMITED, PINNED = Opened(4, 512), Opened(4, None)
-
-
-@pytest.mark.parametrize(
-    ("kind", "opened", "cpuset", "shares", "settings"),
-    [
-        ("tmpfs", LIMITED, True, FEWER, "cpu.cfs_quota_us=200000;cpuset.cpus=2-4;memory.limit_in_bytes=256"),
-        ("cgroup2fs", LIMITED, True, FEWER, "cpu.max=200000 100000;cpuset.cpus=2-4;memory.max=256"),
-        ("cgroup2fs", LIMITED, False, FEWER, "cpu.max=200000 100000;memory.max=256"),
-        # One that had no quota has none again.
-        ("tmpfs", PINNED, True, ALL, "cpu.cfs_quota_us=-1;cpuset.cpus=2-5"),
-        ("cgroup2fs", PINNED, True, ALL, "cpu.max=max 100000;cpuset.cpus=2-5"),
-    ],
-)
-def test_a_group_is_given_a_share_of_all_cpus_and_fewer_of_them(
-    kind: str, opened: Opened, cpuset: bool, shares: Shares, settings: str
-) -> None:
-    node = fake_node({("stat",): Completed(0, f"{kind}\n", "")})
-    cgroups.of_group(node, "virtbench-x", opened, cpuset=cpuset)(shares)
-    (_, argv) = node.ran
-    assert argv == ["cgset", *(word for setting in settings.split(";") for word in ("-r", setting)), "virtbench-x"]
 
 
 def test_shares_are_of_what_it_was_opened_with() -> None:
