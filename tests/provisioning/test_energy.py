@@ -15,9 +15,8 @@ import pytest
 from provisioning.cgroup.counters import read
 from provisioning.metrics import accounting, cache_counters, conditions, gpu_usage
 from provisioning.metrics.cache_counters import Counting, events_of
-from provisioning.metrics.conditions import joules, read_energy
+from provisioning.metrics.conditions import read_energy
 from provisioning.metrics.gpu_usage import GpuSampler
-from suite.records.columns import JOULES
 from suite.records.usage import GpuSamples, GpuSpan
 from tests.provisioning.conftest import Program, make
 from tests.stand_ins.nvml_state import Nvml
@@ -30,18 +29,6 @@ def powercap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def zone(powercap: Path, directory: str, name: str, uj: int, range_uj: int = 262_143_000_000) -> None:
     make(powercap / directory, {"name": f"{name}\n", "energy_uj": f"{uj}\n", "max_energy_range_uj": f"{range_uj}\n"})
-
-
-def test_energy_is_told_by_package_and_by_the_memory_of_each(tmp_path: Path) -> None:
-    for package in (0, 1):
-        zone(tmp_path, f"intel-rapl:{package}", f"package-{package}", 1_000_000)
-        zone(tmp_path, f"intel-rapl:{package}:0", "core", 1_000_000)
-        zone(tmp_path, f"intel-rapl:{package}:1", "dram", 1_000_000)
-    before = read_energy()
-    zone(tmp_path, "intel-rapl:0", "package-0", 6_500_000)
-    zone(tmp_path, "intel-rapl:1:1", "dram", 3_000_000)
-    spent = joules(before, read_energy())
-    assert spent == {"package-0": 5.5, "package-1": 0.0, "dram-0": 0.0, "dram-1": 2.0}, "cores are in their package"
 
 
 def test_the_idle_power_is_measured_once_and_only_by_a_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,29 +48,6 @@ def test_the_idle_power_is_measured_once_and_only_by_a_counter(tmp_path: Path, m
     assert slept == [accounting.IDLE_S]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "spent"),
-    [
-        ((10_359_908_363, 10_359_908_363), (12_019_908_363, 12_019_908_363), {"package-0-die-0": 1660.0}),
-        ((65_532_000_000, 65_532_000_000), (1_000_000, 1_000_000), {"package-0-die-0": 1.610987}),
-        ((1_000_000, 900_000), (3_000_000, 1_900_000), {"package-0-die-0": 2.0, "package-0-die-1": 1.0}),
-    ],
-    ids=["one counter", "one that began again", "two counters"],
-)
-def test_dies_that_show_one_counter_are_counted_once(
-    before: tuple[int, int], after: tuple[int, int], spent: dict[str, float], tmp_path: Path
-) -> None:
-    """As AMD's packages of several dies have it: each zone shows the counter of the whole package."""
-    readings = []
-    for counters in (before, after):
-        for die, uj in enumerate(counters):
-            zone(tmp_path, f"intel-rapl:{die}", f"package-0-die-{die}", uj, range_uj=65_532_610_987)
-        readings.append(read_energy())
-    assert joules(*readings) == pytest.approx(spent)
-    derive: Any = JOULES.derive
-    assert derive(joules(*readings)) == pytest.approx(sum(spent.values()))
-
-
 def test_a_counter_that_moves_between_readings_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate(("package-0-die-0", "package-0-die-1", "package-1-die-0")):
         zone(tmp_path, f"intel-rapl:{number}", name, 0, range_uj=1000)
@@ -92,13 +56,6 @@ def test_a_counter_that_moves_between_readings_is_counted_once(tmp_path: Path, m
         conditions, "read", lambda file: str(next(moving) % 1000) if file.name == "energy_uj" else read(file)
     )
     assert list(read_energy()) == ["package-0-die-0", "package-1-die-0"], "other packages are other meters"
-
-
-def test_a_host_without_counters_or_with_hidden_ones_has_no_energy(tmp_path: Path) -> None:
-    assert read_energy() == {}
-    zone(tmp_path, "intel-rapl:0", "package-0", 1)
-    (tmp_path / "intel-rapl:0/energy_uj").unlink()
-    assert read_energy() == {}
 
 
 CARD = {"uuid": "GPU-a", "pci": "00000000:AF:00.0", "energy": 1000, "utilisation": 50, "memory": 1 << 34, "used": 1000}

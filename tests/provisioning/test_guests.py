@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from provisioning import isa, ledger
+from provisioning import ledger
 from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
 from provisioning.machines import accelerator, qemu_command, qmp
 from provisioning.machines.accelerator import PROGRAM, KvmProbe, choose, choose_common, probe_kvm
-from provisioning.machines.base import GuestSpec
 from provisioning.machines.libvirt import LIBVIRT
-from provisioning.machines.qemu import QEMU, GuestConsole, _explained
+from provisioning.machines.qemu import GuestConsole, _explained
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
 from provisioning.remote.network import DEVICE, routed
@@ -25,7 +24,6 @@ from scenarios.training import Synthetic
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 from suite.job.ablations import properties_of
-from suite.job.envelope import GIB, Envelope
 from suite.process_identity import boot_id
 from tests.provisioning.conftest import MakeImage, Program, fake_node
 
@@ -255,32 +253,3 @@ def test_what_a_host_lacks_is_told_and_asked_again(qemu: Qemu, home: Path, monke
     accelerator.KVM.touch()
     qemu("exit 33")
     assert probe_kvm().usable
-
-
-ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
-
-
-@pytest.mark.parametrize(
-    ("targets", "level", "always", "cap"),
-    [
-        # Targets of one kind: no guest is asked.
-        (("bare-metal", "container"), None, False, None),
-        (("vm",), None, False, None),
-        (("vm", "container-vm"), None, False, None),
-        (("bare-metal", "vm"), "avx2", False, "avx2"),
-        (("bare-metal", "vm"), "avx512", False, None),
-        (("bare-metal", "container"), "avx2", True, "avx512"),
-        (("vm",), "avx2", True, "avx2"),
-        (("bare-metal", "container-vm"), "avx2", True, "avx2"),
-    ],
-)
-def test_a_host_is_capped_to_a_guest_that_has_less_and_what_is_to_be_lowered_is_known(
-    *, targets: tuple[str, ...], level: str | None, always: bool, cap: str | None, make_image: MakeImage, tmp_path: Path
-) -> None:
-    (tmp_path / "cpuinfo").write_text("flags: avx2 fma avx512f avx512bw avx512dq avx512vl\n")
-    said: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(isa, "CPUINFO", tmp_path / "cpuinfo")
-        patch.setattr(isa, "_of_guests", lambda *_: level or pytest.fail("a guest was asked"))
-        assert isa.shared(targets, QEMU, GuestSpec(make_image(), "tcg", ENVELOPE), said.append, always=always) == cap
-    assert always or ["avx2" in line for line in said] == ([True] if cap else [])
