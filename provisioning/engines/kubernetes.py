@@ -101,20 +101,16 @@ class KubernetesEngine(ContainerEngine):
     def most_cpus(self) -> int:
         return self._node.whole_cpus
 
-    def check_cpus(self, count: int) -> None:
-        """Raise RequestError if pods of the node cannot have so many CPUs."""
-        node, most = self._node.name, self._node.whole_cpus
-        if count > most:
+    def check_sizes(self, cpus: int, gpus: int) -> None:
+        """Raise RequestError if pods of the node cannot have so many CPUs or GPUs; 0 is not looked for."""
+        if cpus and cpus > (most := self._node.whole_cpus):
             raise RequestError(
-                f"{option('cpus')} {count}: the node {node} has {most} whole CPUs for its pods",
+                f"{option('cpus')} {cpus}: the node {self._node.name} has {most} whole CPUs for its pods",
                 remedy=f"ask for no more, or choose another {option('node')}",
             )
-
-    def check_gpus(self, count: int) -> None:
-        """Raise RequestError if pods of the node cannot have so many GPUs."""
-        if count > (most := self._node.gpus):
+        if gpus and gpus > (most := self._node.gpus):
             raise RequestError(
-                f"{option('devices')} {count}: the node {self._node.name} has {most} GPUs for its pods",
+                f"{option('devices')} {gpus}: the node {self._node.name} has {most} GPUs for its pods",
                 remedy=f"ask for fewer, choose another {option('node')}, or install NVIDIA's device plugin there",
             )
 

@@ -51,7 +51,11 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False, cuda: str = ""
         with workplace(needed_bytes) as (node, building):
             builder = working_builder(node)
             base = _base(node, builder, note)
-            context = _context(node, variant, cuda, note)
+            context = state("cache", f"context-{variant}{cuda}")
+            _fetch_wheels(node, variant, cuda, context, note)
+            for name in ("suite", "worker", "guest"):
+                shutil.rmtree(context / name, ignore_errors=True)
+            copy_worker(context)
             _tree(node, builder, base, context, variant, building / "tree", note, fresh=rebuild)
             return finish(node, building, note, variant=variant, recipe=recipe, base=base)
 
@@ -143,16 +147,6 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
             artefacts.put(node, target, str(archive))
     node.run([builder.program, "import", str(archive), local], timeout_s=600.0)
     return f"{builder.local_prefix}{local}"
-
-
-def _context(node: LocalNode, variant: Variant, cuda: str, note: Note) -> Path:
-    """Lay out what the recipe copies."""
-    context = state("cache", f"context-{variant}{cuda}")
-    _fetch_wheels(node, variant, cuda, context, note)
-    for name in ("suite", "worker", "guest"):
-        shutil.rmtree(context / name, ignore_errors=True)
-    copy_worker(context)
-    return context
 
 
 def copy_worker(inside: Path) -> None:
