@@ -80,7 +80,6 @@ class _Course:
 @dataclass(frozen=True)
 class MachineOrder:
     source: str
-    """The name of the ``Cloud``."""
     cloud: str
     """Its name in clouds.yaml."""
     options: CloudOptions

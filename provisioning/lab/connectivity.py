@@ -17,7 +17,6 @@ from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Process
 
 _Listener = tuple[Process, int]
-"""A program that listens, and its port."""
 PORT = 5201
 """The port of iperf3."""
 CONNECT_WITHIN_S = 5.0

@@ -52,7 +52,6 @@ class GuestConsole:
         self.text = ""
         self._changed = threading.Event()
         self.ready = False
-        """Whether the guest takes commands."""
         self.locked_up = False
         self.flood: BenchError | None = None
         """Why it was ended for its output, if it was."""

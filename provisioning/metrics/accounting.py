@@ -22,7 +22,6 @@ from suite.plan import Trial
 from suite.records.usage import Conditions, Resources, Usage
 
 IDLE_S = 10.0
-"""The time over which the idle power is measured."""
 
 
 def accounts() -> OpenAccount:

@@ -29,7 +29,7 @@ from suite.interfaces import Node
 from suite.records.usage import Usage
 from tests.provisioning.conftest import fake_node, make
 
-BURN_S = 0.4
+BURN_S = 0.3
 BURN = [sys.executable, "-S", "-c", f"import time\nwhile time.process_time() < {BURN_S}: pass"]
 CPUS = tuple(os.sched_getaffinity(0))
 
