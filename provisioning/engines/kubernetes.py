@@ -163,9 +163,8 @@ class KubernetesEngine(ContainerEngine):
         # Pods of whole CPUs then have them alone, and the kubelet hands out free ones in the same order again.
         static = self._node.kubelet.get("cpuManagerPolicy") == "static"
         exclusive = static and all(len(cpu_set) == cpus for cpu_set in cpu_sets)
-        return Allotment(
-            tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if exclusive else None, cpuinfos[-1], cards
-        )
+        alone = tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if exclusive else None
+        return Allotment(alone, cpuinfos[-1], cards)
 
     @contextmanager
     def tried(self, image: Image, cpus: int, memory_bytes: int, gpus: int = 0) -> Iterator[PodNode]:
@@ -310,15 +309,8 @@ class KubernetesEngine(ContainerEngine):
         registry = self.settings.get("registry")
         image = f"{registry}/{image_reference(spec.image)}" if registry else local_name(spec.image)
         _, claim, path = self.settings["claim"].split(":", 2) if self.claimed else ("", "", "")
-        return Placement(
-            self._node.hostname,
-            image,
-            bool(registry),
-            self.settings.get("runtime_class"),
-            self.settings.get("storage_class"),
-            claim,
-            path,
-        )
+        classes = self.settings.get("runtime_class"), self.settings.get("storage_class")
+        return Placement(self._node.hostname, image, bool(registry), *classes, claim, path)
 
     def _inside(self, node: Node, name: str) -> PodNode:
         place = f"{node.name}/{name}"
