@@ -54,8 +54,6 @@ class PipeTail(threading.Thread):
 
 
 class BoundedProcess(Process):
-    """A command whose output is bounded."""
-
     argv: list[str]
 
     @abstractmethod

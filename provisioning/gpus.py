@@ -27,8 +27,6 @@ Found = tuple[str, str, str | None, str | None]
 
 @dataclass(frozen=True)
 class DeviceNode:
-    """A character device: its path and its numbers."""
-
     path: str
     major: int
     minor: int

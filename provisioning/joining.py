@@ -104,16 +104,20 @@ def linked(instances: Sequence[Instance], job: DistributedJob) -> tuple[Instance
         link_bits_per_s=link,
         most_share=vxlan.MOST_SHARE if job.network == "overlay" and instances[0].node_address else 1.0,
     )
-    ranks = {end.name: rank for rank, end in enumerate(ends)}
-    return tuple(
-        replace(
-            instance,
-            links=tuple(
-                Link(rank=ranks[pair.target], **pair.model_dump(exclude={"source", "target", "address"}))
-                for pair in pairs
-                if pair.source == end.name
+    links = [
+        (
+            pair.source,
+            Link(
+                rank=ends.index(pair.target),
+                source_address=pair.source_address,
+                connect_s=pair.connect_s,
+                rate_bits_per_s=pair.rate_bits_per_s,
             ),
         )
+        for pair in pairs
+    ]
+    return tuple(
+        replace(instance, links=tuple(link for source, link in links if source is end))
         for instance, end in zip(instances, ends, strict=True)
     )
 

@@ -4,7 +4,7 @@ Bare metal and containers see a directory of this machine; a VM sees a raw disk 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,22 +47,17 @@ class Volume:
 @contextmanager
 def volume_of(trial: Trial) -> Iterator[Volume | None]:
     """Provide the volume that the trial needs, for as long as it lasts."""
-    if trial.job.dataset:
-        with_disk = trial.target in VMS and not trial.properties.virtiofs
-        room: AbstractContextManager[Volume | None] = nullcontext()
+    dataset, on_vm = trial.job.dataset, trial.target in VMS
+    volume = room = layer = None
+    with ExitStack() as stack:
+        if dataset:
+            with_disk = on_vm and not trial.properties.virtiofs
+            volume = stack.enter_context(_data(dataset, with_disk=with_disk))
+        if trial.properties.data_in_layer:
+            layer = stack.enter_context(ledger.directory(state("scratch"), "layer"))
         if trial.scratch_bytes:
-            room = _scratch(trial.scratch_bytes, with_disk=False)
-        with (
-            _data(trial.job.dataset, with_disk=with_disk) as volume,
-            ledger.directory(state("scratch"), "layer") if trial.properties.data_in_layer else nullcontext() as layer,
-            room as scratch,
-        ):
-            yield replace(volume, layer=layer, scratch=scratch.directory if scratch else None)
-    elif trial.scratch_bytes:
-        with _scratch(trial.scratch_bytes, with_disk=trial.target in VMS) as volume:
-            yield volume
-    else:
-        yield None
+            room = stack.enter_context(_scratch(trial.scratch_bytes, with_disk=on_vm and not dataset))
+        yield replace(volume, layer=layer, scratch=room.directory if room else None) if volume else room
 
 
 @contextmanager

@@ -18,11 +18,19 @@ from unittest.mock import patch
 from pydantic import ValidationError
 
 from commands.web.generate import read_services
+from provisioning import isa
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
+from provisioning.cgroup import limits
+from provisioning.cgroup.counters import ControlGroup
 from provisioning.clouds.nova import _unfair
+from provisioning.engines.base import get_engine
+from provisioning.engines.gvisor import GVISOR
 from provisioning.engines.options import nodes_of
+from provisioning.engines.runc import bundle_profile
 from provisioning.gpus import Card
+from provisioning.gpus import chosen as gpus_named
 from provisioning.images.image import Image
+from provisioning.images.needs import check
 from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.execution import exit_status
 from provisioning.kubernetes.node import ClusterNode
@@ -30,6 +38,12 @@ from provisioning.kubernetes.refusals import cause_of, refusal, refused_as_reque
 from provisioning.kubernetes.states import JobState, PodState, events_of, last_event
 from provisioning.lab import connectivity
 from provisioning.lab.lab import free_subnet
+from provisioning.machines.accelerator import PROGRAM
+from provisioning.machines.libvirt import URI_VARIABLE, uri
+from provisioning.machines.qemu import QEMU
+from provisioning.metrics import conditions
+from provisioning.metrics.accounting import own_cpus
+from provisioning.metrics.cache_counters import cache_use
 from provisioning.remote.connection import Access, RemoteAgent
 from provisioning.remote.network import chosen
 from provisioning.sites import here
@@ -40,13 +54,16 @@ from suite.inventory import InventoryNode, read_inventory
 from suite.job.command import CommandJob, parse_command, parse_pattern
 from suite.job.datasets import parse_data
 from suite.job.envelope import parse_bytes, parse_cpu_list
+from suite.job.job import CpuCapability
 from suite.job.lab import LabSpec, bits_per_s, parse_lab, seconds
 from suite.job.serving import parse_rates
+from suite.records.columns import JOULES
 from suite.request.request import RunRequest
 from suite.request.scenario import scenario_of
 from suite.sweep.file import read_sweep
 from suite.units import parse_duration_s, parse_share
-from tests.provisioning.conftest import FakeNode
+from tests.provisioning.conftest import FakeNode, make
+from tests.provisioning.test_own_image import EVERYTHING, Inside
 from tests.refusals import read, written
 from tests.sites import IMAGE, cluster, inputs_of, joined_pods
 from tests.suite.judged import JUDGED
@@ -150,6 +167,13 @@ CARDS = [
 CARDS[1] = replace(CARDS[1], fault="NVML: GPU is lost")
 
 
+DIVIDED = [
+    *(Card(str(number), uuid=f"GPU-000000a{number}-5000") for number in (0, 1)),
+    *(Card("2", fault="NVML: GPU is lost"), Card("3", uuid="GPU-000000a3-5000", fault="it is divided by MIG")),
+    *(Card(f"3:{number}", uuid=f"MIG-000000b{number}-5000") for number in (0, 1)),
+]
+
+
 def gpus(asked: tuple[dict[str, Any], dict[str, Any]]) -> object:
     """Return the GPUs of a job with these options, where the first card, torch's CUDA and variables are changed."""
     options, changed = asked
@@ -169,6 +193,77 @@ def parallel(options: dict[str, Any]) -> str:
     request = RunRequest.of({"device": "cuda", **options})
     scenario_of(request).check_model(request, "gan" if request.scenario == "serve" else "resnet50")
     return "goes"
+
+
+def emulation(version: str) -> object:
+    """Return the vector instructions of guests under tcg and under KVM, by QEMU's version, on a host with AVX-512."""
+    node: Any = FakeNode({(PROGRAM, "--version"): Completed(0, version, "")})
+    return QEMU.guest_capability(node, "tcg", "avx512"), QEMU.guest_capability(node, "kvm", "avx512")
+
+
+def seccomp(profile: dict[str, Any] | str) -> object:
+    """Return what of a profile goes into a bundle; only some of its fields may be given."""
+    usual = {"defaultAction": "SCMP_ACT_ERRNO", "syscalls": []}
+    return bundle_profile(profile if isinstance(profile, str) else json.dumps({**usual, **profile}))
+
+
+def group(files: dict[str, str]) -> object:
+    """Return what the control group of a job has used and may use, by files below the root of control groups."""
+    devices: tuple[list[str], ...] = (["8:0"], ["8:0", "8:16"], ["8:0", "8:32"], ["8:0", "8:48"], ["8:48"], [])
+    with TemporaryDirectory() as place, patch.object(limits, "ROOT", Path(place)):
+        job = ControlGroup(ControlGroup.named("job").paths, make(Path(place), files))
+        used = job.cpu_s(), job.peak_memory_bytes(), job.faults(), job.disk_bytes(), job.throttled_s()
+        return *used, [[*job.disk_limits(each).values()] for each in devices], limits.disks_can_be_limited()
+
+
+def energy(readings: list[dict[str, str]]) -> object:
+    """Return the joules between two readings of RAPL, by files of powercap, and their sum as a record has it."""
+    with TemporaryDirectory() as place, patch.object(conditions, "POWERCAP", Path(place)):
+        before, after = (conditions.read_energy() for files in readings if make(Path(place), files))
+    spent = conditions.joules(before, after)
+    return spent, JOULES.derive and JOULES.derive(spent)
+
+
+def cap(asked: tuple[list[str], CpuCapability | None, bool]) -> object:
+    """Return the cap of a host with AVX-512 and guests of this level, and what is noted; None are not to be asked."""
+    notes: list[str] = []
+    targets, level, always = asked
+    guest: Any = None
+    cpuinfo = SimpleNamespace(read_text=lambda: "flags: avx2 fma avx512f avx512bw avx512dq avx512vl\n")
+    guests = (lambda *_: level) if level else None
+    with patch.multiple(isa, CPUINFO=cpuinfo, _of_guests=guests):
+        return isa.shared(targets, QEMU, guest, notes.append, always=always), notes
+
+
+def cpus_alone(asked: tuple[list[list[int] | None], int]) -> object:
+    """Return the CPUs of the first nodes, so many, that no other node may use."""
+    nodes: list[Any] = [FakeNode(facts={"host_cpus": cpus}) for cpus in asked[0]]
+    return own_cpus(nodes, nodes[: asked[1]])
+
+
+def image(asked: tuple[list[str], dict[str, str], object]) -> object:
+    """Return that an image can be that of targets which lacks programs, has others, and whose Python says this."""
+    lacking, more, reported = asked
+    programs = {name: path for name, path in EVERYTHING.items() if name not in lacking} | more
+    return check(Inside(programs, reported), Path("/i/tree"), Path("/suite/tree"), "mine")  # type: ignore[func-returns-value]
+
+
+def platform(asked: tuple[str | None, str]) -> object:
+    """Return the platform of gVisor that was chosen, or is preferred, of those that runsc shows in its help."""
+    node = FakeNode({("runsc", "flags"): Completed(0, "", f"specifies which platform to use: {asked[1]}")})
+    return GVISOR.configured({"gvisor_platform": asked[0]} if asked[0] else {}).platform(node)
+
+
+def daemon(given: str) -> str:
+    with patch.dict(os.environ, {URI_VARIABLE: given}):
+        return uri()
+
+
+def service(asked: tuple[str, tuple[int, str]]) -> object:
+    """Return that the machine which an engine's service reports is the one that its program runs on."""
+    memory = Completed(0, "MemTotal:        8388608 kB\nMemFree: 1 kB\n", "")
+    own = {("uname",): Completed(0, "h1 6.1.0-18-amd64\n", ""), ("cat", "/proc/meminfo"): memory}
+    return get_engine(asked[0]).check_machine(FakeNode({(asked[0], "info"): Completed(*asked[1], ""), **own}))  # type: ignore[func-returns-value]
 
 
 FORMS: Mapping[str, Callable[[Any], object]] = {
@@ -195,6 +290,19 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "cause": lambda text: told(cause_of(text)),
     "answer": server_answer,
     "flavor": lambda specs: [*_unfair(specs)],
+    "vectors": isa.capability,
+    "cap": cap,
+    "group": group,
+    "own-cpus": cpus_alone,
+    "energy": energy,
+    "cards": lambda words: [card.index for card in gpus_named(DIVIDED, words)],
+    "emulation": emulation,
+    "seccomp": seccomp,
+    "image": image,
+    "platform": platform,
+    "daemon": daemon,
+    "cache": lambda asked: cache_use(*asked).model_dump(exclude_none=True),
+    "service": service,
     "iperf3": connectivity.parse,
     "whole-cpus": lambda written: ClusterNode({"status": {"allocatable": {"cpu": written}}}, {}).whole_cpus,
     "rate": bits_per_s,

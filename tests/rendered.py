@@ -27,7 +27,7 @@ from commands.sweep.backends import kubernetes as jobs
 from commands.sweep.backends import slurm
 from provisioning.batch.options import KubernetesOptions, SlurmOptions
 from provisioning.cgroup import limits as cgroups
-from provisioning.cgroup.limits import BlockDevice
+from provisioning.cgroup.limits import BlockDevice, Opened, of_group
 from provisioning.engines.apptainer import APPTAINER
 from provisioning.engines.base import ContainerSpec, get_engine
 from provisioning.engines.charliecloud import CHARLIECLOUD
@@ -48,7 +48,7 @@ from provisioning.machines.qemu_command import Disk, QemuSpec, qemu_argv
 from provisioning.machines.ssh import SshAccess
 from provisioning.remote.connection import Access
 from provisioning.timers import kubernetes as cronjobs
-from suite.interfaces import Completed
+from suite.interfaces import Completed, Shares
 from suite.inventory import InventoryNode
 from suite.job.envelope import GIB, Envelope
 from suite.job.lab import parse_lab
@@ -179,7 +179,10 @@ def containers() -> Iterator[tuple[str, list[str]]]:
     for name, way in ways.items():
         usual = way(CONTAINER)
         yield name, usual
-        yield f"{name} exec", lines_of(get_engine(name).exec_argv(CONTAINER))
+        engine = get_engine(name)
+        yield f"{name} exec", lines_of(engine.exec_argv(CONTAINER))
+        for quota_us in (-1, 50_000):
+            yield f"{name} resized, {quota_us=}", lines_of(engine.update_argv("c", "0-1", quota_us, 512))
         for change in OF_CONTAINERS:
             yield title(name, change), difference(usual, way(replace(CONTAINER, **change)))
 
@@ -225,6 +228,12 @@ def control_groups() -> Iterator[tuple[str, list[str]]]:
         yield f"control group on {kind}", usual
         for change in changes:
             yield title(f"control group on {kind}", change), difference(usual, told(**change))
+        shares = {"whole": Shares((2, 3, 4, 5)), "half": Shares((2, 3, 4), 0.5, 0.5)}
+        for opened, (name, share), cpuset in product((Opened(4, 512), Opened(4, None)), shares.items(), (True, False)):
+            if opened.memory_bytes or name == "whole":
+                node = FakeNode({("stat",): Completed(0, f"{kind}\n", "")})
+                of_group(node, "job", opened, cpuset=cpuset)(share)
+                yield f"control group on {kind}, {name}, {opened.memory_bytes=}, {cpuset=}", lines_of(node.ran[-1])
 
 
 def machines() -> Iterator[tuple[str, list[str]]]:

@@ -157,7 +157,8 @@ def test_the_machines_are_discovered_compared_and_given_equal_shares(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def one(name: str, cpus: tuple[int, ...], kernel: str) -> DiscoveredMachine:
-        return DiscoveredMachine(name, cpus, 8 * GIB, "avx2", 0.0, Host(hostname=name, kernel=kernel))
+        host = Host(hostname=name, kernel=kernel)
+        return DiscoveredMachine(cpus, 8 * GIB, name, capability="avx2", clock_offset_s=0.0, host=host)
 
     asked: list[Any] = []
 
@@ -229,7 +230,7 @@ def request(**options: Any) -> RunRequest:
 
 
 def discovered(number: int, cpus: tuple[int, ...], capability: CpuCapability = "avx2") -> DiscoveredMachine:
-    return DiscoveredMachine(f"n{number}", cpus, 8 * GIB, capability, 0.0)
+    return DiscoveredMachine(cpus, 8 * GIB, f"n{number}", capability=capability, clock_offset_s=0.0)
 
 
 def made(*found: DiscoveredMachine) -> Machines:

@@ -142,7 +142,7 @@ def allotted(
     elsewhere: bool = False,
 ) -> Envelope:
     """Return the envelope of targets beside pods of a node that is this machine, or another one."""
-    machine = DiscoveredMachine("m1", (0,), 2 * GIB, "avx2", 0.0)
+    machine = DiscoveredMachine((0,), 2 * GIB, "m1", capability="avx2", clock_offset_s=0.0)
     inventory = Inventory.model_validate({"node": [{"name": "m1", "host": "m1"}]})
     beside = machines(inventory, machine, engine="kubernetes", targets=targets) if elsewhere else None
     site = site_of_pods(targets, beside, engines={"container": pods(cpus, node=node)})
@@ -272,7 +272,7 @@ def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
     booted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     booted("1-2-3")
-    found = DiscoveredMachine("m1", (0, 1, 2, 3), 8 * GIB, "avx2", 0.0)
+    found = DiscoveredMachine((0, 1, 2, 3), 8 * GIB, "m1", capability="avx2", clock_offset_s=0.0)
     calls: list[Any] = []
 
     def discover(*given: Any) -> Discovery:

@@ -112,7 +112,6 @@ class Hired(NamedTuple):
 
 
 def hired(entry: str) -> Hired:
-    """Return the machine of an entry of the ledger."""
     return Hired(*json.loads(entry))
 
 

@@ -73,17 +73,13 @@ class _Course:
         return not part
 
     def node(self, **keys: object) -> str:
-        """Return its entry in an inventory."""
         keys = {"name": self.name, "host": f"root@{self.address}", "ssh_config": "ssh_config", **keys}
         return "\n".join(["[[node]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""])
 
 
 @dataclass(frozen=True)
 class MachineOrder:
-    """Machines that are wanted of a cloud."""
-
     source: str
-    """The name of the ``Cloud``."""
     cloud: str
     """Its name in clouds.yaml."""
     options: CloudOptions

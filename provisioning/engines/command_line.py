@@ -20,8 +20,6 @@ NAMED = ("crun", "runc", "runsc")
 
 
 class CommandLineEngine(ContainerEngine):
-    """An engine that is driven by docker's command line."""
-
     program: tuple[str, ...]
     version_field: str
     """The template that prints the version of the engine behind the command line."""

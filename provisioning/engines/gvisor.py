@@ -25,7 +25,6 @@ NOT_SWITCHED = {
 @dataclass(frozen=True)
 class Gvisor(Runc):
     chosen: str | None = None
-    """The platform that the user chose."""
     name = "gvisor"
     program = "runsc"
     commands_are_children = False

@@ -101,20 +101,16 @@ class KubernetesEngine(ContainerEngine):
     def most_cpus(self) -> int:
         return self._node.whole_cpus
 
-    def check_cpus(self, count: int) -> None:
-        """Raise RequestError if pods of the node cannot have so many CPUs."""
-        node, most = self._node.name, self._node.whole_cpus
-        if count > most:
+    def check_sizes(self, cpus: int, gpus: int) -> None:
+        """Raise RequestError if pods of the node cannot have so many CPUs or GPUs; 0 is not looked for."""
+        if cpus and cpus > (most := self._node.whole_cpus):
             raise RequestError(
-                f"{option('cpus')} {count}: the node {node} has {most} whole CPUs for its pods",
+                f"{option('cpus')} {cpus}: the node {self._node.name} has {most} whole CPUs for its pods",
                 remedy=f"ask for no more, or choose another {option('node')}",
             )
-
-    def check_gpus(self, count: int) -> None:
-        """Raise RequestError if pods of the node cannot have so many GPUs."""
-        if count > (most := self._node.gpus):
+        if gpus and gpus > (most := self._node.gpus):
             raise RequestError(
-                f"{option('devices')} {count}: the node {self._node.name} has {most} GPUs for its pods",
+                f"{option('devices')} {gpus}: the node {self._node.name} has {most} GPUs for its pods",
                 remedy=f"ask for fewer, choose another {option('node')}, or install NVIDIA's device plugin there",
             )
 
@@ -167,9 +163,8 @@ class KubernetesEngine(ContainerEngine):
         # Pods of whole CPUs then have them alone, and the kubelet hands out free ones in the same order again.
         static = self._node.kubelet.get("cpuManagerPolicy") == "static"
         exclusive = static and all(len(cpu_set) == cpus for cpu_set in cpu_sets)
-        return Allotment(
-            tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if exclusive else None, cpuinfos[-1], cards
-        )
+        alone = tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if exclusive else None
+        return Allotment(alone, cpuinfos[-1], cards)
 
     @contextmanager
     def tried(self, image: Image, cpus: int, memory_bytes: int, gpus: int = 0) -> Iterator[PodNode]:
@@ -314,15 +309,8 @@ class KubernetesEngine(ContainerEngine):
         registry = self.settings.get("registry")
         image = f"{registry}/{image_reference(spec.image)}" if registry else local_name(spec.image)
         _, claim, path = self.settings["claim"].split(":", 2) if self.claimed else ("", "", "")
-        return Placement(
-            self._node.hostname,
-            image,
-            bool(registry),
-            self.settings.get("runtime_class"),
-            self.settings.get("storage_class"),
-            claim,
-            path,
-        )
+        classes = self.settings.get("runtime_class"), self.settings.get("storage_class")
+        return Placement(self._node.hostname, image, bool(registry), *classes, claim, path)
 
     def _inside(self, node: Node, name: str) -> PodNode:
         place = f"{node.name}/{name}"

@@ -51,8 +51,25 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False, cuda: str = ""
         with workplace(needed_bytes) as (node, building):
             builder = working_builder(node)
             base = _base(node, builder, note)
-            context = _context(node, variant, cuda, note)
-            _tree(node, builder, base, context, variant, building / "tree", note, fresh=rebuild)
+            context = state("cache", f"context-{variant}{cuda}")
+            _fetch_wheels(node, variant, cuda, context, note)
+            for name in ("suite", "worker", "guest"):
+                shutil.rmtree(context / name, ignore_errors=True)
+            copy_worker(context)
+            # Every step of the recipe is run if it is to be built anew.
+            tag = f"virtbench-build:{variant}"
+            note("running docker/Dockerfile (some minutes the first time; steps that did not change are cached)")
+            first = tag if variant == "cpu" else f"{tag}-base"
+            builder.build(node, RECIPE / "Dockerfile", context, first, fresh=rebuild, BASE=base)
+            # The first stage has run; with a name it can be found again, and removed.
+            parts = ("--target", "parts")
+            builder.build(node, RECIPE / "Dockerfile", context, f"{tag}-parts", fresh=False, more=parts, BASE=base)
+            if variant == "cuda":
+                note("running docker/Dockerfile.cuda")
+                builder.build(node, RECIPE / "Dockerfile.cuda", context, tag, fresh=rebuild, CPU_IMAGE=first)
+            note("unpacking the tree")
+            unpack(node, builder, tag, building / "tree")
+            settle(building / "tree")
             return finish(node, building, note, variant=variant, recipe=recipe, base=base)
 
 
@@ -145,16 +162,6 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
     return f"{builder.local_prefix}{local}"
 
 
-def _context(node: LocalNode, variant: Variant, cuda: str, note: Note) -> Path:
-    """Lay out what the recipe copies."""
-    context = state("cache", f"context-{variant}{cuda}")
-    _fetch_wheels(node, variant, cuda, context, note)
-    for name in ("suite", "worker", "guest"):
-        shutil.rmtree(context / name, ignore_errors=True)
-    copy_worker(context)
-    return context
-
-
 def copy_worker(inside: Path) -> None:
     """Copy the parts of the suite that run in targets, and what a guest starts with, to a directory."""
     for source, name in [*((ROOMS / name, name) for name in INSIDE), (RECIPE / "guest", "guest")]:
@@ -214,33 +221,6 @@ def locked(wheels: Path) -> str:
         name, version = wheel.name.split("-")[:2]  # PEP 427: both without a hyphen
         lines.append(f"{name}=={version} --hash=sha256:{sha256(wheel)}\n")
     return "".join(lines)
-
-
-def _tree(
-    node: LocalNode,
-    builder: Builder,
-    base: str,
-    context: Path,
-    variant: Variant,
-    tree: Path,
-    note: Note,
-    *,
-    fresh: bool,
-) -> None:
-    """Run the recipe, every step of it if it is to be ``fresh``, and unpack what it gives."""
-    tag = f"virtbench-build:{variant}"
-    note("running docker/Dockerfile (some minutes the first time; steps that did not change are cached)")
-    first = tag if variant == "cpu" else f"{tag}-base"
-    builder.build(node, RECIPE / "Dockerfile", context, first, fresh=fresh, BASE=base)
-    # The first stage has run; with a name it can be found again, and removed.
-    parts = ("--target", "parts")
-    builder.build(node, RECIPE / "Dockerfile", context, f"{tag}-parts", fresh=False, more=parts, BASE=base)
-    if variant == "cuda":
-        note("running docker/Dockerfile.cuda")
-        builder.build(node, RECIPE / "Dockerfile.cuda", context, tag, fresh=fresh, CPU_IMAGE=first)
-    note("unpacking the tree")
-    unpack(node, builder, tag, tree)
-    settle(tree)
 
 
 def finish(

@@ -51,8 +51,6 @@ ANSWER_WITHIN_S = 600.0
 
 @dataclass(frozen=True)
 class Lack:
-    """Something that an image lacks, and what brings it."""
-
     name: str
     package: str = ""
     """The Debian package."""

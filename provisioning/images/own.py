@@ -84,7 +84,12 @@ def find_source(node: LocalNode, builder: Builder, source: str, note: Note, *, f
     try:
         if source.startswith("/"):
             return _built_or_loaded(node, builder, Path(source), note, fresh=fresh)
-        return _held_or_pulled(node, builder, source, note)
+        if not _REFERENCE.fullmatch(source):
+            raise RequestError(f"{source!r} is no name of an image", remedy="write it as registry/name:tag")
+        if node.run([builder.program, "image", "inspect", "--", source], check=False).returncode:
+            note(f"fetching {source}")
+            node.run([builder.program, "pull", "--quiet", "--", source], timeout_s=3600.0)
+        return _identity(node, builder, source)
     except CommandError as error:
         lines = [line for line in error.output_tail.splitlines() if line.startswith("Error")] or [error.message]
         by_hand = f"try {' '.join(error.command[:2])} by hand: the archive may be damaged, or the name unknown"
@@ -162,15 +167,6 @@ def host_access(node: LocalNode, place: Path) -> list[str]:
 def shorten(text: str) -> str:
     """Return the begin and the end of a text: engines print first what they were doing, and last why it failed."""
     return text if len(text) <= MOST_SAID else f"{text[: MOST_SAID // 3]} ... {text[-MOST_SAID * 2 // 3 :]}"
-
-
-def _held_or_pulled(node: LocalNode, builder: Builder, reference: str, note: Note) -> str:
-    if not _REFERENCE.fullmatch(reference):
-        raise RequestError(f"{reference!r} is no name of an image", remedy="write it as registry/name:tag")
-    if node.run([builder.program, "image", "inspect", "--", reference], check=False).returncode:
-        note(f"fetching {reference}")
-        node.run([builder.program, "pull", "--quiet", "--", reference], timeout_s=3600.0)
-    return _identity(node, builder, reference)
 
 
 def _identity(node: LocalNode, builder: Builder, reference: str) -> str:

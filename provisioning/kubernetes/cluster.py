@@ -296,13 +296,9 @@ def _refuse_plugin(context: str, plugin: Object | None) -> None:
     if not plugin:
         return
     program = str(plugin.get("command"))
+    why, remedy = "is not installed", plugin.get("installHint") or f"install {program}, which the cloud provides"
     if "/" in program or shutil.which(program):
         why, remedy = "has given none: its error is above", f"kubectl --context {context} get pods shows why; {SIGN_IN}"
-    else:
-        why, remedy = (
-            "is not installed",
-            str(plugin.get("installHint") or f"install {program}, which the cloud provides"),
-        )
     raise RequestError(f"the credentials of the context {context} come from {program}, which {why}", remedy=remedy)
 
 

@@ -44,8 +44,6 @@ _CHUNK = 1 << 16
 
 
 class PodProcess(BoundedProcess):
-    """A command in a pod."""
-
     def __init__(
         self,
         cluster: Cluster,

@@ -131,11 +131,10 @@ def changed(sent: Object, live: Object) -> list[str]:
     return list(changes({key: sent[key] for key in ("metadata", "spec")}, live))
 
 
-def refuse_unfair(sent: Object, live: Object) -> list[str]:
-    """Return what admission has changed. Raises MeasurementError for a change after which nothing can be compared."""
-    differences = changed(sent, live)
+def refuse_unfair(sent: Object, live: Object) -> None:
+    """Raise MeasurementError if admission has changed something after which nothing can be compared."""
     # The server mounts what it adds: a token of the service account, certificates.
-    unfair = [line for line in differences if not line.startswith(HARMLESS)]
+    unfair = [line for line in changed(sent, live) if not line.startswith(HARMLESS)]
     quality = live.get("status", {}).get("qosClass")
     if quality not in (None, "Guaranteed"):
         unfair.append(f"status.qosClass: {quality!r} instead of 'Guaranteed'")
@@ -145,7 +144,6 @@ def refuse_unfair(sent: Object, live: Object) -> list[str]:
             kind="admission",
             remedy=f"choose a {option('namespace')} without this LimitRange or webhook",
         )
-    return differences
 
 
 def service_manifest(name: str, pod: str, port: int, way: str) -> Object:

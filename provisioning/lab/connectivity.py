@@ -11,17 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from provisioning.lab import reachability
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Node, Process
 
 _Listener = tuple[Process, int]
-"""A program that listens, and its port."""
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PORT = 5201
 """The port of iperf3."""
 CONNECT_WITHIN_S = 5.0
@@ -45,26 +40,19 @@ class End:
 
 @dataclass(frozen=True)
 class Place:
-    """The address and interface of one machine."""
-
     address: str
     interface: str
 
 
-class Pair(BaseModel):
-    """One direction between two ends."""
+@dataclass(frozen=True)
+class Pair:
+    """One direction between two ends, as ``records.Link`` has it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    source: str
-    target: str
-    address: str
-    """The address of the target."""
+    source: End
+    target: End
     source_address: str
-    """The address that the source's kernel has chosen: it tells the interface."""
-    connect_s: Positive
-    rate_bits_per_s: Positive | None = None
-    """The rate of TCP, without headers; None if it was not asked for."""
+    connect_s: float
+    rate_bits_per_s: float | None = None
 
 
 def connectivity(
@@ -83,13 +71,11 @@ def connectivity(
     pairs = reach(ends)
     if not measure_s:
         return pairs
-    by_name = {end.name: end for end in ends}
     measured = []
     for pair in pairs:
-        source, target = by_name[pair.source], by_name[pair.target]
-        rate = rate_bits_per_s(source, target, measure_s, sample_bytes)
+        rate = rate_bits_per_s(pair.source, pair.target, measure_s, sample_bytes)
         check_rate(pair, rate, link_bits_per_s, most_share)
-        measured.append(pair.model_copy(update={"rate_bits_per_s": rate}))
+        measured.append(replace(pair, rate_bits_per_s=rate))
     return tuple(measured)
 
 
@@ -98,7 +84,7 @@ def check_rate(pair: Pair, rate: float, link: int | None, most_share: float = 1.
     if link is not None and rate > most_share * link:
         excess = f"{rate / 1e6:.0f} Mbit/s on a link of {link / 1e6:.0f}, more than it can carry"
         raise MeasurementError(
-            f"{pair.source} to {pair.target} ({pair.address}): {excess}",
+            f"{pair.source.name} to {pair.target.name} ({pair.target.address}): {excess}",
             kind="network",
             remedy="see which interface has the address; for an overlay, whether an older kernel runs",
         )
@@ -216,13 +202,7 @@ def _pairs(source: End, targets: Sequence[tuple[End, _Listener]], process: Proce
                 kind="network",
                 remedy=BUSY if late or ended else REMEDY,
             )
-        yield Pair(
-            source=source.name,
-            target=target.name,
-            address=target.address,
-            source_address=result["from"],
-            connect_s=result["connect_s"],
-        )
+        yield Pair(source, target, result["from"], result["connect_s"])
 
 
 def server_argv(end: End, measure_s: int) -> list[str]:

@@ -32,7 +32,6 @@ class Member:
     address: str
     """The address at which the other nodes reach it."""
     device: str = DEVICE
-    """The interface that has the address."""
 
 
 def check_members(members: Sequence[Member]) -> None:

@@ -34,17 +34,13 @@ PLAIN = (
 
 @dataclass(frozen=True)
 class LabNode:
-    """One virtual node of a lab."""
-
     name: str
     """``n1``, which is also the name of its port on the switch."""
     number: int
-    """The number, from 1."""
     address: str
     mac: str
     namespace: str
     """The path of its network namespace."""
-    device: str = DEVICE
 
     @property
     def cidr(self) -> str:
@@ -121,15 +117,15 @@ def switch_argvs(switch: str) -> list[list[str]]:
 def node_argvs(switch: str, node: LabNode) -> list[list[str]]:
     """Return the commands for a node's address and cable, which joins a port of the switch to the node's interface."""
     inside, port = netns.enter(node.namespace), node.name
-    far = ["peer", "name", node.device, "address", node.mac, "netns", node.namespace.rpartition("/")[2]]
+    far = ["peer", "name", DEVICE, "address", node.mac, "netns", node.namespace.rpartition("/")[2]]
     return [
         [*inside, *PLAIN],
         link_argv(node.namespace, "lo", "up"),
         [*netns.enter(switch), "ip", "link", "add", "dev", port, "type", "veth", *far],
         [*netns.enter(switch), "ip", "link", "set", "dev", port, "master", SWITCH],
         link_argv(switch, port, "up"),
-        [*inside, "ip", "address", "add", node.cidr, "dev", node.device],
-        link_argv(node.namespace, node.device, "up"),
+        [*inside, "ip", "address", "add", node.cidr, "dev", DEVICE],
+        link_argv(node.namespace, DEVICE, "up"),
     ]
 
 
@@ -139,13 +135,13 @@ def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
     A kernel keeps 1024 learned neighbours, of all its namespaces together: 33 nodes would have more. These count not.
     """
     peers = (peer for peer in nodes if peer is not node)
-    lines = (f"neighbour add {o.address} lladdr {o.mac} dev {node.device} nud permanent\n" for o in peers)
+    lines = (f"neighbour add {o.address} lladdr {o.mac} dev {DEVICE} nud permanent\n" for o in peers)
     return "".join(lines).encode()
 
 
 def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> list[list[str]]:
     """Return the commands that limit both directions of the cable; the delay is on what the node sends."""
-    sends = shape_argvs(node.device, LinkShape(spec.rate_bits_per_s, spec.delay_s), limiter)
+    sends = shape_argvs(DEVICE, LinkShape(spec.rate_bits_per_s, spec.delay_s), limiter)
     gets = shape_argvs(node.name, LinkShape(spec.rate_bits_per_s), limiter)
     return [*(node.argv(argv) for argv in sends), *([*netns.enter(switch), *argv] for argv in gets)]
 

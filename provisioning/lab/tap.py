@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from provisioning.lab.containers import changed, made, run_each
-from provisioning.lab.lab import BRIDGE_KIND, NO_IPV6, LabNode
+from provisioning.lab.lab import BRIDGE_KIND, DEVICE, NO_IPV6, LabNode
 from suite.errors import MeasurementError
 from suite.interfaces import Node
 
@@ -30,8 +30,14 @@ class Tap:
 def tap(lab_node: LabNode, parent: Node) -> Iterator[Tap]:
     """Make it in the node's namespace, which QEMU must be started in; ``parent`` is what the lab node is a node of."""
     node = lab_node.node(parent)
-    bridge = made(node, BRIDGE, bridge_argvs(lab_node.device))
-    with changed(node, *takeover_argvs(lab_node)), bridge, made(node, TAP, tap_argvs()):
+    link = ["ip", "link", "set", "dev"]
+    bridge = [["ip", "link", "add", "dev", BRIDGE, *BRIDGE_KIND], [*link, DEVICE, "master", BRIDGE]]
+    card = [["ip", "tuntap", "add", "dev", TAP, "mode", "tap"], [*link, TAP, "master", BRIDGE], [*link, TAP, "up"]]
+    with (
+        changed(node, *takeover_argvs(lab_node)),
+        made(node, BRIDGE, [*bridge, [*link, BRIDGE, "up"]]),
+        made(node, TAP, card),
+    ):
         yield Tap(TAP, lab_node.mac, lab_node.address, lab_node.cidr)
 
 
@@ -41,29 +47,13 @@ def takeover_argvs(node: LabNode) -> tuple[list[list[str]], list[list[str]]]:
     The guest has both, so that nobody on the switch must learn anything anew; the port of a bridge could not share
     its own.
     """
-    give = ["ip", "link", "set", "dev", node.device, "address"]
+    give = ["ip", "link", "set", "dev", DEVICE, "address"]
     substitute = f"06{node.mac[2:]}"
-    words = [node.cidr, "dev", node.device]
+    words = [node.cidr, "dev", DEVICE]
     return (
         [["ip", "address", "delete", *words], [*give, substitute]],
         [["ip", "address", "add", *words], [*give, node.mac]],
     )
-
-
-def bridge_argvs(device: str) -> list[list[str]]:
-    return [
-        ["ip", "link", "add", "dev", BRIDGE, *BRIDGE_KIND],
-        ["ip", "link", "set", "dev", device, "master", BRIDGE],
-        ["ip", "link", "set", "dev", BRIDGE, "up"],
-    ]
-
-
-def tap_argvs() -> list[list[str]]:
-    return [
-        ["ip", "tuntap", "add", "dev", TAP, "mode", "tap"],
-        ["ip", "link", "set", "dev", TAP, "master", BRIDGE],
-        ["ip", "link", "set", "dev", TAP, "up"],
-    ]
 
 
 def qemu_words(plugged: Tap) -> list[str]:

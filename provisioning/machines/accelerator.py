@@ -67,11 +67,18 @@ def probe_kvm() -> KvmProbe:
     except (OSError, ValidationError):
         kept = None
     # That a boot sector hangs settles it; that it runs does not prove that a kernel would.
-    settled = kept and (not kept.usable or kept.evidence == evidence)
-    if kept and settled and kept.boot_id == boot_id():
+    if kept and kept.boot_id == boot_id() and (not kept.usable or kept.evidence == evidence):
         return kept
     begin = time.monotonic()
-    reason = _missing() or _boot(kernel)
+    missing = reason = _missing()
+    if not missing:
+        sector = state("cache") / "boot-sector.img"
+        sector.write_bytes(_SECTOR)
+        try:
+            with local_node((), None) as node:
+                reason = boot(node, kernel, str(sector))
+        except BenchError as error:
+            reason = error.message
     probe = KvmProbe(
         usable=not reason,
         reason=reason or f"a guest ({evidence}) boots under it",
@@ -79,7 +86,7 @@ def probe_kvm() -> KvmProbe:
         boot_id=boot_id(),
         took_s=round(time.monotonic() - begin, 2),
     )
-    if _missing() is None:  # what is missing can be installed, or granted, at any time
+    if not missing:  # what is missing can be installed, or granted, at any time
         write_atomic(cache, probe.model_dump_json())
     return probe
 
@@ -92,17 +99,6 @@ def _missing() -> str | None:
     if not shutil.which(PROGRAM):
         return f"{PROGRAM} is not installed"
     return None
-
-
-def _boot(kernel: tuple[str, str] | None) -> str | None:
-    """Return why the guest did not boot, or None if it did."""
-    try:
-        with local_node((), None) as node:
-            sector = state("cache") / "boot-sector.img"
-            sector.write_bytes(_SECTOR)
-            return boot(node, kernel, str(sector))
-    except BenchError as error:
-        return error.message
 
 
 def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | None:

@@ -52,7 +52,6 @@ class GuestConsole:
         self.text = ""
         self._changed = threading.Event()
         self.ready = False
-        """Whether the guest takes commands."""
         self.locked_up = False
         self.flood: BenchError | None = None
         """Why it was ended for its output, if it was."""
@@ -83,8 +82,6 @@ class GuestConsole:
 
 
 class Qemu(MachineProvider):
-    """See ``base.MachineProvider``."""
-
     name = "qemu"
     tools: Mapping[str, str] = MappingProxyType(packages_of(accelerator.PROGRAM, "ssh", "taskset"))
     local_tools: Mapping[str, str] = MappingProxyType(packages_of("ssh-keygen", "cpio"))

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from types import TracebackType
 
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics.cache_counters import Counting
@@ -22,7 +21,6 @@ from suite.plan import Trial
 from suite.records.usage import Conditions, Resources, Usage
 
 IDLE_S = 10.0
-"""The time over which the idle power is measured."""
 
 
 def accounts() -> OpenAccount:
@@ -91,9 +89,7 @@ class HostAccount:
         self._before = self._read()
         self._entering_cpu_s = time.thread_time() - begin_s
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         begin_s = time.thread_time()
         host, energy, reading, of_victims = self._read()
         host_before, energy_before, reading_before, of_victims_before = self._before

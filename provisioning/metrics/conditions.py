@@ -19,8 +19,6 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of the host at one moment."""
-
     at_s: float
     busy_s: float | None
     """The CPU time of anything on the envelope's CPUs."""

@@ -30,8 +30,6 @@ NOTHING: Amounts = dict.fromkeys(COUNTED, 0)
 
 @dataclass(frozen=True)
 class FootprintReading:
-    """Everything at one moment."""
-
     children: Amounts
     living: Mapping[int, Amounts]
     groups: Sequence[Amounts]

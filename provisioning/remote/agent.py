@@ -23,7 +23,6 @@ UNDO_WITHIN_S = 60.0
 GREETING, FAREWELL = 0, -1
 """The numbers of the two messages that answer no request."""
 BEGIN = '{"number": '
-"""The beginning of every message."""
 
 
 def carrying(mark: str) -> list[int]:

@@ -11,11 +11,11 @@ from provisioning.isa import CPUINFO, capability, reports_hypervisor
 from provisioning.lab.connectivity import Place
 from provisioning.lab.nat import rules_for
 from provisioning.machines.accelerator import Accelerator
-from provisioning.machines.base import DEFAULT_PROVIDER, MachineProvider, get_provider
+from provisioning.machines.base import MachineProvider, get_provider
 from provisioning.remote import content
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.network import places
-from provisioning.sites.base import RunInputs
+from provisioning.sites.base import Capacity, RunInputs
 from suite.differ import Host
 from suite.errors import BenchError, RequestError, option
 from suite.inventory import Inventory
@@ -28,12 +28,10 @@ PROGRAMS = {program.name: program.package for program in processes.PROGRAMS if p
 """The programs that every machine needs, and the Debian packages that have them."""
 
 
-@dataclass(frozen=True)
-class DiscoveredMachine:
-    name: str
-    cpus: tuple[int, ...]
-    """The CPUs that the inventory names, or that a shell there may use."""
-    memory_bytes: int
+@dataclass(frozen=True, kw_only=True)
+class DiscoveredMachine(Capacity):
+    """A machine with the CPUs that the inventory names, or that a shell there may use."""
+
     capability: CpuCapability
     clock_offset_s: float
     """The seconds that its time of day is ahead of this machine's."""
@@ -54,8 +52,6 @@ class Discovery:
     """Where each is reached by the others; empty for machines that are not joined."""
     accelerator: Accelerator = "tcg"
     """An accelerator of virtual machines that all of them have."""
-    provider: str = DEFAULT_PROVIDER
-    """The machine provider of virtual machines."""
 
 
 def needed(targets: Sequence[str], provider: str, *, with_data: bool) -> Mapping[str, str]:
@@ -104,7 +100,7 @@ def discover(
         if provider:
             accelerator = provider.choose_common_accelerator(reached, wanted.accel, inputs.image, note)
         machines = tuple(_discovered(connected, provider, accelerator) for connected in reached)
-        return Discovery(machines, engine, locations, accelerator, wanted.provider)
+        return Discovery(machines, engine, locations, accelerator)
 
 
 def attest(reached: Machine, boots: dict[str, str]) -> None:
@@ -164,4 +160,5 @@ def _discovered(reached: Machine, provider: MachineProvider | None, accelerator:
     )
     offset_s = reached.agent.clock_offset_s()
     guests = provider.guest_capability(reached, accelerator, level) if provider else None
-    return DiscoveredMachine(reached.name, reached.cpus, reached.memory_bytes, level, offset_s, host, guests)
+    place = reached.cpus, reached.memory_bytes, reached.name
+    return DiscoveredMachine(*place, capability=level, clock_offset_s=offset_s, host=host, guest_capability=guests)

@@ -131,31 +131,25 @@ def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Mac
         access = Access(planned, f"{carrier.directory}/ssh")
         agent = RemoteAgent(access, carrier)
         try:
-            yield _greeted(planned, carrier, access, agent, userland)
+            greeting = agent.greeting
+            allowed = tuple(greeting["cpus"])
+            cpus = parse_cpu_list(planned.cpus) if planned.cpus else allowed
+            if missing := sorted(set(cpus) - set(allowed)):
+                raise RequestError(
+                    f"node {planned.name}: cpus = {planned.cpus!r}, and it allows no CPU {missing[0]}",
+                    remedy=f"choose among {', '.join(map(str, allowed))}",
+                )
+            if greeting["uid"]:
+                raise RequestError(
+                    f"{planned.name} ({planned.host}) is entered as user {greeting['uid']}: control groups and "
+                    "containers under them need root there",
+                    remedy=f"write root@ before the host, or User root in the ssh_config: {access.by_hand} id -u",
+                )
+            facts = {"machine": planned.name, "accelerator": "none", "host_cpus": list(cpus)}
+            memory_bytes = int(greeting["memory_bytes"])
+            yield Machine(planned.name, planned, carrier, access, agent, cpus, memory_bytes, userland, facts=facts)
         except BaseException:
             with suppress(MeasurementError):  # the first error says why
                 agent.close()
             raise
         agent.close()
-
-
-def _greeted(
-    planned: InventoryNode, carrier: LocalNode, access: Access, agent: RemoteAgent, userland: str | None
-) -> Machine:
-    greeting = agent.greeting
-    allowed = tuple(greeting["cpus"])
-    cpus = parse_cpu_list(planned.cpus) if planned.cpus else allowed
-    if missing := sorted(set(cpus) - set(allowed)):
-        raise RequestError(
-            f"node {planned.name}: cpus = {planned.cpus!r}, and it allows no CPU {missing[0]}",
-            remedy=f"choose among {', '.join(map(str, allowed))}",
-        )
-    if greeting["uid"]:
-        raise RequestError(
-            f"{planned.name} ({planned.host}) is entered as user {greeting['uid']}: control groups and containers "
-            "under them need root there",
-            remedy=f"write root@ before the host, or User root in the ssh_config: {access.by_hand} id -u",
-        )
-    facts = {"machine": planned.name, "accelerator": "none", "host_cpus": list(cpus)}
-    memory_bytes = int(greeting["memory_bytes"])
-    return Machine(planned.name, planned, carrier, access, agent, cpus, memory_bytes, userland, facts=facts)

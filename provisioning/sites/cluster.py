@@ -157,16 +157,10 @@ class ClusterSite(Here):
         for holds, words, remedy in rows:
             if holds:
                 raise RequestError(f"{engine} does not go with {words}", remedy=remedy)
-        self._refuse_sizes(inputs, int(cpus) if request.envelope.cpus else 0, gpus)
+        count = int(cpus) if request.envelope.cpus else 0
+        for pods, computes in zip(self.engines, self.computing(inputs), strict=False) if count + gpus else ():
+            pods.check_sizes(count, gpus if computes else 0)
         self._refuse_data(inputs, scratch_bytes)
-
-    def _refuse_sizes(self, inputs: RunInputs, cpus: int, gpus: int) -> None:
-        """Raise RequestError for more CPUs or GPUs than pods of a node can have; 0 is not looked for."""
-        for pods in self.engines if cpus else ():
-            pods.check_cpus(cpus)
-        for pods, computes in zip(self.engines, self.computing(inputs), strict=False) if gpus else ():
-            if computes:
-                pods.check_gpus(gpus)
 
     def _refuse_data(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
         """Raise RequestError for data, or room to write, that a target cannot reach."""

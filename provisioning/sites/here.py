@@ -172,7 +172,7 @@ def carried(
     targets = request.targets.target
     by_name = {check.name: check for check in checks if check.kind == "target"}
     by_name |= dict.fromkeys(in_pods, by_name["container"])
-    if (missing := lacking_in_guests(request)) and "container-vm" not in in_pods:
+    if (missing := _lacking_in_guests(request)) and "container-vm" not in in_pods:
         why, remedy = f"the image of the guests has no {missing}", "leave it out, or use podman or runc as they are"
         unusable = {"usable": False, "reason": why, "remedy": remedy}
         by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
@@ -198,7 +198,7 @@ def _without_vms(request: RunRequest, image: Image | None) -> str | None:
     return "an adopted image has no disk for virtual machines" if image and image.mounts else None
 
 
-def lacking_in_guests(request: RunRequest) -> str | None:
+def _lacking_in_guests(request: RunRequest) -> str | None:
     """Return the engine or the OCI runtime of the request that the image of the guests lacks; None if it has them."""
     engine = request.targets.engine
     return request.targets.oci_runtime or (engine if engine and not get_engine(engine).in_guests else None)

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from provisioning.joining import check_instances, joined_fields, linked, needs, open_containers
-from provisioning.lab.lab import LabNode, open_lab
+from provisioning.lab.lab import DEVICE, LabNode, open_lab
 from provisioning.lab.nat import rules_for
 from provisioning.lab.tap import join, tap
 from provisioning.layers.container import ContainerLayer
@@ -90,4 +90,4 @@ def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[
     node: Node = lab_node.node(machine)
     if not isinstance(first, ContainerLayer):
         node = stack.enter_context(first.opened(node))
-    return Instance(node, lab_node.address, lab_node.device)
+    return Instance(node, lab_node.address, DEVICE)

@@ -102,7 +102,7 @@ class Machines(Site):
         return self.inventory.opened_as(target)
 
     def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:  # noqa: ARG002 (others look at it)
-        return tuple(Capacity(found.cpus, found.memory_bytes, found.name) for found in self.discovery.machines)
+        return self.discovery.machines
 
     def part(self, inputs: RunInputs) -> dict[str, Any]:
         fields = super().part(inputs)
@@ -206,7 +206,7 @@ class JoinedMachines(Machines):
         fields["distributed"] = joined_fields(
             inputs,
             self.targets,
-            discovery.accelerator,
+            self.choices.accelerator,
             network=inputs.request.joining.network,
             machines=tuple(machines),
             guests="routed" if VMS.intersection(self.targets) else None,
@@ -240,7 +240,7 @@ def discovered_choices(inputs: RunInputs, discovery: Discovery) -> Choices:
     if gpus.device != "cpu":
         words = gpu_words(gpus.gpus or ",".join(map(str, range(gpus.devices or 1))))
         check_gpus(inputs.request, inputs.image, [Card(word) for word in words])
-    return Choices(inputs.image, discovery.engine, discovery.accelerator, words, discovery.provider)
+    return Choices(inputs.image, discovery.engine, discovery.accelerator, words, inputs.request.targets.provider)
 
 
 @contextmanager
@@ -298,12 +298,11 @@ def _check_ways(machines: Sequence[Instance]) -> None:
     """Raise MeasurementError if a machine does not reach another, or does through another interface."""
     ends = [end_of(machine.node.name, machine) for machine in machines]
     for pair in reach(ends):
-        source = next(end for end in ends if end.name == pair.source)
-        if pair.source_address != source.address:
+        if pair.source_address != pair.source.address:
             raise MeasurementError(
-                f"{pair.source} reaches {pair.target} from {pair.source_address}, through another interface",
+                f"{pair.source.name} reaches {pair.target.name} from {pair.source_address}, through another interface",
                 kind="network",
-                remedy="write the interface that leads there in the inventory: ip route get " + pair.address,
+                remedy=f"write the interface that leads there in the inventory: ip route get {pair.target.address}",
             )
 
 

@@ -21,7 +21,7 @@ from provisioning.images import build as build_module
 from provisioning.images import pack
 from provisioning.images.build import finish
 from provisioning.images.image import Image, find, stamp
-from provisioning.images.tree import BUILDERS
+from provisioning.images.tree import BUILDERS, Builder
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import state
 from provisioning.volumes import disk_of, prepare_disk
@@ -171,7 +171,8 @@ def build_it(barrier: Barrier, queue: Any, rebuild: bool) -> None:
         patch.setattr(build_module, "NEEDED_BYTES", 0)
         patch.setattr(build_module, "working_builder", lambda _: BUILDERS[0])
         patch.setattr(build_module, "_base", lambda *_: "base")
-        patch.setattr(build_module, "_tree", copy_context)
+        patch.setattr(Builder, "build", lambda *_, **__: None)
+        patch.setattr(build_module, "unpack", copy_context)
         patch.setattr(pack, "disk", lambda _, __, target: target.write_text("disk"))
         patch.setattr(pack, "oci_archive", lambda _, target, __: target.write_text("oci"))
         patch.setattr(pack, "initramfs", lambda _, __, target: target.write_text("initrd"))
@@ -179,10 +180,10 @@ def build_it(barrier: Barrier, queue: Any, rebuild: bool) -> None:
         queue.put((build_module.build("cpu", said.append, rebuild=rebuild).digest, said))
 
 
-def copy_context(*given: Any, **_options: Any) -> None:
-    _node, _builder, _base, context, _variant, tree, _note = given
-    shutil.copytree(context, tree, dirs_exist_ok=True)
-    (tree / "opt/virtbench").mkdir(parents=True)
+def copy_context(_node: object, _builder: object, _image: str, tree: Path) -> None:
+    shutil.copytree(state("cache", "context-cpu"), tree, dirs_exist_ok=True)
+    for name in ("etc", "opt/virtbench"):
+        (tree / name).mkdir(parents=True)
 
 
 @pytest.mark.parametrize("rebuild", [False, True])

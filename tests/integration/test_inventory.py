@@ -11,6 +11,7 @@ import pytest
 from provisioning.engines.base import get_engine
 from provisioning.images.image import Image, stamp
 from provisioning.images.pack import oci_archive
+from provisioning.lab.lab import DEVICE
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import QEMU
@@ -122,7 +123,7 @@ def test_guests_of_two_machines_reach_each_other_and_have_the_data_set_as_a_disk
     machines.lab.machine.run(machines.machines[0].argv(["iptables", "-P", "FORWARD", "DROP"]), check=False)
     links = left_on(machines)
     specs = [
-        MachineSpec(name=node.name, address=node.address, interface=node.device, cpus=ENVELOPE.cpus)
+        MachineSpec(name=node.name, address=node.address, interface=DEVICE, cpus=ENVELOPE.cpus)
         for node in machines.machines[:2]
     ]
     distributed = DistributedJob(

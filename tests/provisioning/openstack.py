@@ -210,7 +210,7 @@ def openstack(directory: Path) -> Iterator[OpenStack]:
     services = OpenStack()
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
         def _serve(self) -> None:
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))

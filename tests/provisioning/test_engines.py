@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import secrets
-import shlex
 import subprocess
 import sys
 import time
@@ -13,25 +12,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from provisioning.engines import clients, unprivileged
 from provisioning.engines.apptainer import APPTAINER
-from provisioning.engines.base import ContainerEngine, default_engine, get_engine
+from provisioning.engines.base import ContainerEngine, default_engine
 from provisioning.engines.charliecloud import CHARLIECLOUD
 from provisioning.engines.docker import DOCKER, Docker
 from provisioning.engines.gvisor import GVISOR
 from provisioning.engines.podman import PODMAN
-from provisioning.engines.runc import PROFILE, RUNC, bundle_profile
+from provisioning.engines.runc import PROFILE, RUNC
 from provisioning.layers.container import GVISOR_BUILD, ContainerLayer, own_kernel
 from provisioning.nodes import LocalNode
 from suite.errors import BenchError, CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, open_stack
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
-from suite.registries import ABLATIONS, ENGINES
+from suite.registries import ABLATIONS
 from tests.extensions.conftest import REPOSITORY
 from tests.provisioning.conftest import FakeNode, Program, fake_node, make
 from tests.rendered import CONTAINER, TRANSCRIPT, rendered
@@ -88,99 +86,25 @@ def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised() -
     assert len(node.ran) == 4
 
 
-def rule(*names: str, **more: Any) -> dict[str, Any]:
-    return {"names": list(names), "action": "SCMP_ACT_ALLOW", "args": [], "includes": {}, "excludes": {}, **more}
-
-
-def profile(*rules: dict[str, Any], **more: Any) -> str:
-    maps = [
-        {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"]},
-        {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": None},
-    ]
-    return json.dumps({"defaultAction": "SCMP_ACT_ERRNO", "archMap": maps, "syscalls": list(rules), **more})
-
-
-def test_what_is_not_named_is_refused_with_the_profiles_own_error() -> None:
-    assert bundle_profile(profile())["defaultAction"] == "SCMP_ACT_ERRNO"
-    assert bundle_profile(profile())["defaultErrnoRet"] == 1
-    assert bundle_profile(profile(defaultErrnoRet=38))["defaultErrnoRet"] == 38
-    assert bundle_profile(profile())["architectures"] == ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]
-    with pytest.raises(ValueError, match="Expecting value"):
-        bundle_profile("# none")
-
-
-ARGUMENT = {"index": 0, "value": 4, "valueTwo": 0, "op": "SCMP_CMP_EQ"}
-REFUSED = "SCMP_ACT_ERRNO"
-
-
-@pytest.mark.parametrize(
-    ("sent", "kept"),
-    [
-        (rule("read", "write"), {"names": ["read", "write"]}),
-        ({"names": ["read"], "action": "SCMP_ACT_ALLOW"}, {"names": ["read"]}),
-        (rule("write", includes=None, excludes=None, args=None), {"names": ["write"]}),
-        (rule("mount", includes={"caps": ["CAP_SYS_ADMIN"]}), None),  # for a container that has it
-        (rule("clone", excludes={"caps": ["CAP_SYS_ADMIN", "CAP_B"]}), {"names": ["clone"]}),
-        (rule("arch_prctl", includes={"arches": ["amd64", "x32"]}), {"names": ["arch_prctl"]}),
-        (rule("s390", includes={"arches": ["s390"]}), None),
-        (rule("clone", excludes={"arches": ["amd64", "s390"]}), None),
-        (rule("personality", args=[{**ARGUMENT, "extra": None}]), {"names": ["personality"], "args": [ARGUMENT]}),
-        (rule("mount", action=REFUSED, errnoRet=1), {"names": ["mount"], "action": REFUSED, "errnoRet": 1}),
-        (rule("read", errnoRet=1), {"names": ["read"]}),
-    ],
-)
-def test_the_conditions_of_a_rule_are_decided(sent: dict[str, Any], kept: dict[str, Any] | None) -> None:
-    decided = bundle_profile(profile(sent))["syscalls"]
-    assert decided == ([{"action": "SCMP_ACT_ALLOW", **kept}] if kept else [])
-
-
 def test_the_digest_of_the_profile_is_known_where_the_suite_gives_it(node: LocalNode, tmp_path: Path) -> None:
-    make(tmp_path, {PROFILE: profile(rule("read"))})
+    make(tmp_path, {PROFILE: "a profile"})
     wanted = hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
     assert RUNC.seccomp_sha256(node, str(tmp_path)) == wanted
     assert PODMAN.seccomp_sha256(node, str(tmp_path)) is None
 
 
-OLD = "  -platform string\n    \tspecifies which platform to use: ptrace (default), kvm.\n"
-NEW = "  -platform string\n    \tspecifies which platform to use: systrap (default), ptrace, kvm.\n"
-
-
-def runsc(flags: str, **more: Completed) -> dict[tuple[str, ...], Completed]:
-    said = {
-        ("runsc", "--version"): Completed(0, "runsc version 0.0~2022\nspec: 1.0\n", ""),
-        ("runsc", "flags"): Completed(0, "", flags),
-        ("id",): Completed(0, "0", ""),
-    }
-    probe = tuple(GVISOR.command("--platform", "kvm", "--network", "none", "do", "true"))
-    return said | ({probe: more["probe"]} if more else {})
-
-
-@pytest.mark.parametrize(
-    ("chosen", "flags", "platform"),
-    [
-        ({}, OLD, "ptrace"),
-        ({}, NEW, "systrap"),
-        ({"gvisor_platform": "systrap"}, NEW, "systrap"),
-        ({"gvisor_platform": "systrap"}, OLD, None),
-        ({}, "nothing", None),
-    ],
-)
-def test_a_platform_is_the_chosen_one_or_systrap_where_runsc_has_it(
-    chosen: dict[str, str], flags: str, platform: str | None
-) -> None:
-    node, engine = fake_node(runsc(flags)), GVISOR.configured(chosen)
-    if platform:
-        assert engine.starting(node, CONTAINER)[3:] == ["--platform", platform, "--network", "none", "run"]
-        return
-    with pytest.raises(BenchError, match="runsc on fake has no platform systrap"):
-        engine.version(node)
-
-
 def test_kvm_is_used_only_if_a_container_starts_on_it() -> None:
     kvm = GVISOR.configured({"gvisor_platform": "kvm"})
-    assert kvm.version(fake_node(runsc(NEW, probe=Completed(0, "", "")))) == "0.0~2022"
+    answers = {
+        ("runsc", "--version"): Completed(0, "runsc version 0.0~2022\nspec: 1.0\n", ""),
+        ("runsc", "flags"): Completed(0, "", "specifies which platform to use: systrap (default), ptrace, kvm."),
+        ("id",): Completed(0, "0", ""),
+    }
+    assert kvm.version(node := fake_node(answers)) == "0.0~2022"
+    assert kvm.starting(node, CONTAINER)[3:] == ["--platform", "kvm", "--network", "none", "run"]
+    probe = tuple(kvm.command("--platform", "kvm", "--network", "none", "do", "true"))
     with pytest.raises(BenchError, match="does not start on platform kvm on fake"):
-        kvm.version(fake_node(runsc(NEW, probe=Completed(128, "", "cannot create vCPU"))))
+        kvm.version(fake_node({**answers, probe: Completed(128, "", "cannot create vCPU")}))
 
 
 BOOT = "9ad39d4c-8b15-4a0d-b99d-1a5a3a0c5f0a"
@@ -206,7 +130,6 @@ def test_a_runtime_that_an_engine_does_not_have_is_refused() -> None:
 
 DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: Get ..."
 DOWN = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
-MACHINES = {"docker": DOCKER, "podman": PODMAN}
 
 
 @pytest.mark.parametrize(("said", "remedy"), [(DENIED, "add the user to the group docker"), (DOWN, "start the daemon")])
@@ -214,30 +137,6 @@ def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(said: str, 
     with pytest.raises(BenchError, match="docker does not work on fake") as caught:
         DOCKER.version(fake_node({("docker", "version"): Completed(1, "", f"{said}\n")}))
     assert remedy in str(caught.value.remedy)
-
-
-@pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize(
-    ("reported", "elsewhere"),
-    [
-        (answered("h1 6.1.0-18-amd64 8589934592"), False),
-        (answered("h2 6.1.0-18-amd64 8589934592"), True),
-        (answered("h1 6.10.14-linuxkit 8589934592"), True),
-        (answered("h1 6.1.0-18-amd64 8589938688"), True),
-        (answered("/var/lib/docker"), True),
-        (Completed(125, "", "Error: template: info:1:2: can't evaluate field KernelVersion"), False),
-    ],
-)
-def test_an_engine_whose_service_is_elsewhere_is_refused(name: str, reported: Completed, elsewhere: bool) -> None:
-    memory = answered("MemTotal:        8388608 kB\nMemFree: 1 kB")
-    own = {("uname",): answered("h1 6.1.0-18-amd64"), ("cat", "/proc/meminfo"): memory}
-    node = fake_node({(name, "info"): reported, **own})
-    if not elsewhere:
-        MACHINES[name].check_machine(node)
-        return
-    with pytest.raises(RequestError, match=f"the containers of {name} run on another machine than fake") as caught:
-        MACHINES[name].check_machine(node)
-    assert "DOCKER_HOST" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +184,7 @@ def test_what_is_not_limited_without_root_is_a_substitute_here_and_refused_elsew
 def test_only_what_the_program_has_can_be_switched(engine: ContainerEngine, refused: set[str]) -> None:
     own = [name for name in ABLATIONS.own if name != "oci-runtime"]
     assert {name for name in own if engine.hindrance(properties_of(name))} == refused
-    assert not any((engine.by_default, engine.takes_gpus, engine.in_guests))
+    assert not any((engine.by_default, engine.takes_gpus, engine.in_guests, engine.update_argv("c", "0", -1, None)))
     assert [default_engine([engine.name, *others]) for others in ([], ["podman"])] == ["runc", "podman"]
 
 
@@ -325,17 +224,6 @@ def test_a_stand_in_for_apptainer_runs_the_commands_of_a_container(
     node.userland = str(data)
     with pytest.raises(BenchError), open_stack(node, [ContainerLayer(APPTAINER, "0123456789abcdef", GIB)]):
         pass
-
-
-def test_engines_resize_by_their_own_command_or_not_at_all() -> None:
-    commands = {name: shlex.join(get_engine(name).update_argv("c", "0-1", -1, 512)) for name in ENGINES.own}
-    limits = "--memory=512 --memory-swap=512 c"
-    assert {name: argv for name, argv in commands.items() if argv} == {
-        "docker": f"docker update --cpuset-cpus=0-1 --cpu-quota=-1 {limits}",
-        "podman": f"podman update --cpuset-cpus=0-1 --cpu-quota=200000 {limits}",
-        "runc": shlex.join(RUNC.command("update", "--cpuset-cpus", "0-1", "--cpu-quota", "-1"))
-        + " --memory 512 --memory-swap 512 c",
-    }
 
 
 NAME = f"virtbench-{secrets.token_hex(6)}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioning import gpu_driver, gpus
-from provisioning.gpus import NO_EDITS, Card, DeviceNode, chosen, edits_for
+from provisioning.gpus import NO_EDITS, Card, DeviceNode, edits_for
 from provisioning.nodes import LocalNode
 from suite.errors import RequestError
 from suite.interfaces import Completed
@@ -26,15 +26,20 @@ with local_node((0,), None) as node:
 """
 
 
-@pytest.fixture
-def cards(tmp_path: Path) -> list[Card]:
-    answer = json.loads(with_driver(driver(tmp_path / "lib"), str(Path(gpu_driver.__file__))))
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return driver(tmp_path_factory.mktemp("driver") / "lib")
+
+
+@pytest.fixture(scope="module")
+def cards(installed: Path) -> list[Card]:
+    answer = json.loads(with_driver(installed, str(Path(gpu_driver.__file__))))
     return [Card(**card) for card in answer["cards"]]
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(tmp_path: Path, where: str) -> None:
-    answer = json.loads(with_driver(driver(tmp_path / "lib"), "-c", REMOTE, where, str(tmp_path / "made")))
+def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(installed: Path, tmp_path: Path, where: str) -> None:
+    answer = json.loads(with_driver(installed, "-c", REMOTE, where, str(tmp_path / "made")))
     indices, uuids, error, libraries = answer
     assert indices == ["0", "1", "2", "3", "3:0", "3:1"]
     assert uuids[2] is None, "a lost GPU answers nothing and ends nothing"
@@ -43,8 +48,9 @@ def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(tmp_path: Path
     assert libraries.startswith(str(tmp_path / "made" / VERSION))
 
 
-def test_libraries_lie_under_their_sonames_without_taking_space_and_follow_the_driver(tmp_path: Path) -> None:
-    installed = driver(tmp_path / "lib")
+def test_libraries_lie_under_their_sonames_without_taking_space_and_follow_the_driver(
+    installed: Path, tmp_path: Path
+) -> None:
     for text in (b"", b"another build of this version"):
         (installed / f"libnvidia-ptx.so.{VERSION}").write_bytes(text)
         answer = with_driver(installed, str(Path(gpu_driver.__file__)), str(tmp_path / "made"))
@@ -57,38 +63,13 @@ def test_libraries_lie_under_their_sonames_without_taking_space_and_follow_the_d
     assert [name.startswith(VERSION) for name in made] == [True, True], "nothing half-made stays"
 
 
-@pytest.mark.parametrize(
-    ("word", "index"), [("1", "1"), (UUIDS["1"], "1"), ("3:1", "3:1"), (UUIDS["3:1"], "3:1"), ("0", "0")]
-)
-def test_a_gpu_is_named_by_index_uuid_or_instance(cards: list[Card], word: str, index: str) -> None:
-    (card,) = chosen(cards, [word])
-    assert (card.index, card.fault) == (index, None)
-    assert str(card.uuid).startswith(UUIDS[index])
-    assert str(card.whole_uuid)[:12] == ("GPU-000000a3" if ":" in index else "None")
-
-
-@pytest.mark.parametrize(
-    ("word", "why"),
-    [
-        ("7", "--gpus 7: no GPU matches"),
-        ("GPU-ff", "--gpus GPU-ff: no GPU matches"),
-        ("GPU-000000a", "--gpus GPU-000000a matches several GPUs"),
-        ("2", "2: NVML: GPU is lost"),
-        ("3", "3: it is divided by MIG"),
-    ],
-)
-def test_a_gpu_that_cannot_be_used_is_refused_with_those_that_can(cards: list[Card], word: str, why: str) -> None:
-    with pytest.raises(RequestError, match=why) as caught:
-        chosen(cards, [word])
-    assert all(f"{index} ({uuid}" in str(caught.value.remedy) for index, uuid in UUIDS.items())
-
-
 def test_the_doctor_names_a_lost_gpu_and_shows_the_others(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "examined", lambda: (cards, None, None))
     first, *others = gpus.gpu_checks()
     assert (first[0], first[2]) == ("nvml", None)
     assert first[1].startswith(f"driver {VERSION}: 0: NVIDIA Stand-in, 1: NVIDIA Stand-in")
     assert [(name, reason) for name, _, reason, _ in others] == [("gpu 2", "NVML: GPU is lost")]
+    assert [str(card.whole_uuid)[:12] for card in cards[-2:]] == ["GPU-000000a3"] * 2, "that of an instance's card"
 
 
 def test_a_machine_without_a_driver_has_no_gpu_and_targets_without_gpus_ask_nothing(node: LocalNode) -> None:

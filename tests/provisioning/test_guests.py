@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from provisioning import isa, ledger
+from provisioning import ledger
 from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
 from provisioning.machines import accelerator, qemu_command, qmp
 from provisioning.machines.accelerator import PROGRAM, KvmProbe, choose, choose_common, probe_kvm
-from provisioning.machines.base import GuestSpec
-from provisioning.machines.libvirt import LIBVIRT, URI_VARIABLE, uri, virsh
-from provisioning.machines.qemu import QEMU, GuestConsole, _explained, emulated_capability
+from provisioning.machines.libvirt import LIBVIRT
+from provisioning.machines.qemu import GuestConsole, _explained
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
 from provisioning.remote.network import DEVICE, routed
@@ -25,7 +24,6 @@ from scenarios.training import Synthetic
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 from suite.job.ablations import properties_of
-from suite.job.envelope import GIB, Envelope
 from suite.process_identity import boot_id
 from tests.provisioning.conftest import MakeImage, Program, fake_node
 
@@ -91,22 +89,6 @@ def test_a_machine_of_another_architecture_is_refused(make_image: MakeImage) -> 
         choose_common(found, "tcg", make_image(), print)
 
 
-@pytest.mark.parametrize(
-    ("version", "level"),
-    [
-        ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", "avx2"),
-        ("QEMU emulator version 10.0.2", "avx2"),
-        ("QEMU emulator version 6.2.0 (Debian 1:6.2+dfsg-2ubuntu6)", "default"),
-        ("", "default"),
-    ],
-)
-def test_the_version_of_qemu_tells_what_its_emulation_has(version: str, level: str) -> None:
-    assert emulated_capability(version) == level
-    (machine,) = nodes({(PROGRAM, "--version"): Completed(0, version, "")})
-    assert QEMU.guest_capability(machine, "tcg", "avx512") == level
-    assert QEMU.guest_capability(machine, "kvm", "avx512") == "avx512"
-
-
 class Socket(list[str]):
     """A QEMU that says these lines, whatever it is told."""
 
@@ -132,18 +114,6 @@ def test_the_answer_of_qemu_is_found_behind_events_and_one_that_refuses_or_is_go
 
 
 NAME = "virtbench-vm-0123456789ab"
-
-
-@pytest.mark.parametrize(
-    "given", ["qemu:///session", "qemu+ssh://other/system", "test:///default", "qemu:///system?x=1"]
-)
-def test_a_connection_leads_to_a_daemon_of_this_machine(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    for taken in ("qemu:///system", "qemu+unix:///system?socket=/var/tmp/vb-1/libvirt-sock"):
-        monkeypatch.setenv(URI_VARIABLE, taken)
-        assert virsh()[-1] == taken
-    monkeypatch.setenv(URI_VARIABLE, given)
-    with pytest.raises(RequestError, match="is no connection to the system daemon of this machine"):
-        uri()
 
 
 @pytest.mark.parametrize(
@@ -283,50 +253,3 @@ def test_what_a_host_lacks_is_told_and_asked_again(qemu: Qemu, home: Path, monke
     accelerator.KVM.touch()
     qemu("exit 33")
     assert probe_kvm().usable
-
-
-ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
-AVX2 = "flags\t\t: fpu sse2 avx avx2 fma"
-AVX512 = AVX2 + " avx512f avx512bw avx512dq avx512vl"
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "level"),
-    [
-        ("", "default"),
-        ("flags\t: fpu sse2", "default"),
-        (AVX2, "avx2"),
-        (AVX2.replace(" fma", ""), "default"),
-        (AVX512, "avx512"),
-        (AVX512.replace(" avx512vl", ""), "avx2"),
-        (f"{AVX512}\n\n{AVX2}", "avx2"),
-    ],
-)
-def test_a_level_is_told_by_all_the_flags_that_it_needs(cpuinfo: str, level: str) -> None:
-    assert isa.capability(f"model name\t: x\n{cpuinfo}\nbugs\t: none\n") == level
-
-
-@pytest.mark.parametrize(
-    ("targets", "level", "always", "cap"),
-    [
-        # Targets of one kind: no guest is asked.
-        (("bare-metal", "container"), None, False, None),
-        (("vm",), None, False, None),
-        (("vm", "container-vm"), None, False, None),
-        (("bare-metal", "vm"), "avx2", False, "avx2"),
-        (("bare-metal", "vm"), "avx512", False, None),
-        (("bare-metal", "container"), "avx2", True, "avx512"),
-        (("vm",), "avx2", True, "avx2"),
-        (("bare-metal", "container-vm"), "avx2", True, "avx2"),
-    ],
-)
-def test_a_host_is_capped_to_a_guest_that_has_less_and_what_is_to_be_lowered_is_known(
-    *, targets: tuple[str, ...], level: str | None, always: bool, cap: str | None, make_image: MakeImage, tmp_path: Path
-) -> None:
-    (tmp_path / "cpuinfo").write_text(AVX512 + "\n")
-    said: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(isa, "CPUINFO", tmp_path / "cpuinfo")
-        patch.setattr(isa, "_of_guests", lambda *_: level or pytest.fail("a guest was asked"))
-        assert isa.shared(targets, QEMU, GuestSpec(make_image(), "tcg", ENVELOPE), said.append, always=always) == cap
-    assert always or ["avx2" in line for line in said] == ([True] if cap else [])

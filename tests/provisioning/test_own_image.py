@@ -72,44 +72,6 @@ def refusal(work: Callable[..., object], *given: object, **more: object) -> Requ
 # ---- what it must hold
 
 
-def test_everything_that_it_lacks_is_named_at_once_with_lines_of_a_dockerfile(tree: Path) -> None:
-    there = {name: path for name, path in EVERYTHING.items() if name not in ("fio", "/usr/sbin/sshd", "ip")}
-    failed = {"torch": "ModuleNotFoundError: No module named 'torch'", "PIL": "ImportError: libjpeg"}
-    error = refusal(check, Inside(there, {"version": [3, 11], "failed": failed}), tree, OWN, "mine")
-    for lacking in ("fio", "/usr/sbin/sshd", "ip", "No module named 'torch'", "libjpeg"):
-        assert lacking in error.message
-    assert "numpy" not in error.message
-    assert error.remedy
-    assert "apt-get install -y --no-install-recommends fio iproute2 openssh-server;" in error.remedy
-    assert error.remedy.endswith("RUN /usr/bin/python3 -m pip install pillow torch")
-
-
-FAILED = dict.fromkeys(MODULES.values(), "ModuleNotFoundError: ...")
-WITHOUT_PYTHON = {name: path for name, path in EVERYTHING.items() if name != "/usr/bin/python3"}
-CONDA, LOCAL = "/opt/conda/bin/python3", "/usr/local/bin/python3"
-
-
-@pytest.mark.parametrize(
-    ("programs", "said", "lacking", "remedy"),
-    [
-        ({}, IMPORTED, "/usr/bin/python3", ""),
-        (EVERYTHING, {"version": [3, 10], "failed": {}}, r"Python 3.11 or newer \(/usr/bin/python3 is 3.10\)", ""),
-        (EVERYTHING, "", r"a working /usr/bin/python3 \(Exec format error\)", ""),
-        (EVERYTHING, "[]", "a working /usr/bin/python3", ""),
-        (EVERYTHING, {"version": "x"}, "a working /usr/bin/python3", ""),
-        (WITHOUT_PYTHON | {"python3": CONDA}, IMPORTED, "it lacks: /usr/bin/python3$", f"RUN ln -sf {CONDA}"),
-        (EVERYTHING | {"python3": LOCAL}, {"version": [3, 9], "failed": FAILED}, "", f": RUN ln -sf {LOCAL}"),
-        (EVERYTHING | {"python3": LOCAL}, {"version": [3, 11], "failed": FAILED}, "", f": RUN ln -sf {LOCAL}"),
-    ],
-)
-def test_an_image_without_a_python_that_serves_is_refused_and_one_elsewhere_is_to_be_linked(
-    tree: Path, programs: dict[str, str], said: object, lacking: str, remedy: str
-) -> None:
-    error = refusal(check, Inside(programs, said), tree, OWN, "mine")
-    assert re.search(lacking, error.message)
-    assert not remedy or str(error.remedy).endswith(f"{remedy} /usr/bin/python3")
-
-
 def test_modules_are_imported_as_the_user_that_jobs_have(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     node = Inside(EVERYTHING)

@@ -140,7 +140,7 @@ READ: Mapping[str, Callable[[Any], object]] = {
     "membership": membership,
     "sizes": sizes,
     "generate": lambda asked: answered((asked if isinstance(asked, str) else json.dumps(asked)).encode("latin-1")),
-    "service": lambda asked: answered(b"", **asked),
+    "generators": lambda asked: answered(b"", **asked),
     "printed": printed,
     "doubtful": doubtful,
     "shown": shown,

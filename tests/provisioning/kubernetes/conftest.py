@@ -71,7 +71,7 @@ def server() -> Iterator[Server]:
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         found.url = f"http://127.0.0.1:{listening.server_port}"
         yield found
         end(found.started)
