@@ -185,10 +185,11 @@ def test_a_link_that_is_cut_is_a_failed_record_of_the_network_within_a_minute(tm
     ("strategy", "targets"),
     [
         ("split", ("bare-metal", "container")),
-        pytest.param("split", ("vm", "container-vm"), marks=pytest.mark.thorough),
-        pytest.param("all-reduce", ("vm", "container-vm"), marks=pytest.mark.thorough),
+        ("split", ("vm", "container-vm")),
+        ("all-reduce", ("vm", "container-vm")),
     ],
 )
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shapes_predict(
     strategy: str, targets: Sequence[str], tmp_path: Path

@@ -107,6 +107,7 @@ sys.meta_path.insert(0, ImportHook())
 """
 
 
+@pytest.mark.thorough
 def test_a_sleep_before_every_batch_and_a_slow_import_are_found_each_in_its_phase(tmp_path: Path) -> None:
     for number in range(TRIES):
         place = tmp_path / str(number)

@@ -352,7 +352,7 @@ def test_the_groups_of_a_container_that_podman_forgets_are_removed_with_it(
 
 @pytest.mark.parametrize(
     "engine",
-    [pytest.param(name, marks=() if get_engine(name).by_default else pytest.mark.thorough) for name in LOCAL_ENGINES],
+    [pytest.param(name, marks=() if name in ("podman", "runc") else pytest.mark.thorough) for name in LOCAL_ENGINES],
 )
 def test_ctrl_c_while_a_container_starts_leaves_nothing(request: pytest.FixtureRequest, engine: str) -> None:
     """A client that is cut short leaves what its engine knows nothing of: the moment decides."""

@@ -131,6 +131,7 @@ def qemu(node: Node) -> int:
     return node._started[0].popen.pid
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["bare-metal", "vm"])
 def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Path, data_disk: Path) -> None:
     require("target", target)
