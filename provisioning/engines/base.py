@@ -40,7 +40,6 @@ class ContainerSpec:
     image: str
     """The image's digest; in an engine's store its name is ``virtbench:DIGEST12``."""
     tree: str
-    """The unpacked tree on the node."""
     cpus: str
     """The CPUs in the notation of the kernel: ``0-1``. With ``by_count`` as many CPUs, any of them."""
     memory_bytes: int
@@ -67,7 +66,6 @@ class ContainerSpec:
     by_affinity: bool = False
     """Whether commands stay on the CPUs by their affinity: the engine's user may set no control group's CPUs."""
     cpu_share: float = 1.0
-    """The share of the CPUs' time that the container may use."""
     limited_disks: tuple[BlockDevice, ...] = ()
     """The disks of the node to which ``disk_limits`` apply."""
     disk_limits: tuple[DiskLimit, ...] = ()
@@ -222,6 +220,7 @@ class ContainerEngine(Protocol):
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container; none where ``entered`` returns a node in it."""
+        return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""

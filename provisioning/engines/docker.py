@@ -139,8 +139,7 @@ class Docker(CommandLineEngine):
         """Return the digests of the layers of the image of this name in the store; none if there is no such image."""
         words = ["image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
         answer = node.run([*self.program, *words], check=False)
-        digests: list[str] = json.loads(answer.stdout) if answer.returncode == 0 else []
-        return digests
+        return list(json.loads(answer.stdout)) if answer.returncode == 0 else []
 
     def _missing(self, node: Node, reference: str) -> MeasurementError:
         return MeasurementError(

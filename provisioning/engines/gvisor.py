@@ -73,8 +73,7 @@ class Gvisor(Runc):
         """Return None: the sentry's own filter stands before the kernel."""
 
     def starting(self, node: Node, spec: ContainerSpec) -> list[str]:
-        network = "host" if spec.network else "none"
-        return self.command("--platform", self.platform(node), "--network", network, "run")
+        return self.command("--platform", self.platform(node), "--network", "host" if spec.network else "none", "run")
 
     def removal(self, name: str) -> list[list[str]]:
         end, delete, group, bundle = super().removal(name)

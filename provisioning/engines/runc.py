@@ -66,8 +66,7 @@ class Runc(ContainerEngine):
                 source, _, scratch = spec.layer
                 node.run(["mkdir", f"{scratch}/upper", f"{scratch}/work"])
                 node.run(["cp", "--recursive", f"{source}/.", f"{scratch}/upper"], timeout_s=COPIED_WITHIN_S)
-            profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
-            config = bundle_config(spec, bundle_profile(profile))
+            config = bundle_config(spec, bundle_profile(node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout))
             write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
             argv = [*self.starting(node, spec), "--bundle", f"{BUNDLES}/{spec.name}", spec.name]
         # In the foreground: the container's standard streams are the runtime's; its first line reports that it runs.
@@ -85,8 +84,7 @@ class Runc(ContainerEngine):
         return self.command("exec", spec.name)
 
     def main_pid(self, node: Node, name: str) -> int:
-        pid: int = json.loads(node.run(self.command("state", "--", name)).stdout)["pid"]
-        return pid
+        return int(json.loads(node.run(self.command("state", "--", name)).stdout)["pid"])
 
     def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
         memory = ["--memory", str(memory_bytes), "--memory-swap", str(memory_bytes)] if memory_bytes else []

@@ -71,6 +71,5 @@ class ClaimedData(NamedTuple):
         below, fields = json.loads(answer.stdout)
         stride = (frame_stride or 1) if DATA_KINDS.get(self.kind).has_videos else None
         path = PurePosixPath(self.path) / below
-        return self._replace(path=str(path) if path.parts else ""), Dataset(
-            kind=self.kind, frame_stride=stride, **fields
-        )
+        dataset = Dataset(kind=self.kind, frame_stride=stride, **fields)
+        return self._replace(path=str(path) if path.parts else ""), dataset

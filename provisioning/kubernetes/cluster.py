@@ -140,8 +140,7 @@ class Cluster:
         """Return the objects of a kind (``batch/v1/jobs``) with these labels; an empty value stands for any."""
         selector = ",".join(f"{label}={value}" if value else label for label, value in labels.items())
         path, query = self.path_of_kind(kind), {"labelSelector": selector}
-        items: list[Object] = self.request("GET", path, patience_s=patience_s, query=query)["items"]
-        return items
+        return list(self.request("GET", path, patience_s=patience_s, query=query)["items"])
 
     def delete(self, kind: str, name: str, **query: object) -> None:
         """Remove an object with what it has made. A server that is away is waited for."""

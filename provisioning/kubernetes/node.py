@@ -78,8 +78,7 @@ class ClusterNode:
     @property
     def takes_pods(self) -> bool:
         """Whether nothing keeps pods without tolerations away, as from a control plane."""
-        taints = self.live.get("spec", {}).get("taints") or ()
-        return all(taint.get("effect") == "PreferNoSchedule" for taint in taints)
+        return all(taint.get("effect") == "PreferNoSchedule" for taint in self.live.get("spec", {}).get("taints") or ())
 
     @property
     def whole_cpus(self) -> int:

@@ -44,7 +44,6 @@ print(json.dumps([kind, sha256, len(entries), sum(entry.size_bytes for entry in 
 
 
 def directory_of(planned: InventoryNode, dataset: Dataset) -> str:
-    """Return the directory that the inventory gives, else the one of this machine."""
     return planned.data or dataset.directory
 
 
@@ -179,8 +178,7 @@ def _send(machine: Machine, source: str, target: str) -> None:
     unpacking = machine.start(unpack, stdin=os.fdopen(reading, "rb"))
     status = unpacking.wait(SENT_WITHIN_S), packing.wait(60.0)
     if any(status):
-        output = unpacking.output_tail() or packing.output_tail()
-        raise CommandError(unpack, status[0], f"{machine.name}: {output}")
+        raise CommandError(unpack, status[0], f"{machine.name}: {unpacking.output_tail() or packing.output_tail()}")
 
 
 def _verify(machine: Machine, tree: str, image: Image) -> None:

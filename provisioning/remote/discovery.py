@@ -91,9 +91,8 @@ def discover(
                 directory = content.directory_of(planned, inputs.dataset)
                 note(f"comparing {directory} on {planned.name} with the data set here")
                 content.check_copy(reached[-1], directory, inputs.dataset)
-        engine = wanted.engine or default_engine(())
-        if "container" in targets:
-            engine = _engine(reached, wanted.engine)
+        named = wanted.engine
+        engine = _engine(reached, named) if "container" in targets else named or default_engine(())
         provider = get_provider(wanted.provider) if VMS.intersection(targets) else None
         accelerator: Accelerator = "tcg"
         locations = places(reached) if network else ()

@@ -31,7 +31,6 @@ class Machine(NodeState):
     agent: RemoteAgent
     cpus: tuple[int, ...]
     memory_bytes: int
-    """The memory of the whole machine."""
     userland: str | None = None
     python: tuple[str, str] = ("python3", "")
     local: bool = False

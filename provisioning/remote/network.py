@@ -177,11 +177,10 @@ def joined(machine: Instance, guest: Node, plugged: Tap) -> Instance:
     """Give the booted guest its address and the route to the others; return it as an instance."""
     device = join(guest, plugged)
     gateway = str(IPv4Network(plugged.cidr, strict=False)[1])
-    mtu = str(mtu_of(machine.node, DEVICE))
     run_each(
         guest,
         [
-            ["ip", "link", "set", "dev", device, "mtu", mtu],
+            ["ip", "link", "set", "dev", device, "mtu", str(mtu_of(machine.node, DEVICE))],
             ["ip", "route", "replace", str(NETWORK), "via", gateway, "dev", device],
         ],
     )

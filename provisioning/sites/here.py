@@ -101,10 +101,8 @@ class Here(Site):
                 volume = stack.enter_context(self.volume(trial)) if role in ("", "aggressor") else None
                 machine = stack.enter_context(self.machine(envelope, str(volume.directory) if volume else None))
                 machine.scratch = str(volume.scratch) if volume and volume.scratch else None
-                stacked = self.layers(trial, envelope, chosen_layers, volume)
-                instance = stack.enter_context(reopenable(machine, stacked))
-                another = partial(self._another, trial, envelope, chosen_layers)
-                instances.append(replace(instance, another=another))
+                instance = stack.enter_context(reopenable(machine, self.layers(trial, envelope, chosen_layers, volume)))
+                instances.append(replace(instance, another=partial(self._another, trial, envelope, chosen_layers)))
             yield tuple(instances)
 
     @contextmanager

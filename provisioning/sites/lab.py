@@ -76,8 +76,7 @@ class LabSite(Here):
             for planned, lab_node, layers in zip(trial.instances, lab.nodes[: len(stacks)], stacks, strict=True):
                 machine = stack.enter_context(self.machine(planned.envelope, directory))
                 places.append(_lower(stack, machine, lab_node, layers))
-            instances = open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes])
-            yield linked(instances, job)
+            yield linked(open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes]), job)
 
 
 def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:

@@ -271,10 +271,9 @@ def open_on_machines(
         if job.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
             for machine in machines:
                 stack.enter_context(forwarded(machine.node, [BRIDGES[job.network]]))
-        instances = open_containers(stack, job, places, stacks, [None] * len(places))
-        port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
-        master = replace(instances[0], port=port)
-        yield linked((master, *instances[1:]), job)
+        master, *others = open_containers(stack, job, places, stacks, [None] * len(places))
+        port = master.port or free_port(master.node, str(master.address))
+        yield linked((replace(master, port=port), *others), job)
 
 
 @contextmanager
@@ -285,8 +284,7 @@ def on_machine(
     with machine(planned, tree_of(planned, image)) as node:
         node.cpus = cpus
         node.data = directory_of(planned, dataset) if dataset else None
-        disk = disk_under(node, tree_of(planned, image))
-        node.facts = {**node.facts, "host_cpus": list(cpus), "machine_disk": disk}
+        node.facts = {**node.facts, "host_cpus": list(cpus), "machine_disk": disk_under(node, tree_of(planned, image))}
         if planned.is_vm:
             node.facts["accelerator"] = None  # unknown of a machine that the suite has not booted
         elif planned.virtual and reports_hypervisor(node.run(["cat", str(CPUINFO)]).stdout):
@@ -296,8 +294,7 @@ def on_machine(
 
 def _check_ways(machines: Sequence[Instance]) -> None:
     """Raise MeasurementError if a machine does not reach another, or does through another interface."""
-    ends = [end_of(machine.node.name, machine) for machine in machines]
-    for pair in reach(ends):
+    for pair in reach([end_of(each.node.name, each) for each in machines]):
         if pair.source_address != pair.source.address:
             raise MeasurementError(
                 f"{pair.source.name} reaches {pair.target.name} from {pair.source_address}, through another interface",
