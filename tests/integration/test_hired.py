@@ -153,17 +153,8 @@ def test_a_machine_that_ironic_deploys_is_hired_measured_on_and_given_back(site:
     (listed,) = HiredOutput.model_validate_json(site.bench("machines", "list", "--json"), strict=True).machines
     assert (listed.name, listed.state) == (made["name"], f"node {NODE} is active")
 
-    measured = (
-        "--scenario",
-        "synthetic",
-        "--model",
-        "alexnet",
-        *SMALL,
-        "--target",
-        "bare-metal",
-        "--target",
-        "container",
-    )
+    targets = ("--target", "bare-metal", "--target", "container")
+    measured = ("--scenario", "synthetic", "--model", "alexnet", *SMALL, *targets)
     for record in measure_on(hosts, site.image, "virtual = true", *measured).values():
         # A session of this machine has lower limits, which a command names.
         named = [name for name in record.substitutes if not name.startswith(("open-files:", "processes:"))]
