@@ -138,10 +138,8 @@ class ContainerEngine(Protocol):
 
     def run_by(self, runtime: str) -> Self:
         """Return the engine with another OCI runtime. Raises RequestError for one that has no choice of them."""
-        raise RequestError(
-            f"{self.name} takes no OCI runtime, such as {runtime}",
-            remedy=f"use {option('engine')} docker or podman; pods have {option('runtime_class')}",
-        )
+        remedy = f"use {option('engine')} docker or podman; pods have {option('runtime_class')}"
+        raise RequestError(f"{self.name} takes no OCI runtime, such as {runtime}", remedy=remedy)
 
     def hindrance(self, properties: Properties) -> str | None:
         """Return why containers cannot have these properties; None if they can."""
@@ -193,10 +191,8 @@ class ContainerEngine(Protocol):
     def check_network(self, network: str, *, in_lab: bool) -> None:
         """Raise RequestError if containers cannot be joined by this network, in a lab or on machines."""
         if self.late_networks and (in_lab or network != "host"):
-            raise RequestError(
-                f"{option('network')} {network}: {self.name} {self.late_networks}",
-                remedy=f"use {option('engine')} podman or runc",
-            )
+            remedy = f"use {option('engine')} podman or runc"
+            raise RequestError(f"{option('network')} {network}: {self.name} {self.late_networks}", remedy=remedy)
 
     def platform(self, node: Node) -> str | None:
         """Return what answers the containers' system calls in place of the node's kernel; None if nothing does."""

@@ -101,10 +101,8 @@ class KubernetesEngine(ContainerEngine):
     def check_sizes(self, cpus: int, gpus: int) -> None:
         """Raise RequestError if pods of the node cannot have so many CPUs or GPUs; 0 is not looked for."""
         if cpus and cpus > (most := self._node.whole_cpus):
-            raise RequestError(
-                f"{option('cpus')} {cpus}: the node {self._node.name} has {most} whole CPUs for its pods",
-                remedy=f"ask for no more, or choose another {option('node')}",
-            )
+            message = f"{option('cpus')} {cpus}: the node {self._node.name} has {most} whole CPUs for its pods"
+            raise RequestError(message, remedy=f"ask for no more, or choose another {option('node')}")
         if gpus and gpus > (most := self._node.gpus):
             raise RequestError(
                 f"{option('devices')} {gpus}: the node {self._node.name} has {most} GPUs for its pods",
@@ -124,9 +122,8 @@ class KubernetesEngine(ContainerEngine):
 
     def version(self, node: Node) -> str:
         if not node.local:
-            raise RequestError(
-                "pods are opened from this machine only", remedy=f"choose another {option('engine')} there"
-            )
+            remedy = f"choose another {option('engine')} there"
+            raise RequestError("pods are opened from this machine only", remedy=remedy)
         if not find_spec("kubernetes"):  # looked for, and not imported: that takes a second
             raise not_installed()
         if self.named:
@@ -201,10 +198,8 @@ class KubernetesEngine(ContainerEngine):
         self._cluster.demand({"storageclasses.storage.k8s.io": ("list",)})
         items = self._cluster.get("/apis/storage.k8s.io/v1/storageclasses")["items"]
         if wanted not in (known := [item["metadata"]["name"] for item in items]):
-            raise RequestError(
-                f"the cluster has no storage class {wanted}",
-                remedy=f"choose {option('storage_class')} from: {', '.join(known) or 'none, create one'}",
-            )
+            remedy = f"choose {option('storage_class')} from: {', '.join(known) or 'none, create one'}"
+            raise RequestError(f"the cluster has no storage class {wanted}", remedy=remedy)
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         if spec.data and spec.data[2] and not self.settings.get("storage_class"):
@@ -262,9 +257,8 @@ class KubernetesEngine(ContainerEngine):
             if container_status(live).get("imageID"):
                 return live
             if time.monotonic() > deadline:
-                raise PodState.of(live).failure or MeasurementError(
-                    "the server does not report that the pod runs", kind="engine"
-                )
+                unknown = MeasurementError("the server does not report that the pod runs", kind="engine")
+                raise PodState.of(live).failure or unknown
             time.sleep(TOLD_WITHIN_S / 100)
 
     def address(self, node: Node) -> str:

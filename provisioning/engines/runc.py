@@ -48,10 +48,8 @@ class Runc(ContainerEngine):
         answer = self.answer(node, [self.program, "--version"], installing(self.program))
         check_answer(self.program, answer, node.name)
         if node.local and not is_root(node):
-            raise BenchError(
-                f"{self.program} needs root",
-                remedy=f"use {option('engine')} podman, which has a rootless mode, or sudo",
-            )
+            remedy = f"use {option('engine')} podman, which has a rootless mode, or sudo"
+            raise BenchError(f"{self.program} needs root", remedy=remedy)
         return answer.split()[2]
 
     def host_network(self, namespace: str | None) -> str:
@@ -73,12 +71,8 @@ class Runc(ContainerEngine):
         process = node.start(argv)
         if next(process.lines(READY_S), None) != "ready":
             process.kill()
-            raise MeasurementError(
-                f"{self.program} did not start the container",
-                kind="engine",
-                command=argv,
-                output_tail=process.output_tail(),
-            )
+            message = f"{self.program} did not start the container"
+            raise MeasurementError(message, kind="engine", command=argv, output_tail=process.output_tail())
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         return self.command("exec", spec.name)

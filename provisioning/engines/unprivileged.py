@@ -122,8 +122,7 @@ def _shown(node: Node, spec: ContainerSpec, user: int, files: Sequence[str]) -> 
         binds += ["--bind" if writable else "--ro-bind", source, f"{PLACE}/{PurePath(target).name}"]
         if writable:
             node.run(["chown", "-R", f"{user}:{user}", "--", source])
-    in_memory = [
-        w for path in (SHARED_MEMORY, TEMPORARY) for w in ("--size", str(spec.tmpfs_bytes), *OPEN_TO_ALL, path)
-    ]
+    size = str(spec.tmpfs_bytes)
+    in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in ("--size", size, *OPEN_TO_ALL, path)]
     seen = ["--dev-bind", "/", "/", *in_memory, "--perms", "0755", "--tmpfs", PLACE, *binds]
     return ["bwrap", "--die-with-parent", *seen, "--"]

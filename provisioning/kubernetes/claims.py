@@ -54,10 +54,8 @@ class ClaimedData(NamedTuple):
     def identified(self, pod: PodNode, frame_stride: int | None) -> tuple[Self, Dataset]:
         """Return the data set, and where it begins, as a pod that has the volume sees it. Raises RequestError."""
         if self.kind not in DATA_KINDS.own:
-            raise RequestError(
-                f"{option('data')} {self.kind}: the image has no kind of data set of another package",
-                remedy=f"name one of {', '.join(DATA_KINDS.own)}",
-            )
+            message = f"{option('data')} {self.kind}: the image has no kind of data set of another package"
+            raise RequestError(message, remedy=f"name one of {', '.join(DATA_KINDS.own)}")
         interpreter, python_path = IMAGE_PYTHON
         words = [interpreter, "-", DATA_KINDS.place(self.kind), MOUNT, str(frame_stride or 1)]
         argv = ["env", f"PYTHONPATH={python_path}", "PYTHONDONTWRITEBYTECODE=1", *words]

@@ -100,9 +100,8 @@ class Cluster:
         if not configuration.verify_ssl:
             # The kubeconfig turns it off; the library would warn again with every request.
             client_library("urllib3").disable_warnings()
-        return cls(
-            path, name, namespace or chosen.get("namespace") or "default", library.client.ApiClient(configuration)
-        )
+        api = library.client.ApiClient(configuration)
+        return cls(path, name, namespace or chosen.get("namespace") or "default", api)
 
     def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
         """Return the path of a resource of the namespace: ``path("jobs", "train", "batch/v1")``."""
@@ -236,11 +235,8 @@ class Cluster:
         try:
             serialized = self.api.param_serialize(method, path, **options)
         except Exception as error:  # a plugin of a cloud's credentials is asked here once more
-            raise MeasurementError(
-                f"the credentials of the context {self.context} do not work: {_last_line(error)}",
-                kind="kubernetes",
-                remedy=SIGN_IN,
-            ) from error
+            message = f"the credentials of the context {self.context} do not work: {_last_line(error)}"
+            raise MeasurementError(message, kind="kubernetes", remedy=SIGN_IN) from error
         authorization = str(serialized[2].get("authorization", ""))
         keep_secret(authorization, authorization.partition(" ")[2])
         return serialized

@@ -74,10 +74,8 @@ class ClusterSite(Here):
         if path:
             refuse_adopted(inputs.image)
             if inputs.scenario.joined:
-                raise RequestError(
-                    f"{option('engine')} {request.targets.engine}: pods are opened from this machine only",
-                    remedy=f"leave {option('inventory')} out",
-                )
+                message = f"{option('engine')} {request.targets.engine}: pods are opened from this machine only"
+                raise RequestError(message, remedy=f"leave {option('inventory')} out")
         here = None if path else Here.with_guests(inputs, booted)
         if here:
             targets, choices = here.targets, here.choices
@@ -320,22 +318,16 @@ class JoinedPods(ClusterSite):
         given = request.given()
         for name in ("lab", "network"):
             if name in given and given[name] != "host":
-                raise RequestError(
-                    f"{option(name)} {given[name]} is a network on this machine, and pods have the cluster's",
-                    remedy=f"leave it out, or give {option('network')} host",
-                )
+                message = f"{option(name)} {given[name]} is a network on this machine, and pods have the cluster's"
+                raise RequestError(message, remedy=f"leave it out, or give {option('network')} host")
         if request.data.data not in (None, SYNTHETIC) and not self.holds_data(request):
-            raise RequestError(
-                f"{option('data')} {request.data.data}: the nodes of a cluster have no data set of this machine",
-                remedy="leave it out",
-            )
+            message = f"{option('data')} {request.data.data}: the nodes of a cluster have no data set of this machine"
+            raise RequestError(message, remedy="leave it out")
         count, named = inputs.scenario.instances(request), self.choices.engine_options.get("node", "")
         nodes = list(filter(None, named.split(",")))
         if len(set(nodes)) != count or len(nodes) != count:
-            raise RequestError(
-                f"{option('node')} {named}: {needs(request, inputs.scenario, 'node')}",
-                remedy=f"name {count} different ones, with commas between them",
-            )
+            remedy = f"name {count} different ones, with commas between them"
+            raise RequestError(f"{option('node')} {named}: {needs(request, inputs.scenario, 'node')}", remedy=remedy)
 
     def computing(self, inputs: RunInputs) -> Iterable[bool]:
         workers, servers = inputs.scenario.ranks(inputs.request)

@@ -45,9 +45,8 @@ class Here(Site):
     @classmethod
     def refuse_request(cls, request: RunRequest) -> None:
         if request.gpus.device == "cuda" and (missing := examined()[1]):
-            raise RequestError(
-                f"{option('device')} cuda: {missing}", remedy=f"install NVIDIA's driver, or use {option('device')} cpu"
-            )
+            remedy = f"install NVIDIA's driver, or use {option('device')} cpu"
+            raise RequestError(f"{option('device')} cuda: {missing}", remedy=remedy)
 
     @classmethod
     def resolve(cls, inputs: RunInputs) -> "Here":

@@ -83,12 +83,8 @@ class Machines(Site):
         discovery = discover(inventory, inputs, opened, None, check)
         for difference in differences(found.host for found in discovery.machines):
             inputs.note(f"the machines differ: {difference}")
-        return cls(
-            choices or discovered_choices(inputs, discovery),
-            inputs.request.targets.target,
-            inventory=inventory,
-            discovery=discovery,
-        )
+        choices = choices or discovered_choices(inputs, discovery)
+        return cls(choices, inputs.request.targets.target, inventory=inventory, discovery=discovery)
 
     @property
     def local(self) -> bool:
@@ -178,10 +174,9 @@ class JoinedMachines(Machines):
                 remedy=f"list more, or ask for fewer with {option('workers')} and {option('ps')}",
             )
         if listed := [node.name for node in inventory.nodes if "targets" in node.model_fields_set]:
-            why = f"and every target of {request.scenario} is on all machines"
-            raise RequestError(
-                f"{option('inventory')} {path} lists targets at {listed[0]}, {why}", remedy="leave them out"
-            )
+            where = f"{option('inventory')} {path} lists targets at {listed[0]}"
+            why = f"every target of {request.scenario} is on all machines"
+            raise RequestError(f"{where}, and {why}", remedy="leave them out")
         if engine := request.targets.engine:
             get_engine(engine).check_network(request.joining.network, in_lab=False)
         inventory = inventory.model_copy(update={"nodes": inventory.nodes[:count]})
@@ -189,9 +184,8 @@ class JoinedMachines(Machines):
         for found, place in zip(discovery.machines, discovery.places, strict=True):
             inputs.note(f"{found.name}: {place.interface} {place.address}, {len(found.cpus)} CPUs")
             if abs(found.clock_offset_s) > CLOCKS_APART_S:
-                inputs.note(
-                    f"{found.name}: its clock is {found.clock_offset_s:+.1f} s off this machine's; all is timed here"
-                )
+                off = f"its clock is {found.clock_offset_s:+.1f} s off this machine's"
+                inputs.note(f"{found.name}: {off}; all is timed here")
         choices = discovered_choices(inputs, discovery)
         return cls(choices, request.targets.target, inventory=inventory, discovery=discovery)
 
