@@ -184,9 +184,8 @@ def switch_port(lab: Lab, node: LabNode, state: str) -> None:
 
 def test_every_pair_is_reached_at_a_rate_that_is_recorded_and_a_cut_link_is_named(lab: Lab) -> None:
     pairs = connectivity(ends(lab), measure_s=1, link_bits_per_s=GBIT)
-    assert {(pair.source.name, pair.target.name) for pair in pairs} == {
-        (a.name, b.name) for a in lab.nodes for b in lab.nodes if a is not b
-    }
+    names = {(a.name, b.name) for a in lab.nodes for b in lab.nodes if a is not b}
+    assert {(pair.source.name, pair.target.name) for pair in pairs} == names
     for pair in pairs:
         assert pair.source_address == pair.source.address
         assert pair.rate_bits_per_s is not None

@@ -37,10 +37,8 @@ def cron(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     (tmp_path / "cron/spool/crontabs").chmod(0o1730)
     binds = {"spool": "/var/spool/cron", "cron.d": "/etc/cron.d", "crontab": "/etc/crontab", "run": "/run"}
     mounts = " && ".join(f"mount --bind {tmp_path}/cron/{own} {place}" for own, place in binds.items())
-    daemon = subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{mounts} && exec cron -f"],
-        start_new_session=True,
-    )
+    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{mounts} && exec cron -f"]
+    daemon = subprocess.Popen(argv, start_new_session=True)
     try:
         # Cron itself has said where it is: before that, the namespace would be this host's.
         wait_for("cron", (tmp_path / "cron/run/crond.pid").exists, lambda: "")

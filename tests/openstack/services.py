@@ -254,18 +254,15 @@ def _furnish(sdk: Any, place: Path, image: Image) -> None:
             formats = {"disk_format": disk, "container_format": container}
             return str(sdk.image.create_image(name=name, data=data, wait=True, **formats, **more).id)
 
-    parts = {
-        f"{name}_id": upload(name, place / name, form, form) for name, form in (("kernel", "aki"), ("ramdisk", "ari"))
-    }
+    forms = {"kernel": "aki", "ramdisk": "ari"}
+    parts = {f"{name}_id": upload(name, place / name, form, form) for name, form in forms.items()}
     hardware = {"hw_disk_bus": "virtio", "hw_vif_model": "virtio", "hw_rng_model": "virtio", "hw_video_model": "none"}
     # The config drive is a CD, and the image's kernel has no driver for those on q35.
     hardware |= {"hw_machine_type": "pc", "hw_cdrom_bus": "ide", "os_command_line": ARGUMENTS}
     upload("disk", image.file("disk.img"), "raw", "bare", **parts, **hardware)
     flat = {"provider_network_type": "flat", "provider_physical_network": "phys", "is_port_security_enabled": False}
     network = sdk.network.create_network(name="lab", **flat)
-    pool = [{"start": ADDRESS, "end": ADDRESS}]
-    sdk.network.create_subnet(
-        network_id=network.id, ip_version=4, cidr=SUBNET, gateway_ip=None, enable_dhcp=False, allocation_pools=pool
-    )
+    reach = {"ip_version": 4, "cidr": SUBNET, "allocation_pools": [{"start": ADDRESS, "end": ADDRESS}]}
+    sdk.network.create_subnet(network_id=network.id, gateway_ip=None, enable_dhcp=False, **reach)
     sdk.compute.create_flavor(name="small", ram=3072, vcpus=2, disk=0)
     sdk.compute.create_keypair(name="me", public_key=(place / "client_key.pub").read_text())

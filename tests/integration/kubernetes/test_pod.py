@@ -305,7 +305,7 @@ def test_what_keeps_a_pod_from_starting_is_told_and_nothing_is_left(
     for more, image, memory_bytes, kind, said in (
         ({}, digest, 1 << 50, "unschedulable", "Insufficient memory"),
         ({}, "0" * 64, GIB, "image", "ErrImageNeverPull"),
-        ({"runtime_class": "kata"}, digest, GIB, "runtime-class", "not have this runtime class: .*RuntimeClass"),
+        ({"runtime_class": "kata"}, digest, GIB, "runtime-class", "does not have this runtime class: .*RuntimeClass"),
         ({"namespace": "lab"}, digest, GIB, "quota", "exceeded quota"),
         ({"namespace": "nowhere"}, digest, GIB, "namespace", "the namespace is missing: namespaces"),
     ):
