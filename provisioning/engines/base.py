@@ -40,7 +40,6 @@ class ContainerSpec:
     image: str
     """The image's digest; in an engine's store its name is ``virtbench:DIGEST12``."""
     tree: str
-    """The unpacked tree on the node."""
     cpus: str
     """The CPUs in the notation of the kernel: ``0-1``. With ``by_count`` as many CPUs, any of them."""
     memory_bytes: int
@@ -67,7 +66,6 @@ class ContainerSpec:
     by_affinity: bool = False
     """Whether commands stay on the CPUs by their affinity: the engine's user may set no control group's CPUs."""
     cpu_share: float = 1.0
-    """The share of the CPUs' time that the container may use."""
     limited_disks: tuple[BlockDevice, ...] = ()
     """The disks of the node to which ``disk_limits`` apply."""
     disk_limits: tuple[DiskLimit, ...] = ()
@@ -140,10 +138,8 @@ class ContainerEngine(Protocol):
 
     def run_by(self, runtime: str) -> Self:
         """Return the engine with another OCI runtime. Raises RequestError for one that has no choice of them."""
-        raise RequestError(
-            f"{self.name} takes no OCI runtime, such as {runtime}",
-            remedy=f"use {option('engine')} docker or podman; pods have {option('runtime_class')}",
-        )
+        remedy = f"use {option('engine')} docker or podman; pods have {option('runtime_class')}"
+        raise RequestError(f"{self.name} takes no OCI runtime, such as {runtime}", remedy=remedy)
 
     def hindrance(self, properties: Properties) -> str | None:
         """Return why containers cannot have these properties; None if they can."""
@@ -195,10 +191,8 @@ class ContainerEngine(Protocol):
     def check_network(self, network: str, *, in_lab: bool) -> None:
         """Raise RequestError if containers cannot be joined by this network, in a lab or on machines."""
         if self.late_networks and (in_lab or network != "host"):
-            raise RequestError(
-                f"{option('network')} {network}: {self.name} {self.late_networks}",
-                remedy=f"use {option('engine')} podman or runc",
-            )
+            remedy = f"use {option('engine')} podman or runc"
+            raise RequestError(f"{option('network')} {network}: {self.name} {self.late_networks}", remedy=remedy)
 
     def platform(self, node: Node) -> str | None:
         """Return what answers the containers' system calls in place of the node's kernel; None if nothing does."""
@@ -222,6 +216,7 @@ class ContainerEngine(Protocol):
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container; none where ``entered`` returns a node in it."""
+        return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""

@@ -30,10 +30,8 @@ class Charliecloud(UnprivilegedEngine):
     def version(self, node: Node) -> str:
         version = super().version(node)
         if node.run(["unshare", "--map-root-user", "true"], check=False).returncode:
-            raise BenchError(
-                f"{self.name} needs user namespaces, which {node.name} does not give",
-                remedy="ask for sysctl user.max_user_namespaces above 0 (Ubuntu: an AppArmor profile for ch-run)",
-            )
+            remedy = "ask for sysctl user.max_user_namespaces above 0 (Ubuntu: an AppArmor profile for ch-run)"
+            raise BenchError(f"{self.name} needs user namespaces, which {node.name} does not give", remedy=remedy)
         return version
 
     def container_argv(self, spec: ContainerSpec, tree: str, binds: Binds, user: int | None) -> list[str]:  # noqa: ARG002

@@ -148,7 +148,6 @@ class CommandLineEngine(ContainerEngine):
 
 
 def _limits(spec: ContainerSpec) -> list[str]:
-    """Return the options of the envelope."""
     limits = [] if spec.by_count or spec.by_affinity else ["--cpuset-cpus", spec.cpus]
     if spec.by_count or spec.cpu_share < 1:
         limits += ["--cpus", f"{spec.cpu_count * spec.cpu_share:g}"]

@@ -39,10 +39,8 @@ def docker_store(image: Image, note: Note) -> Path:
     if STORE in image.files and target.is_file():
         return target
     if os.geteuid() != 0:
-        raise RequestError(
-            "docker in a VM needs a disk with its store, which only root can make",
-            remedy=f"run it once as root, or use {option('engine')} podman or runc for container-vm",
-        )
+        remedy = f"run it once as root, or use {option('engine')} podman or runc for container-vm"
+        raise RequestError("docker in a VM needs a disk with its store, which only root can make", remedy=remedy)
     with ExitStack() as stack:
         stack.enter_context(artefacts.making(f"the docker store of image {image.digest[:12]}", note))
         image.files |= find(image.digest).files  # another bench may have made it meanwhile
@@ -77,9 +75,8 @@ def _load(node: LocalNode, image: Image, store: Path, sockets: Path) -> None:
     deadline = time.monotonic() + STORE_READY_S
     while node.run([*client, "version"], check=False).returncode:
         if not daemon.running() or time.monotonic() > deadline:
-            raise MeasurementError(
-                "the tree's own docker daemon did not start", kind="image", output_tail=daemon.output_tail()
-            )
+            message = "the tree's own docker daemon did not start"
+            raise MeasurementError(message, kind="image", output_tail=daemon.output_tail())
         time.sleep(0.2)
     node.run([*client, "load", "--quiet", "--input", "/mnt/oci.tar"], timeout_s=1800.0)
     node.run([*client, "image", "inspect", "--format", "{{.ID}}", image_reference(image.digest)])
@@ -139,15 +136,11 @@ class Docker(CommandLineEngine):
         """Return the digests of the layers of the image of this name in the store; none if there is no such image."""
         words = ["image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
         answer = node.run([*self.program, *words], check=False)
-        digests: list[str] = json.loads(answer.stdout) if answer.returncode == 0 else []
-        return digests
+        return list(json.loads(answer.stdout)) if answer.returncode == 0 else []
 
     def _missing(self, node: Node, reference: str) -> MeasurementError:
-        return MeasurementError(
-            f"the {self.name} of {node.name} does not hold {reference}",
-            kind="image",
-            remedy="run the command again: it loads the image first",
-        )
+        message = f"the {self.name} of {node.name} does not hold {reference}"
+        return MeasurementError(message, kind="image", remedy="run the command again: it loads the image first")
 
     def _start_daemon(self, node: Node) -> None:
         """Start the daemon in a guest of the suite's, where nobody else would."""
@@ -155,19 +148,12 @@ class Docker(CommandLineEngine):
             return
         with node.opening.running("daemon"):
             daemon = node.start(DAEMON)
-            waited = node.run(
-                ["busybox", "timeout", str(int(DAEMON_READY_S)), "/opt/virtbench/guest/wait-for-docker"],
-                check=False,
-                timeout_s=DAEMON_READY_S + 10,
-            )
+            waiting = ["busybox", "timeout", str(int(DAEMON_READY_S)), "/opt/virtbench/guest/wait-for-docker"]
+            waited = node.run(waiting, check=False, timeout_s=DAEMON_READY_S + 10)
         if waited.returncode:
             daemon.kill()
-            raise MeasurementError(
-                f"dockerd was not ready within {DAEMON_READY_S:.0f} s on {node.name}",
-                kind="engine",
-                command=DAEMON,
-                output_tail=daemon.output_tail(),
-            )
+            message = f"dockerd was not ready within {DAEMON_READY_S:.0f} s on {node.name}"
+            raise MeasurementError(message, kind="engine", command=DAEMON, output_tail=daemon.output_tail())
 
 
 DOCKER = Docker()

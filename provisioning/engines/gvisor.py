@@ -46,10 +46,8 @@ class Gvisor(Runc):
         known = set(re.findall(r"[a-z]+", listed[1] if listed else ""))
         platform = self.chosen or next((name for name in PREFERRED if name in known), "")
         if platform not in known:
-            raise BenchError(
-                f"runsc on {node.name} has no platform {platform or PREFERRED[0]}",
-                remedy=f"install a newer runsc, or choose another {option('gvisor_platform')}",
-            )
+            remedy = f"install a newer runsc, or choose another {option('gvisor_platform')}"
+            raise BenchError(f"runsc on {node.name} has no platform {platform or PREFERRED[0]}", remedy=remedy)
         return platform
 
     def version(self, node: Node) -> str:
@@ -59,10 +57,8 @@ class Gvisor(Runc):
             try:
                 node.run(argv, timeout_s=PROBED_WITHIN_S)
             except CommandError as error:
-                raise BenchError(
-                    f"gVisor does not start on platform kvm on {node.name}",
-                    remedy=f"leave {option('gvisor_platform')} out",
-                ) from error
+                remedy = f"leave {option('gvisor_platform')} out"
+                raise BenchError(f"gVisor does not start on platform kvm on {node.name}", remedy=remedy) from error
         return version
 
     def hindrance(self, properties: Properties) -> str | None:
@@ -73,8 +69,7 @@ class Gvisor(Runc):
         """Return None: the sentry's own filter stands before the kernel."""
 
     def starting(self, node: Node, spec: ContainerSpec) -> list[str]:
-        network = "host" if spec.network else "none"
-        return self.command("--platform", self.platform(node), "--network", network, "run")
+        return self.command("--platform", self.platform(node), "--network", "host" if spec.network else "none", "run")
 
     def removal(self, name: str) -> list[list[str]]:
         end, delete, group, bundle = super().removal(name)

@@ -20,7 +20,7 @@ from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
 from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
 from provisioning.kubernetes.node import CONTAINERD, MACHINE_ID, ClusterNode, import_image, local_name, others_on
-from provisioning.kubernetes.opening import SERVICE_RIGHTS, Opening, changed, open_service
+from provisioning.kubernetes.opening import Opening, changed, open_service
 from provisioning.kubernetes.pod import USER, Placement, manifest
 from provisioning.kubernetes.refusals import refused_as_request
 from provisioning.kubernetes.states import PodState, container_status
@@ -39,9 +39,6 @@ RIGHTS = {
     "pods/exec": ("get", "create"),
     "events": ("list", "watch"),
 }
-CLAIM_RIGHTS = {"persistentvolumeclaims": ("get",)}
-CLASS_RIGHTS = {"storageclasses.storage.k8s.io": ("list",)}
-KINDS = ("v1/pods",)
 TOLD_WITHIN_S = 10.0
 ASKED_WITHIN_S = 2.0
 """How long a server has to answer that no run has named."""
@@ -94,7 +91,7 @@ class KubernetesEngine(ContainerEngine):
 
     def hindrance(self, properties: Properties) -> str | None:
         if properties.service:
-            self._cluster.demand(SERVICE_RIGHTS)
+            self._cluster.demand({"services": ("create", "get", "list", "delete")})
         switched = {name for name, usual in vars(AS_IT_IS).items() if getattr(properties, name) != usual}
         return None if switched <= SWITCHES else "a pod cannot be given it"
 
@@ -104,10 +101,8 @@ class KubernetesEngine(ContainerEngine):
     def check_sizes(self, cpus: int, gpus: int) -> None:
         """Raise RequestError if pods of the node cannot have so many CPUs or GPUs; 0 is not looked for."""
         if cpus and cpus > (most := self._node.whole_cpus):
-            raise RequestError(
-                f"{option('cpus')} {cpus}: the node {self._node.name} has {most} whole CPUs for its pods",
-                remedy=f"ask for no more, or choose another {option('node')}",
-            )
+            message = f"{option('cpus')} {cpus}: the node {self._node.name} has {most} whole CPUs for its pods"
+            raise RequestError(message, remedy=f"ask for no more, or choose another {option('node')}")
         if gpus and gpus > (most := self._node.gpus):
             raise RequestError(
                 f"{option('devices')} {gpus}: the node {self._node.name} has {most} GPUs for its pods",
@@ -127,9 +122,8 @@ class KubernetesEngine(ContainerEngine):
 
     def version(self, node: Node) -> str:
         if not node.local:
-            raise RequestError(
-                "pods are opened from this machine only", remedy=f"choose another {option('engine')} there"
-            )
+            remedy = f"choose another {option('engine')} there"
+            raise RequestError("pods are opened from this machine only", remedy=remedy)
         if not find_spec("kubernetes"):  # looked for, and not imported: that takes a second
             raise not_installed()
         if self.named:
@@ -171,8 +165,7 @@ class KubernetesEngine(ContainerEngine):
         """Open a pod before anything is measured. Raises RequestError where the cluster or the node refuses it."""
         name, tree = ledger.fresh("virtbench"), str(image.tree)
         data = ("", MOUNT, False) if self.claimed else None
-        cpu_list = format_cpu_list(range(cpus))
-        spec = ContainerSpec(name, image.digest, tree, cpu_list, memory_bytes, data=data, gpus=gpus)
+        spec = ContainerSpec(name, image.digest, tree, format_cpu_list(range(cpus)), memory_bytes, data=data, gpus=gpus)
         with local_node((), None) as host, ExitStack() as stack:
             self.load(host, image.digest, image.file("oci.tar"))
             stack.callback(await_end, name)
@@ -188,7 +181,7 @@ class KubernetesEngine(ContainerEngine):
     def data_set(self, image: Image, memory_bytes: int, frame_stride: int | None) -> tuple[ClaimedData, Dataset]:
         """Return the data set of the claim, as a pod on the node sees it. Raises RequestError if it cannot be read."""
         claimed = ClaimedData(*self.settings["claim"].split(":", 2))
-        self._cluster.demand({**RIGHTS, **CLAIM_RIGHTS})
+        self._cluster.demand({**RIGHTS, "persistentvolumeclaims": ("get",)})
         with refused_as_request():
             owned.demand_claim(self._cluster, claimed.claim)
         with self.tried(image, 1, memory_bytes) as inside:
@@ -202,21 +195,16 @@ class KubernetesEngine(ContainerEngine):
         """Raise RequestError for a storage class that the cluster does not have."""
         if not (wanted := self.settings.get("storage_class")):
             return
-        self._cluster.demand(CLASS_RIGHTS)
+        self._cluster.demand({"storageclasses.storage.k8s.io": ("list",)})
         items = self._cluster.get("/apis/storage.k8s.io/v1/storageclasses")["items"]
         if wanted not in (known := [item["metadata"]["name"] for item in items]):
-            raise RequestError(
-                f"the cluster has no storage class {wanted}",
-                remedy=f"choose {option('storage_class')} from: {', '.join(known) or 'none, create one'}",
-            )
+            remedy = f"choose {option('storage_class')} from: {', '.join(known) or 'none, create one'}"
+            raise RequestError(f"the cluster has no storage class {wanted}", remedy=remedy)
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         if spec.data and spec.data[2] and not self.settings.get("storage_class"):
             node.run(["chown", f"{USER}:{USER}", "--", spec.data[0]])
         Opening(self._cluster, spec.name, node.opening).open(manifest(spec, self._placement(spec)))
-
-    def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        return []
 
     def removal(self, name: str) -> list[list[str]]:
         return []
@@ -269,9 +257,8 @@ class KubernetesEngine(ContainerEngine):
             if container_status(live).get("imageID"):
                 return live
             if time.monotonic() > deadline:
-                raise PodState.of(live).failure or MeasurementError(
-                    "the server does not report that the pod runs", kind="engine"
-                )
+                unknown = MeasurementError("the server does not report that the pod runs", kind="engine")
+                raise PodState.of(live).failure or unknown
             time.sleep(TOLD_WITHIN_S / 100)
 
     def address(self, node: Node) -> str:
@@ -290,10 +277,9 @@ class KubernetesEngine(ContainerEngine):
 
     def entry(self, name: str) -> tuple[str, str]:
         """Return the kind and the text of the pod's entry in the ledger of this machine."""
-        return "kubernetes", owned.entry(self._cluster, name, KINDS)
+        return "kubernetes", owned.entry(self._cluster, name, ("v1/pods",))
 
     def await_end(self, name: str) -> None:
-        """Wait until nothing of a removed pod runs on this machine."""
         if self._node.here:
             await_end(name)
 

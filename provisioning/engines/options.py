@@ -30,10 +30,8 @@ def nodes_of(text: str) -> dict[str, str]:
         return {"container": text}
     nodes = {target: node for target, _, node in named}
     if len(named) != len(CONTAINERS) or nodes.keys() != CONTAINERS or not all(nodes.values()):
-        raise RequestError(
-            f"{text!r} does not name a node for container and one for container-vm",
-            remedy="write it as container=N1,container-vm=N2",
-        )
+        remedy = "write it as container=N1,container-vm=N2"
+        raise RequestError(f"{text!r} does not name a node for container and one for container-vm", remedy=remedy)
     return nodes
 
 

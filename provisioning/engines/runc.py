@@ -48,10 +48,8 @@ class Runc(ContainerEngine):
         answer = self.answer(node, [self.program, "--version"], installing(self.program))
         check_answer(self.program, answer, node.name)
         if node.local and not is_root(node):
-            raise BenchError(
-                f"{self.program} needs root",
-                remedy=f"use {option('engine')} podman, which has a rootless mode, or sudo",
-            )
+            remedy = f"use {option('engine')} podman, which has a rootless mode, or sudo"
+            raise BenchError(f"{self.program} needs root", remedy=remedy)
         return answer.split()[2]
 
     def host_network(self, namespace: str | None) -> str:
@@ -66,27 +64,21 @@ class Runc(ContainerEngine):
                 source, _, scratch = spec.layer
                 node.run(["mkdir", f"{scratch}/upper", f"{scratch}/work"])
                 node.run(["cp", "--recursive", f"{source}/.", f"{scratch}/upper"], timeout_s=COPIED_WITHIN_S)
-            profile = node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout
-            config = bundle_config(spec, bundle_profile(profile))
+            config = bundle_config(spec, bundle_profile(node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout))
             write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
             argv = [*self.starting(node, spec), "--bundle", f"{BUNDLES}/{spec.name}", spec.name]
         # In the foreground: the container's standard streams are the runtime's; its first line reports that it runs.
         process = node.start(argv)
         if next(process.lines(READY_S), None) != "ready":
             process.kill()
-            raise MeasurementError(
-                f"{self.program} did not start the container",
-                kind="engine",
-                command=argv,
-                output_tail=process.output_tail(),
-            )
+            message = f"{self.program} did not start the container"
+            raise MeasurementError(message, kind="engine", command=argv, output_tail=process.output_tail())
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         return self.command("exec", spec.name)
 
     def main_pid(self, node: Node, name: str) -> int:
-        pid: int = json.loads(node.run(self.command("state", "--", name)).stdout)["pid"]
-        return pid
+        return int(json.loads(node.run(self.command("state", "--", name)).stdout)["pid"])
 
     def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
         memory = ["--memory", str(memory_bytes), "--memory-swap", str(memory_bytes)] if memory_bytes else []

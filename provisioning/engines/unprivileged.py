@@ -54,9 +54,6 @@ class UnprivilegedEngine(ContainerEngine):
         switched = (name for name in self.lacks if getattr(properties, name) != getattr(AS_IT_IS, name))
         return next((f"{self.name} {self.lacks[name]}" for name in switched), None)
 
-    def exec_argv(self, spec: ContainerSpec) -> list[str]:  # noqa: ARG002 (other engines are asked)
-        return []
-
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         pinned = [] if spec.by_count else taskset(parse_cpu_list(spec.cpus))
         host_processes, substitutes = None, tuple[str, ...]()
@@ -125,8 +122,7 @@ def _shown(node: Node, spec: ContainerSpec, user: int, files: Sequence[str]) -> 
         binds += ["--bind" if writable else "--ro-bind", source, f"{PLACE}/{PurePath(target).name}"]
         if writable:
             node.run(["chown", "-R", f"{user}:{user}", "--", source])
-    in_memory = [
-        w for path in (SHARED_MEMORY, TEMPORARY) for w in ("--size", str(spec.tmpfs_bytes), *OPEN_TO_ALL, path)
-    ]
+    size = str(spec.tmpfs_bytes)
+    in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in ("--size", size, *OPEN_TO_ALL, path)]
     seen = ["--dev-bind", "/", "/", *in_memory, "--perms", "0755", "--tmpfs", PLACE, *binds]
     return ["bwrap", "--die-with-parent", *seen, "--"]

@@ -31,10 +31,8 @@ def bench_template(options: KubernetesOptions, labels: Mapping[str, str], given:
     ``given`` is the content of the file ``GIVEN_AT``. Raises RequestError if it is more than a pod holds.
     """
     if len(given.encode()) > MOST_GIVEN_BYTES:
-        raise RequestError(
-            f"the pod needs {len(given.encode())} bytes of files, and a Job takes {MOST_GIVEN_BYTES}",
-            remedy="give [engine] a claim, on which the records of earlier tries stay",
-        )
+        message = f"the pod needs {len(given.encode())} bytes of files, and a Job takes {MOST_GIVEN_BYTES}"
+        raise RequestError(message, remedy="give [engine] a claim, on which the records of earlier tries stay")
     file = {"path": PurePosixPath(GIVEN_AT).name, "fieldRef": {"fieldPath": f"metadata.annotations['{GIVEN_IN}']"}}
     records = {"persistentVolumeClaim": {"claimName": options.claim}} if options.claim else {"emptyDir": {}}
     variables = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in FIELDS.items()]
@@ -71,8 +69,6 @@ def run_outside(bench: str, words: Sequence[str], lines: Iterable[str]) -> int:
             process.stdin.close()  # it ends in order, before the pod and all in it do
             process.wait()
     if process.returncode in (126, 127):  # as shells have it, for a command that cannot be started
-        raise RequestError(
-            f"the node cannot start {bench}",
-            remedy="set virtbench up there, and give its command as engine.privileged_bench",
-        )
+        remedy = "set virtbench up there, and give its command as engine.privileged_bench"
+        raise RequestError(f"the node cannot start {bench}", remedy=remedy)
     return process.returncode

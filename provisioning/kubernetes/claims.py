@@ -54,10 +54,8 @@ class ClaimedData(NamedTuple):
     def identified(self, pod: PodNode, frame_stride: int | None) -> tuple[Self, Dataset]:
         """Return the data set, and where it begins, as a pod that has the volume sees it. Raises RequestError."""
         if self.kind not in DATA_KINDS.own:
-            raise RequestError(
-                f"{option('data')} {self.kind}: the image has no kind of data set of another package",
-                remedy=f"name one of {', '.join(DATA_KINDS.own)}",
-            )
+            message = f"{option('data')} {self.kind}: the image has no kind of data set of another package"
+            raise RequestError(message, remedy=f"name one of {', '.join(DATA_KINDS.own)}")
         interpreter, python_path = IMAGE_PYTHON
         words = [interpreter, "-", DATA_KINDS.place(self.kind), MOUNT, str(frame_stride or 1)]
         argv = ["env", f"PYTHONPATH={python_path}", "PYTHONDONTWRITEBYTECODE=1", *words]
@@ -71,6 +69,5 @@ class ClaimedData(NamedTuple):
         below, fields = json.loads(answer.stdout)
         stride = (frame_stride or 1) if DATA_KINDS.get(self.kind).has_videos else None
         path = PurePosixPath(self.path) / below
-        return self._replace(path=str(path) if path.parts else ""), Dataset(
-            kind=self.kind, frame_stride=stride, **fields
-        )
+        dataset = Dataset(kind=self.kind, frame_stride=stride, **fields)
+        return self._replace(path=str(path) if path.parts else ""), dataset

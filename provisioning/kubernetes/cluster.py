@@ -100,9 +100,8 @@ class Cluster:
         if not configuration.verify_ssl:
             # The kubeconfig turns it off; the library would warn again with every request.
             client_library("urllib3").disable_warnings()
-        return cls(
-            path, name, namespace or chosen.get("namespace") or "default", library.client.ApiClient(configuration)
-        )
+        api = library.client.ApiClient(configuration)
+        return cls(path, name, namespace or chosen.get("namespace") or "default", api)
 
     def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
         """Return the path of a resource of the namespace: ``path("jobs", "train", "batch/v1")``."""
@@ -140,8 +139,7 @@ class Cluster:
         """Return the objects of a kind (``batch/v1/jobs``) with these labels; an empty value stands for any."""
         selector = ",".join(f"{label}={value}" if value else label for label, value in labels.items())
         path, query = self.path_of_kind(kind), {"labelSelector": selector}
-        items: list[Object] = self.request("GET", path, patience_s=patience_s, query=query)["items"]
-        return items
+        return list(self.request("GET", path, patience_s=patience_s, query=query)["items"])
 
     def delete(self, kind: str, name: str, **query: object) -> None:
         """Remove an object with what it has made. A server that is away is waited for."""
@@ -237,11 +235,8 @@ class Cluster:
         try:
             serialized = self.api.param_serialize(method, path, **options)
         except Exception as error:  # a plugin of a cloud's credentials is asked here once more
-            raise MeasurementError(
-                f"the credentials of the context {self.context} do not work: {_last_line(error)}",
-                kind="kubernetes",
-                remedy=SIGN_IN,
-            ) from error
+            message = f"the credentials of the context {self.context} do not work: {_last_line(error)}"
+            raise MeasurementError(message, kind="kubernetes", remedy=SIGN_IN) from error
         authorization = str(serialized[2].get("authorization", ""))
         keep_secret(authorization, authorization.partition(" ")[2])
         return serialized

@@ -193,8 +193,7 @@ class PodNode(WrappedNode):
 
 def cpus_inside(node: PodNode) -> tuple[int, ...]:
     """Return the CPUs that the pod may use, in the numbers of its node's kernel."""
-    status = node.run(["cat", "/proc/self/status"]).stdout
-    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.MULTILINE)
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", node.run(["cat", "/proc/self/status"]).stdout, re.MULTILINE)
     if not match:
         raise MeasurementError("the pod does not report which CPUs it may use", kind="engine")
     return parse_cpu_list(match[1])

@@ -36,9 +36,8 @@ class ClusterNode:
         nodes = {node["metadata"]["name"]: node for node in cluster.get("/api/v1/nodes")["items"]}
         chosen = name or own_node() or _default(cluster, [cls(node, {}) for node in nodes.values()])
         if chosen not in nodes:
-            raise RequestError(
-                f"{option('node')} {chosen}: the cluster has no such node", remedy=nearest(chosen, list(nodes))
-            )
+            message = f"{option('node')} {chosen}: the cluster has no such node"
+            raise RequestError(message, remedy=nearest(chosen, list(nodes)))
         try:
             config: Object = cluster.get(f"/api/v1/nodes/{chosen}/proxy/configz").get("kubeletconfig", {})
         except ApiError:
@@ -78,8 +77,7 @@ class ClusterNode:
     @property
     def takes_pods(self) -> bool:
         """Whether nothing keeps pods without tolerations away, as from a control plane."""
-        taints = self.live.get("spec", {}).get("taints") or ()
-        return all(taint.get("effect") == "PreferNoSchedule" for taint in taints)
+        return all(taint.get("effect") == "PreferNoSchedule" for taint in self.live.get("spec", {}).get("taints") or ())
 
     @property
     def whole_cpus(self) -> int:
@@ -113,10 +111,8 @@ def _default(cluster: Cluster, nodes: Sequence[ClusterNode]) -> str:
     taking = [node for node in nodes if node.takes_pods]
     candidates = [node for node in taking if node.is_this_machine] or taking
     if len(candidates) != 1:
-        raise RequestError(
-            f"no node of {cluster.context} that takes any pod is this machine",
-            remedy=f"choose a {option('node')} of: {', '.join(sorted(node.name for node in taking or nodes))}",
-        )
+        remedy = f"choose a {option('node')} of: {', '.join(sorted(node.name for node in taking or nodes))}"
+        raise RequestError(f"no node of {cluster.context} that takes any pod is this machine", remedy=remedy)
     return candidates[0].name
 
 

@@ -29,9 +29,6 @@ HARMLESS = ("metadata.annotations", "metadata.labels", "spec.tolerations")
 """What may be changed without any effect on what is measured."""
 CLUSTER_IP, NODE_PORT = "ClusterIP", "NodePort"
 """The types of services, which are the ways through them."""
-SERVICE_RIGHTS = {"services": ("create", "get", "list", "delete")}
-"""What the user needs for them, by resource."""
-SERVICE_KINDS = ("v1/services",)
 
 
 @dataclass
@@ -42,7 +39,6 @@ class Opening:
     pod: str
     stopwatch: Stopwatch
     ended: int = 0
-    """How many of the stages have ended."""
     complaint: str = "no event says why"
     _heard: "queue.SimpleQueue[tuple[str, Object] | Exception]" = field(default_factory=queue.SimpleQueue)
 
@@ -167,7 +163,7 @@ def open_service(cluster: Cluster, pod: str, port: int, way: str) -> Iterator[tu
     The node's way of passing on connections is set up a moment later.
     """
     name = ledger.fresh("virtbench")
-    with ledger.holding("kubernetes", owned.entry(cluster, name, SERVICE_KINDS)):
+    with ledger.holding("kubernetes", owned.entry(cluster, name, ("v1/services",))):
         live = cluster.create(service_manifest(name, pod, port, way))
         if way == CLUSTER_IP:
             yield str(live["spec"]["clusterIP"]), port

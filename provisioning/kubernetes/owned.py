@@ -92,10 +92,8 @@ def find(cluster: Cluster, path: str) -> Object | None:
 def demand_claim(cluster: Cluster, name: str) -> None:
     """Raise RequestError unless the claim is there: a pod would wait for it without an end."""
     if find(cluster, cluster.path("persistentvolumeclaims", name)) is None:
-        raise RequestError(
-            f"there is no claim {name} in the namespace {cluster.namespace}",
-            remedy=f"kubectl -n {cluster.namespace} get pvc lists the claims; name one with --data KIND:CLAIM/PATH",
-        )
+        remedy = f"kubectl -n {cluster.namespace} get pvc lists the claims; name one with --data KIND:CLAIM/PATH"
+        raise RequestError(f"there is no claim {name} in the namespace {cluster.namespace}", remedy=remedy)
 
 
 def own_node() -> str | None:

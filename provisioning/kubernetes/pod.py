@@ -40,8 +40,7 @@ UNPRIVILEGED: Object = {"allowPrivilegeEscalation": False, "capabilities": {"dro
 
 def as_nobody(seccomp: str = "RuntimeDefault") -> Object:
     """Return the security of a pod that runs as nobody, under this profile of system calls."""
-    user = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}
-    return {**user, "seccompProfile": {"type": seccomp}}
+    return {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": seccomp}}
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,6 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
             path = placement.claim_path
         volumes.append(PodVolume("data", source, target, read_only=not writable, sub_path=path))
     gpus = {GPU_RESOURCE: str(spec.gpus)} if spec.gpus else {}
-    tolerations = [{"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
     template = pod_template(
         {
             "name": CONTAINER,
@@ -106,7 +104,7 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
         hostIPC=False,
         shareProcessNamespace=False,
         securityContext=security,
-        **({"tolerations": tolerations} if gpus else {}),
+        **({"tolerations": [{"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]} if gpus else {}),
         **({"runtimeClassName": placement.runtime_class} if placement.runtime_class else {}),
     )
     template["metadata"] |= {"name": spec.name, "ownerReferences": owners()}

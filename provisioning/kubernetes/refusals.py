@@ -94,8 +94,6 @@ class ApiError(MeasurementError):
 
 
 class AwayError(MeasurementError):
-    """The server does not answer."""
-
     def __init__(self, context: str, reason: str) -> None:
         super().__init__(
             f"the server of the context {context} does not answer: {without_secrets(reason)[:300]}",
@@ -124,9 +122,8 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
     if status == 403:
         # The server's own words name the verb, the resource and the namespace.
         unknown = 'User "system:anonymous"' in reason
-        return ApiError(
-            reason, status, remedy=SIGN_IN if unknown else "give the user the role in docs/guide/kubernetes.md"
-        )
+        role = "give the user the role in docs/guide/kubernetes.md"
+        return ApiError(reason, status, remedy=SIGN_IN if unknown else role)
     return ApiError(f"{method} {path}: {reason} (status {status})", status)
 
 

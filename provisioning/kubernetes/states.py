@@ -154,7 +154,7 @@ def fate(cluster: Cluster, pod: str) -> BenchError | None:
 def events_of(cluster: Cluster, name: str) -> list[Object]:
     """Return the events of an object, which may be gone, in their order; none if the user may not see them."""
     try:
-        events: list[Object] = cluster.get(cluster.path("events"), fieldSelector=f"involvedObject.name={name}")["items"]
+        events = cluster.get(cluster.path("events"), fieldSelector=f"involvedObject.name={name}")["items"]
     except MeasurementError:
         return []
     return sorted(events, key=_happened_at)

@@ -65,14 +65,8 @@ def undo(argv: list[str]) -> list[str]:
 
 def run(request: dict[str, Any]) -> dict[str, object]:
     """Run a short command to its end; the exit status is null if it ran out of time. Bytes travel as base64."""
-    argv, mark = request["argv"], TOKEN.decode() + request["mark"]
-    with subprocess.Popen(
-        ["env", mark, *argv],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
+    argv, pipe = ["env", TOKEN.decode() + request["mark"], *request["argv"]], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
         try:
             out, err = process.communicate(base64.b64decode(request["stdin"]), timeout=request["timeout_s"])
         except subprocess.TimeoutExpired:

@@ -116,11 +116,9 @@ class RemoteAgent:
     def close(self) -> None:
         """Let the machine end and undo what is left. Raises MeasurementError when something stays."""
         os.close(self._writing)
-        farewell = self._answer(agent.FAREWELL, UNDONE_WITHIN_S)
-        if failures := farewell.get("left"):
-            name = self._access.planned.name
+        if failures := self._answer(agent.FAREWELL, UNDONE_WITHIN_S).get("left"):
             raise MeasurementError(
-                f"{name}: cleanup failed: {'; '.join(failures)[:500]}",
+                f"{self._access.planned.name}: cleanup failed: {'; '.join(failures)[:500]}",
                 kind="cleanup",
                 remedy=f"see why, and remove it there: {self._access.by_hand}",
             )

@@ -44,7 +44,6 @@ print(json.dumps([kind, sha256, len(entries), sum(entry.size_bytes for entry in 
 
 
 def directory_of(planned: InventoryNode, dataset: Dataset) -> str:
-    """Return the directory that the inventory gives, else the one of this machine."""
     return planned.data or dataset.directory
 
 
@@ -53,10 +52,8 @@ def check_copy(machine: Node, directory: str, dataset: Dataset) -> None:
     answer = _listed(machine, directory)
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
-        raise RequestError(
-            f"{machine.name} does not hold the data set: {last[:300]}",
-            remedy=f"copy {dataset.directory} to it, to the same path or to one that the inventory gives as data",
-        )
+        remedy = f"copy {dataset.directory} to it, to the same path or to one that the inventory gives as data"
+        raise RequestError(f"{machine.name} does not hold the data set: {last[:300]}", remedy=remedy)
     kind, sha256, files, size_bytes = json.loads(answer.stdout)
     expected = dataset.sha256
     if dataset.digest == "manifest" or dataset.kind == "files":
@@ -86,11 +83,8 @@ def volume_on(machine: Node, planned: InventoryNode, dataset: Dataset) -> Volume
     directory, disk = directory_of(planned, dataset), disk_of(planned, dataset)
     answer = machine.run(["stat", "--dereference", "--format=%d", "--", directory, disk], check=False)
     if answer.returncode:
-        raise MeasurementError(
-            f"{machine.name} has no disk of the data set: {answer.stderr.strip()[-300:]}",
-            kind="dataset",
-            remedy="run again: it is made before the first trial",
-        )
+        message = f"{machine.name} has no disk of the data set: {answer.stderr.strip()[-300:]}"
+        raise MeasurementError(message, kind="dataset", remedy="run again: it is made before the first trial")
     return Volume(Path(directory), Path(disk), same_device=len(set(answer.stdout.split())) == 1)
 
 
@@ -171,16 +165,13 @@ def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], N
 def _send(machine: Machine, source: str, target: str) -> None:
     """Send the tree from tar to tar, with nothing in between but ssh."""
     reading, writing = os.pipe()
-    packing = machine.carrier.start(
-        ["tar", "--create", "--numeric-owner", "--file=-", f"--directory={source}", "."],
-        stdout=os.fdopen(writing, "wb"),
-    )
+    pack = ["tar", "--create", "--numeric-owner", "--file=-", f"--directory={source}", "."]
+    packing = machine.carrier.start(pack, stdout=os.fdopen(writing, "wb"))
     unpack = ["tar", "--extract", "--numeric-owner", "--same-permissions", "--file=-", f"--directory={target}"]
     unpacking = machine.start(unpack, stdin=os.fdopen(reading, "rb"))
     status = unpacking.wait(SENT_WITHIN_S), packing.wait(60.0)
     if any(status):
-        output = unpacking.output_tail() or packing.output_tail()
-        raise CommandError(unpack, status[0], f"{machine.name}: {output}")
+        raise CommandError(unpack, status[0], f"{machine.name}: {unpacking.output_tail() or packing.output_tail()}")
 
 
 def _verify(machine: Machine, tree: str, image: Image) -> None:

@@ -91,9 +91,8 @@ def discover(
                 directory = content.directory_of(planned, inputs.dataset)
                 note(f"comparing {directory} on {planned.name} with the data set here")
                 content.check_copy(reached[-1], directory, inputs.dataset)
-        engine = wanted.engine or default_engine(())
-        if "container" in targets:
-            engine = _engine(reached, wanted.engine)
+        named = wanted.engine
+        engine = _engine(reached, named) if "container" in targets else named or default_engine(())
         provider = get_provider(wanted.provider) if VMS.intersection(targets) else None
         accelerator: Accelerator = "tcg"
         locations = places(reached) if network else ()
@@ -114,10 +113,8 @@ def attest(reached: Machine, boots: dict[str, str]) -> None:
         raise RequestError(contradiction, remedy=remedy)
     other = boots.setdefault(reached.run(["cat", str(BOOT_ID)]).stdout.strip(), reached.name)
     if other != reached.name:
-        raise RequestError(
-            f"{other} and {reached.name} have the same boot ID",
-            remedy="list one machine, or one system container of it, at one node",
-        )
+        remedy = "list one machine, or one system container of it, at one node"
+        raise RequestError(f"{other} and {reached.name} have the same boot ID", remedy=remedy)
 
 
 def _check_programs(reached: Machine, packages: Mapping[str, str]) -> None:
@@ -137,15 +134,13 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
                 get_engine(name).check_machine(node)
         except BenchError as error:
             if wanted:
-                raise RequestError(
-                    f"{option('engine')} {wanted}: {error.message}", remedy=f"there: {error.remedy}"
-                ) from error
+                message = f"{option('engine')} {wanted}: {error.message}"
+                raise RequestError(message, remedy=f"there: {error.remedy}") from error
             reasons.append(error.message)
             continue
         return name
-    raise RequestError(
-        "no engine that all machines have: " + "; ".join(reasons), remedy="there: apt-get install podman, or runc"
-    )
+    message = f"no engine that all machines have: {'; '.join(reasons)}"
+    raise RequestError(message, remedy="there: apt-get install podman, or runc")
 
 
 def _discovered(reached: Machine, provider: MachineProvider | None, accelerator: Accelerator) -> DiscoveredMachine:

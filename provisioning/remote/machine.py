@@ -31,7 +31,6 @@ class Machine(NodeState):
     agent: RemoteAgent
     cpus: tuple[int, ...]
     memory_bytes: int
-    """The memory of the whole machine."""
     userland: str | None = None
     python: tuple[str, str] = ("python3", "")
     local: bool = False
@@ -135,10 +134,8 @@ def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Mac
             allowed = tuple(greeting["cpus"])
             cpus = parse_cpu_list(planned.cpus) if planned.cpus else allowed
             if missing := sorted(set(cpus) - set(allowed)):
-                raise RequestError(
-                    f"node {planned.name}: cpus = {planned.cpus!r}, and it allows no CPU {missing[0]}",
-                    remedy=f"choose among {', '.join(map(str, allowed))}",
-                )
+                message = f"node {planned.name}: cpus = {planned.cpus!r}, and it allows no CPU {missing[0]}"
+                raise RequestError(message, remedy=f"choose among {', '.join(map(str, allowed))}")
             if greeting["uid"]:
                 raise RequestError(
                     f"{planned.name} ({planned.host}) is entered as user {greeting['uid']}: control groups and "

@@ -59,9 +59,8 @@ def _place(machine: Machine, towards: str | None) -> Place:
     route = (json.loads(answer.stdout or "[]") or [{}])[0]
     interface, address = route.get("dev"), route.get("prefsrc")
     if not interface or not address or interface == "lo":
-        raise RequestError(
-            f"{machine.name} has no route to {towards} ({answer.stderr.strip()[:200] or interface})", remedy=REMEDY
-        )
+        why = answer.stderr.strip()[:200] or interface
+        raise RequestError(f"{machine.name} has no route to {towards} ({why})", remedy=REMEDY)
     return Place(str(address), str(interface))
 
 
@@ -84,10 +83,8 @@ def _known_address(asking: Machine, target: Machine) -> str:
     answer = asking.run(["getent", "ahostsv4", name], check=False)
     address = next((line.split()[0] for line in answer.stdout.splitlines()), None)
     if address is None or address.startswith("127."):
-        raise RequestError(
-            f"{asking.name} cannot resolve the address of {target.name} ({name})",
-            remedy=f"write address = … or interface = … for {asking.name} in the inventory",
-        )
+        remedy = f"write address = … or interface = … for {asking.name} in the inventory"
+        raise RequestError(f"{asking.name} cannot resolve the address of {target.name} ({name})", remedy=remedy)
     return address
 
 
@@ -177,11 +174,10 @@ def joined(machine: Instance, guest: Node, plugged: Tap) -> Instance:
     """Give the booted guest its address and the route to the others; return it as an instance."""
     device = join(guest, plugged)
     gateway = str(IPv4Network(plugged.cidr, strict=False)[1])
-    mtu = str(mtu_of(machine.node, DEVICE))
     run_each(
         guest,
         [
-            ["ip", "link", "set", "dev", device, "mtu", mtu],
+            ["ip", "link", "set", "dev", device, "mtu", str(mtu_of(machine.node, DEVICE))],
             ["ip", "route", "replace", str(NETWORK), "via", gateway, "dev", device],
         ],
     )

@@ -107,7 +107,6 @@ class Site(ABC):
 
     @property
     def boots_guests(self) -> bool:
-        """Return whether the suite boots the virtual machines of its targets."""
         return True
 
     def dataset(self, inputs: RunInputs) -> Dataset | None:
@@ -243,7 +242,6 @@ NO_SERVICE = (
 
 
 def joined_job(trial: Trial) -> DistributedJob:
-    """Return the job of a trial over several instances."""
     if trial.job.distributed is None:
         raise MeasurementError("a joined job was planned without its instances", kind="plan")
     return trial.job.distributed

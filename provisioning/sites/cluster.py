@@ -74,10 +74,8 @@ class ClusterSite(Here):
         if path:
             refuse_adopted(inputs.image)
             if inputs.scenario.joined:
-                raise RequestError(
-                    f"{option('engine')} {request.targets.engine}: pods are opened from this machine only",
-                    remedy=f"leave {option('inventory')} out",
-                )
+                message = f"{option('engine')} {request.targets.engine}: pods are opened from this machine only"
+                raise RequestError(message, remedy=f"leave {option('inventory')} out")
         here = None if path else Here.with_guests(inputs, booted)
         if here:
             targets, choices = here.targets, here.choices
@@ -97,8 +95,7 @@ class ClusterSite(Here):
             beside: Site = replace(here, choices=choices)
         else:
             listed = listed_for((*ON_REAL_MACHINES, *booted), path or Path())
-            check = choices.container_engine.check_machine
-            beside = Machines.of_targets(inputs, listed, (BASELINE,), check, choices)
+            beside = Machines.of_targets(inputs, listed, (BASELINE,), choices.container_engine.check_machine, choices)
         return kind(choices, targets, beside=beside, vm_node=nodes.get("container-vm"), data=inputs.dataset)
 
     def dataset(self, inputs: RunInputs) -> Dataset | None:  # noqa: ARG002 (it may be one that pods alone see)
@@ -125,7 +122,6 @@ class ClusterSite(Here):
 
     @property
     def engines(self) -> Iterable[KubernetesEngine]:
-        """Return the engine on every node."""
         return self.pods.values()
 
     def refuse(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
@@ -272,13 +268,12 @@ class ClusterSite(Here):
         *,
         computes: bool = True,
     ) -> PodLayer:
-        writable = volume is not None and volume.writable
         return PodLayer(
             engine,
             self.choices.image.digest,
             envelope.memory_bytes,
             properties=trial.properties,
-            writable=writable,
+            writable=volume is not None and volume.writable,
             gpu_count=trial.job.devices.devices if trial.job.devices.device == "cuda" and computes else 0,
             reads=trial.job.dataset is not None,
         )
@@ -323,22 +318,16 @@ class JoinedPods(ClusterSite):
         given = request.given()
         for name in ("lab", "network"):
             if name in given and given[name] != "host":
-                raise RequestError(
-                    f"{option(name)} {given[name]} is a network on this machine, and pods have the cluster's",
-                    remedy=f"leave it out, or give {option('network')} host",
-                )
+                message = f"{option(name)} {given[name]} is a network on this machine, and pods have the cluster's"
+                raise RequestError(message, remedy=f"leave it out, or give {option('network')} host")
         if request.data.data not in (None, SYNTHETIC) and not self.holds_data(request):
-            raise RequestError(
-                f"{option('data')} {request.data.data}: the nodes of a cluster have no data set of this machine",
-                remedy="leave it out",
-            )
+            message = f"{option('data')} {request.data.data}: the nodes of a cluster have no data set of this machine"
+            raise RequestError(message, remedy="leave it out")
         count, named = inputs.scenario.instances(request), self.choices.engine_options.get("node", "")
         nodes = list(filter(None, named.split(",")))
         if len(set(nodes)) != count or len(nodes) != count:
-            raise RequestError(
-                f"{option('node')} {named}: {needs(request, inputs.scenario, 'node')}",
-                remedy=f"name {count} different ones, with commas between them",
-            )
+            remedy = f"name {count} different ones, with commas between them"
+            raise RequestError(f"{option('node')} {named}: {needs(request, inputs.scenario, 'node')}", remedy=remedy)
 
     def computing(self, inputs: RunInputs) -> Iterable[bool]:
         workers, servers = inputs.scenario.ranks(inputs.request)
@@ -364,9 +353,8 @@ class JoinedPods(ClusterSite):
             note(f"the nodes give no CPUs by number: every pod has a quota of {len(envelope.cpus)} CPUs on any")
             envelope = envelope.model_copy(update={"pinning": "quota"})
             allotted = [envelope.cpus] * len(nodes)
-        network, interface = "pod", "eth0"
-        if inputs.request.joining.network == "host":
-            network, interface = "host", NODE_INTERFACE
+        in_host = inputs.request.joining.network == "host"
+        network, interface = ("host", NODE_INTERFACE) if in_host else ("pod", "eth0")
         machines = tuple(
             MachineSpec(name=node, address=node, interface=interface, cpus=cpus or ())
             for node, cpus in zip(nodes, allotted, strict=True)
@@ -394,18 +382,11 @@ class JoinedPods(ClusterSite):
                 address = engine.address(node)
                 instances.append(Instance(node, address, interface_of(node, address)))
             reached = linked(instances, job)
-            if way := trial.properties.service:
-                reached = _behind_service(stack, self.engines[0], reached, way)
+            if way := trial.properties.service:  # all others reach the first by that
+                server, *clients = reached
+                port = free_port(server.node, str(server.address))
+                service = stack.enter_context(self.engines[0].served(server.node, port, way))
+                end = replace(end_of("server", server), port=port)
+                await_reached([end_of("client", client) for client in clients], end, f"{service[0]}:{service[1]}")
+                reached = (replace(server, port=port, service=service), *clients)
             yield reached
-
-
-def _behind_service(
-    stack: ExitStack, engine: KubernetesEngine, instances: tuple[Instance, ...], way: str
-) -> tuple[Instance, ...]:
-    """Put a service before the first instance, and wait until all others reach it by that."""
-    server, *clients = instances
-    port = free_port(server.node, str(server.address))
-    address, at = stack.enter_context(engine.served(server.node, port, way))
-    end = replace(end_of("server", server), port=port)
-    await_reached([end_of("client", client) for client in clients], end, f"{address}:{at}")
-    return (replace(server, port=port, service=(address, at)), *clients)

@@ -45,9 +45,8 @@ class Here(Site):
     @classmethod
     def refuse_request(cls, request: RunRequest) -> None:
         if request.gpus.device == "cuda" and (missing := examined()[1]):
-            raise RequestError(
-                f"{option('device')} cuda: {missing}", remedy=f"install NVIDIA's driver, or use {option('device')} cpu"
-            )
+            remedy = f"install NVIDIA's driver, or use {option('device')} cpu"
+            raise RequestError(f"{option('device')} cuda: {missing}", remedy=remedy)
 
     @classmethod
     def resolve(cls, inputs: RunInputs) -> "Here":
@@ -101,10 +100,8 @@ class Here(Site):
                 volume = stack.enter_context(self.volume(trial)) if role in ("", "aggressor") else None
                 machine = stack.enter_context(self.machine(envelope, str(volume.directory) if volume else None))
                 machine.scratch = str(volume.scratch) if volume and volume.scratch else None
-                stacked = self.layers(trial, envelope, chosen_layers, volume)
-                instance = stack.enter_context(reopenable(machine, stacked))
-                another = partial(self._another, trial, envelope, chosen_layers)
-                instances.append(replace(instance, another=another))
+                instance = stack.enter_context(reopenable(machine, self.layers(trial, envelope, chosen_layers, volume)))
+                instances.append(replace(instance, another=partial(self._another, trial, envelope, chosen_layers)))
             yield tuple(instances)
 
     @contextmanager

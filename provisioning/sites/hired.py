@@ -52,6 +52,7 @@ class HiredMachines(Machines):
 def order_of(request: RunRequest, count: int) -> MachineOrder:
     """Return the machines that the request hires. Raises RequestError for words that the cloud does not understand."""
     source, text = str(request.joining.site), request.joining.hire or ""
+    site = f"{option('site')} {source}"
     # A value may hold commas, such as the command line of a kernel.
     parts = [part.partition("=") for part in re.split(r",(?=[a-z-]+=)", text)] if text else []
     given: dict[str, object] = {key.replace("-", "_"): value for key, _, value in parts}
@@ -60,13 +61,9 @@ def order_of(request: RunRequest, count: int) -> MachineOrder:
     if "count" in given:
         raise RequestError(f"{option('hire')} {text}: the scenario decides how many", remedy="leave count out")
     if not cloud or not all(value for _, _, value in parts):
-        why = (
-            f"{text} gives no cloud, or a key without a value" if text else f"is missing with {option('site')} {source}"
-        )
+        why = f"{text} gives no cloud, or a key without a value" if text else f"is missing with {site}"
         raise RequestError(f"{option('hire')} {why}", remedy=remedy)
     try:
-        return MachineOrder.of(
-            f"{option('site')} {source}", source, str(cloud), str(within) if within else None, {**given, "count": count}
-        )
+        return MachineOrder.of(site, source, str(cloud), str(within) if within else None, {**given, "count": count})
     except RequestError as error:
         raise error.within(f"{option('hire')} {text}") from error

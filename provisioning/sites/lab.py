@@ -40,10 +40,8 @@ class LabSite(Here):
         count = scenario.instances(request)
         lab = parse_lab(wanted.lab) if wanted.lab else LabSpec(nodes=max(2, count), rate="1gbit")
         if lab.nodes < count:
-            raise RequestError(
-                f"{option('lab')} {lab}: {needs(request, scenario, 'node')}",
-                remedy=f"write nodes={count}, or ask for fewer",
-            )
+            remedy = f"write nodes={count}, or ask for fewer"
+            raise RequestError(f"{option('lab')} {lab}: {needs(request, scenario, 'node')}", remedy=remedy)
         if VMS.intersection(self.targets):
             get_provider(self.choices.provider).check_lab()
         if "container" in self.targets:
@@ -63,9 +61,8 @@ class LabSite(Here):
         if job.lab and trial.properties.link:
             job = job.model_copy(update={"lab": job.lab.model_copy(update=trial.properties.link)})
         if job.lab is None:
-            raise MeasurementError(
-                "this job was planned for machines", kind="plan", remedy=f"give its {option('inventory')}"
-            )
+            remedy = f"give its {option('inventory')}"
+            raise MeasurementError("this job was planned for machines", kind="plan", remedy=remedy)
         with ExitStack() as stack:
             volume = stack.enter_context(volume_of(trial))
             directory = str(volume.directory) if volume else None
@@ -76,8 +73,7 @@ class LabSite(Here):
             for planned, lab_node, layers in zip(trial.instances, lab.nodes[: len(stacks)], stacks, strict=True):
                 machine = stack.enter_context(self.machine(planned.envelope, directory))
                 places.append(_lower(stack, machine, lab_node, layers))
-            instances = open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes])
-            yield linked(instances, job)
+            yield linked(open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes]), job)
 
 
 def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:

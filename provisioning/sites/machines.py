@@ -83,12 +83,8 @@ class Machines(Site):
         discovery = discover(inventory, inputs, opened, None, check)
         for difference in differences(found.host for found in discovery.machines):
             inputs.note(f"the machines differ: {difference}")
-        return cls(
-            choices or discovered_choices(inputs, discovery),
-            inputs.request.targets.target,
-            inventory=inventory,
-            discovery=discovery,
-        )
+        choices = choices or discovered_choices(inputs, discovery)
+        return cls(choices, inputs.request.targets.target, inventory=inventory, discovery=discovery)
 
     @property
     def local(self) -> bool:
@@ -178,10 +174,9 @@ class JoinedMachines(Machines):
                 remedy=f"list more, or ask for fewer with {option('workers')} and {option('ps')}",
             )
         if listed := [node.name for node in inventory.nodes if "targets" in node.model_fields_set]:
-            why = f"and every target of {request.scenario} is on all machines"
-            raise RequestError(
-                f"{option('inventory')} {path} lists targets at {listed[0]}, {why}", remedy="leave them out"
-            )
+            where = f"{option('inventory')} {path} lists targets at {listed[0]}"
+            why = f"every target of {request.scenario} is on all machines"
+            raise RequestError(f"{where}, and {why}", remedy="leave them out")
         if engine := request.targets.engine:
             get_engine(engine).check_network(request.joining.network, in_lab=False)
         inventory = inventory.model_copy(update={"nodes": inventory.nodes[:count]})
@@ -189,9 +184,8 @@ class JoinedMachines(Machines):
         for found, place in zip(discovery.machines, discovery.places, strict=True):
             inputs.note(f"{found.name}: {place.interface} {place.address}, {len(found.cpus)} CPUs")
             if abs(found.clock_offset_s) > CLOCKS_APART_S:
-                inputs.note(
-                    f"{found.name}: its clock is {found.clock_offset_s:+.1f} s off this machine's; all is timed here"
-                )
+                off = f"its clock is {found.clock_offset_s:+.1f} s off this machine's"
+                inputs.note(f"{found.name}: {off}; all is timed here")
         choices = discovered_choices(inputs, discovery)
         return cls(choices, request.targets.target, inventory=inventory, discovery=discovery)
 
@@ -271,10 +265,9 @@ def open_on_machines(
         if job.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
             for machine in machines:
                 stack.enter_context(forwarded(machine.node, [BRIDGES[job.network]]))
-        instances = open_containers(stack, job, places, stacks, [None] * len(places))
-        port = instances[0].port or free_port(instances[0].node, str(instances[0].address))
-        master = replace(instances[0], port=port)
-        yield linked((master, *instances[1:]), job)
+        master, *others = open_containers(stack, job, places, stacks, [None] * len(places))
+        port = master.port or free_port(master.node, str(master.address))
+        yield linked((replace(master, port=port), *others), job)
 
 
 @contextmanager
@@ -285,8 +278,7 @@ def on_machine(
     with machine(planned, tree_of(planned, image)) as node:
         node.cpus = cpus
         node.data = directory_of(planned, dataset) if dataset else None
-        disk = disk_under(node, tree_of(planned, image))
-        node.facts = {**node.facts, "host_cpus": list(cpus), "machine_disk": disk}
+        node.facts = {**node.facts, "host_cpus": list(cpus), "machine_disk": disk_under(node, tree_of(planned, image))}
         if planned.is_vm:
             node.facts["accelerator"] = None  # unknown of a machine that the suite has not booted
         elif planned.virtual and reports_hypervisor(node.run(["cat", str(CPUINFO)]).stdout):
@@ -296,8 +288,7 @@ def on_machine(
 
 def _check_ways(machines: Sequence[Instance]) -> None:
     """Raise MeasurementError if a machine does not reach another, or does through another interface."""
-    ends = [end_of(machine.node.name, machine) for machine in machines]
-    for pair in reach(ends):
+    for pair in reach([end_of(each.node.name, each) for each in machines]):
         if pair.source_address != pair.source.address:
             raise MeasurementError(
                 f"{pair.source.name} reaches {pair.target.name} from {pair.source_address}, through another interface",

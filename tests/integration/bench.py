@@ -53,9 +53,8 @@ def bench(
 ) -> "subprocess.CompletedProcess[str]":
     """Run bench, which must end with this exit code; None: any."""
     environment = {**os.environ, **(env or {})}
-    argv = [BENCH, *words]
     ended = subprocess.run(
-        argv, check=False, capture_output=True, text=True, timeout=timeout_s, env=environment, cwd=cwd
+        [BENCH, *words], check=False, capture_output=True, text=True, timeout=timeout_s, env=environment, cwd=cwd
     )
     assert code in (None, ended.returncode), f"{words} ended with {ended.returncode}: {ended.stdout}{ended.stderr}"
     return ended
@@ -79,8 +78,7 @@ def run_plan(plan: Plan, scenario: Scenario, opened: OpenTarget, place: Path) ->
 
 
 def records_in(run: Path) -> list[TrialRecord]:
-    paths = sorted((run / "trials").glob("*.json"))
-    return [TrialRecord.model_validate_json(path.read_bytes()) for path in paths]
+    return [TrialRecord.model_validate_json(path.read_bytes()) for path in sorted((run / "trials").glob("*.json"))]
 
 
 def some(value: T | None) -> T:
@@ -162,10 +160,9 @@ class Running:
         self.log = log
         self._terminal, other_end = pty.openpty()
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}  # so wide that nothing is cut off
-        argv = [BENCH, *words]
         with log.open("wb", buffering=0) as file:
             self.process = subprocess.Popen(
-                argv, stdout=file, stderr=other_end, start_new_session=True, env=environment
+                [BENCH, *words], stdout=file, stderr=other_end, start_new_session=True, env=environment
             )
         os.close(other_end)
         threading.Thread(target=self._listen, daemon=True).start()

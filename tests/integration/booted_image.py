@@ -54,10 +54,8 @@ def equip(machine: Node, digest: str) -> None:
         machine.run(["mkdir", "-p", f"{over}/upper", f"{over}/work"])
         layers = f"lowerdir={where},upperdir={over}/upper,workdir={over}/work"
         machine.run(["mount", "-t", "overlay", "overlay", "-o", layers, where])
-    libraries = (
-        Path(LIBRARIES, name) for name in ("libcgroup.so.2", "libcap.so.2", "libselinux.so.1", "libpcre2-8.so.0")
-    )
-    for path in (*(Path("/usr/bin", name) for name in PROGRAMS), *libraries):
+    libraries = ("libcgroup.so.2", "libcap.so.2", "libselinux.so.1", "libpcre2-8.so.0")
+    for path in (*(Path("/usr/bin", name) for name in PROGRAMS), *(Path(LIBRARIES, name) for name in libraries)):
         write_file(machine, str(path), path.read_bytes())
         machine.run(["chmod", "755", str(path)])
 

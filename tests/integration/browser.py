@@ -86,7 +86,6 @@ class Tab:
         self.wait(f"document.body?.innerText.includes({json.dumps(text)})")
 
     def another(self) -> "Tab":
-        """Return a second tab of the browser."""
         with urlopen(Request(f"http://127.0.0.1:{self._port}/json/new", method="PUT")) as answer:
             return Tab(self._port, json.load(answer))
 
@@ -147,7 +146,6 @@ def serving(results: Path, *words: str, **more: str) -> Iterator[tuple[str, "sub
 
 @contextmanager
 def generating(spec: ServeSpec) -> Iterator[str]:
-    """Yield the address of a service."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = int(listener.getsockname()[1])
     argv = [sys.executable, "-m", "worker", "--serve", json.dumps({**asdict(spec), "port": port})]

@@ -78,8 +78,7 @@ class Slurm:
         return ended.stdout
 
     def node_states(self) -> dict[str, str]:
-        lines = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
-        return dict(line.split() for line in lines)
+        return dict(line.split() for line in self.run("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines())
 
     def queue(self) -> str:
         return self.run("squeue", "--array", "--noheader", "--states=all", "--format=%i %j %t %N %r")

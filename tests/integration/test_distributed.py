@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from provisioning.lab.netns import NETNS
 from provisioning.nodes import WrappedNode
 from provisioning.sites.lab import LabSite
 from provisioning.targets import Choices
@@ -33,11 +33,6 @@ Disturb = Callable[[Sequence[Instance]], None]
 CPUS = ENVELOPE.cpus
 SMALL_TALK_BYTES = 100_000
 """The heartbeat's and the rendezvous' share of an interface, and that of acknowledgements."""
-
-
-def namespaces() -> list[str]:
-    listed = json.loads(subprocess.run(["ip", "-json", "netns"], capture_output=True, check=True).stdout or "[]")
-    return [each["name"] for each in listed if each["name"].startswith("vb-")]
 
 
 def run_distributed(
@@ -77,7 +72,7 @@ def run_distributed(
             thread.join()
 
     (record,) = run_plan(plan, Distributed(), opened, place)
-    assert namespaces() == []
+    assert list(NETNS.glob("vb-*")) == []
     return record
 
 
@@ -115,12 +110,6 @@ def _is_connected(process: psutil.Process) -> bool:
     return runs and sum(line.split()[3] == "01" for line in lines) >= 2
 
 
-def wait_for_the_end() -> None:
-    """Of the job; what the kernel has counted of it is there until the instances are closed."""
-    wait_for("ranks", workers, workers, 240)
-    wait_for("their end", lambda: not workers(), workers, 240)
-
-
 def test_every_rank_is_recorded_and_the_overlay_carries_what_they_exchange(tmp_path: Path) -> None:
     record, tunnelled = exchanged(tmp_path, "overlay", steps=2)
     assert [(rank.rank, rank.role) for rank in record.ranks] == [(0, "server"), (1, "worker"), (2, "worker")]
@@ -151,7 +140,9 @@ def exchanged(place: Path, network: ContainerNetwork, steps: int) -> tuple[Trial
     sent: list[int] = []
 
     def watch(instances: Sequence[Instance]) -> None:
-        wait_for_the_end()
+        wait_for("ranks", workers, workers, 240)
+        wait_for("their end", lambda: not workers(), workers, 240)
+        # What the kernel has counted of the job is there until the instances are closed.
         listed = lab_node(instances[1]).run(["ip", "-json", "-statistics", "link", "show", "type", "vxlan"]).stdout
         sent.extend(link["stats64"]["tx"]["bytes"] for link in json.loads(listed or "[]") if link)
 
@@ -207,13 +198,12 @@ def test_a_gan_is_trained_by_two_instances_whose_interfaces_carry_what_its_shape
         single = record.ranks[0].throughput_per_s or 0.0
         assert record.throughput_per_s == pytest.approx(single if strategy == "split" else 2 * single, rel=0.2)
     bench("audit", str(tmp_path / "run"))
-    assert namespaces() == []
+    assert list(NETNS.glob("vb-*")) == []
 
 
 def served(out: Path, *targets: str) -> list[TrialRecord]:
-    words = ("--scenario", "serve", "--profile", "smoke", "--requests", "20")
-    found = measured(out, *words, *on(*targets))
-    assert namespaces() == []
+    found = measured(out, "--scenario", "serve", "--profile", "smoke", "--requests", "20", *on(*targets))
+    assert list(NETNS.glob("vb-*")) == []
     for record in found:
         latencies = [record.metrics[f"latency-p{percent}"].value for percent in (50, 95)]
         assert 0 < latencies[0] <= latencies[1]

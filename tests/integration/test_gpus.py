@@ -73,10 +73,8 @@ def test_a_target_has_the_driver_and_the_gpus_that_were_chosen_and_its_tree_stay
         require("engine", target.partition(":")[2])
     image = require_image()
     before = sorted(os.listdir(image.tree / "usr/lib/x86_64-linux-gnu"))
-    words = [word for _, word in (WHOLE, INSTANCE)]
-    found = json.loads(
-        with_driver(libraries, "-m", "tests.integration.gpu_target", target, str(tmp_path / "caps"), *words)
-    )
+    words = (target, str(tmp_path / "caps"), *(word for _, word in (WHOLE, INSTANCE)))
+    found = json.loads(with_driver(libraries, "-m", "tests.integration.gpu_target", *words))
     (made,) = (image.directory / "driver").iterdir()
     libraries_inside = str(made) if target == "own-environment" else "/run/nvidia"
     for seen, (devices, word) in zip(found, (WHOLE, INSTANCE), strict=True):

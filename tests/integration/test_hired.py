@@ -120,23 +120,15 @@ def _add_machine(stack: ExitStack, place: Path, image: Image) -> None:
     with local_node((), None) as node:
         (place / "content").mkdir()
         filesystem(node, place / "content", place / "data.img", mib=1024, journal=True)
-    for argv in (
-        ["ip", "tuntap", "add", "dev", TAP, "mode", "tap"],
-        ["ip", "address", "add", HERE, "dev", TAP],
-        ["ip", "link", "set", "dev", TAP, "up"],
-    ):
-        subprocess.run(argv, check=True)
-        if "tuntap" in argv:
+    for words in (f"tuntap add dev {TAP} mode tap", f"address add {HERE} dev {TAP}", f"link set dev {TAP} up"):
+        subprocess.run(["ip", *words.split()], check=True)
+        if words.startswith("tuntap"):
             stack.callback(subprocess.run, ["ip", "link", "delete", "dev", TAP], check=True)
     files = {"image": image.file("disk.img"), "data": place / "data.img", "place": place, "memory": 3 * GIB}
     (place / "domain.xml").write_text(DOMAIN.format(name=NODE, uuid=SYSTEM, mac=MAC, tap=TAP, **files))
     (place / "pool.xml").write_text(POOL.format(place=place))
-    for words in (
-        ["pool-define", str(place / "pool.xml")],
-        ["pool-start", "default"],
-        ["define", str(place / "domain.xml")],
-    ):
-        subprocess.run([*virsh(), *words], check=True, capture_output=True)
+    for words in (f"pool-define {place}/pool.xml", "pool-start default", f"define {place}/domain.xml"):
+        subprocess.run([*virsh(), *words.split()], check=True, capture_output=True)
     stack.callback(subprocess.run, [*virsh(), "undefine", NODE], check=True, capture_output=True)
     stack.callback(subprocess.run, [*virsh(), "destroy", NODE], check=False, capture_output=True)
 
@@ -153,17 +145,8 @@ def test_a_machine_that_ironic_deploys_is_hired_measured_on_and_given_back(site:
     (listed,) = HiredOutput.model_validate_json(site.bench("machines", "list", "--json"), strict=True).machines
     assert (listed.name, listed.state) == (made["name"], f"node {NODE} is active")
 
-    measured = (
-        "--scenario",
-        "synthetic",
-        "--model",
-        "alexnet",
-        *SMALL,
-        "--target",
-        "bare-metal",
-        "--target",
-        "container",
-    )
+    targets = ("--target", "bare-metal", "--target", "container")
+    measured = ("--scenario", "synthetic", "--model", "alexnet", *SMALL, *targets)
     for record in measure_on(hosts, site.image, "virtual = true", *measured).values():
         # A session of this machine has lower limits, which a command names.
         named = [name for name in record.substitutes if not name.startswith(("open-files:", "processes:"))]

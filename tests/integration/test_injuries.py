@@ -39,8 +39,7 @@ def measured(place: Path, injure: Injure) -> list[TrialRecord]:
     """A block of bare metal and a container of runc's, which is injured as soon as it is open."""
     require_root()
     require("engine", "runc")
-    image = require_image()
-    choices = Choices(image, "runc", "tcg")
+    choices = Choices(require_image(), "runc", "tcg")
     plan = plan_of(
         scenario="synthetic",
         targets=("bare-metal", "container"),

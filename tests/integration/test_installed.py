@@ -70,8 +70,7 @@ def test_an_installed_bench_measures_and_compares_from_any_directory(installed: 
     installed("bench", "run", "--target", "bare-metal", "--profile", "smoke", "--steps", "1", "--warmup-steps", "0")
     (record,) = (tmp_path / "results").glob("*/trials/*.json")
     assert json.loads(record.read_text())["outcome"]["status"] == "ok"
-    compared = installed("bench", "compare")
-    assert "bare-metal" in compared.stdout
+    assert "bare-metal" in installed("bench", "compare").stdout
     report = tmp_path / "report.html"
     installed("bench", "report", "--html", str(report))
     assert "data:image/svg+xml" in report.read_text(), "figures are drawn"

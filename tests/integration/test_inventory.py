@@ -52,8 +52,7 @@ def left_on(machines: Fleet) -> dict[str, object]:
     lab = machines.lab.machine
     left: dict[str, object] = {}
     for node in machines.machines:
-        listed = json.loads(lab.run(node.argv(["ip", "-json", "link", "show"])).stdout)
-        links = [link["ifname"] for link in listed]
+        links = [link["ifname"] for link in json.loads(lab.run(node.argv(["ip", "-json", "link", "show"])).stdout)]
         asked = (["sysctl", "-n", "net.ipv4.ip_forward"], ["ip", "route", "show"], ["iptables", "-S", "FORWARD"])
         left[node.name] = links, [lab.run(node.argv(argv), check=False).stdout for argv in asked]
     return left
@@ -193,8 +192,7 @@ def test_the_image_is_sent_once_and_what_arrives_damaged_is_refused(
 ) -> None:
     monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
     image, there, said = small_image(), tmp_path / "there", list[str]()
-    inventory = read_inventory(machines.inventory(f'directory = "{there}"'))
-    with machine(inventory.nodes[0]) as reached:
+    with machine(read_inventory(machines.inventory(f'directory = "{there}"')).nodes[0]) as reached:
         tree = Path(sync_image(reached, image, said.append))
         assert userland.differences(str(tree), everything=True) == []
         assert userland.manifest_digest(str(tree)) == image.digest
@@ -252,8 +250,7 @@ def wait_until_gone(pid: int) -> None:
 
 
 def test_what_is_still_running_on_a_machine_ends_with_the_connection(machines: Fleet) -> None:
-    inventory = read_inventory(machines.inventory())
-    with machine(inventory.nodes[0]) as reached:
+    with machine(read_inventory(machines.inventory()).nodes[0]) as reached:
         started = reached.start(["sh", "-c", "echo $$; exec sleep 1000"])
         pid = int(next(started.lines(60)))
         assert Path(f"/proc/{pid}").exists()

@@ -95,8 +95,7 @@ def links() -> set[str]:
 
 
 def ip(node: Node, *words: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(node.run(["ip", "-json", *words]).stdout or "[]")
-    return found
+    return list(json.loads(node.run(["ip", "-json", *words]).stdout or "[]"))
 
 
 @contextmanager
@@ -185,9 +184,8 @@ def switch_port(lab: Lab, node: LabNode, state: str) -> None:
 
 def test_every_pair_is_reached_at_a_rate_that_is_recorded_and_a_cut_link_is_named(lab: Lab) -> None:
     pairs = connectivity(ends(lab), measure_s=1, link_bits_per_s=GBIT)
-    assert {(pair.source.name, pair.target.name) for pair in pairs} == {
-        (a.name, b.name) for a in lab.nodes for b in lab.nodes if a is not b
-    }
+    names = {(a.name, b.name) for a in lab.nodes for b in lab.nodes if a is not b}
+    assert {(pair.source.name, pair.target.name) for pair in pairs} == names
     for pair in pairs:
         assert pair.source_address == pair.source.address
         assert pair.rate_bits_per_s is not None
@@ -253,9 +251,7 @@ def test_containers_of_different_nodes_meet_on_the_overlay(lab: Lab) -> None:
         sniffer = lab.machine.start([*enter(lab.switch), "/usr/bin/python3", "-I", "-"], stdin=SNIFF)
         wire = sniffer.lines(60.0)
         assert next(wire) == "up"
-        places = [
-            End(f"c{n}", inside, at) for n, ((_, inside), at) in enumerate(zip((one, two), addresses, strict=True))
-        ]
+        places = [End(f"c{n}", node, at) for n, (node, at) in enumerate(zip((one[1], two[1]), addresses, strict=True))]
         assert [pair.source_address for pair in connectivity(places)] == addresses, "no translation on the way"
         assert next(wire).split() in (
             ["10.99.0.1", "10.99.0.2", *addresses],
@@ -281,9 +277,7 @@ def test_an_overlay_that_fails_half_way_is_taken_down(lab: Lab) -> None:
     one.run(["ip", "link", "add", "dev", "cni0", "type", "bridge"])
     with pytest.raises(MeasurementError, match="File exists"), overlay(members(lab)):
         pytest.fail("somebody else's bridge was taken")
-    assert {link["ifname"] for link in ip(one, "link")} == {"lo", "eth0", "cni0"}, (
-        "somebody else's bridge is left alone"
-    )
+    assert {link["ifname"] for link in ip(one, "link")} == {"lo", "eth0", "cni0"}, "somebody else's bridge stays"
 
 
 @pytest.mark.parametrize("tool", ["nft", "iptables"])
@@ -359,8 +353,7 @@ def test_what_a_killed_owner_left_is_removed() -> None:
         assert ledger.clean() == [], "its owner lives"
         owner.send_signal(signal.SIGKILL)
         owner.wait(60)
-    removed = ledger.clean()
-    assert len([line for line in removed if line.startswith("netns vb-")]) == 3
+    assert len([line for line in ledger.clean() if line.startswith("netns vb-")]) == 3
     assert ledger.clean() == []
 
 

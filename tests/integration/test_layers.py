@@ -96,16 +96,11 @@ def guest(shared: Path) -> Iterator[Node]:
     image = require_root_and_image()
     require("target", "vm")
     docker_store(image, print)
-    accelerator, _ = choose("auto")
     volume = None if virtiofs.hindrance(image.tree) else Volume(shared)
-    layer = VmLayer(
-        QEMU,
-        GuestSpec(
-            image, accelerator, ENVELOPE, store=DOCKER_STORE, volume=volume, properties=properties_of("disk-limit")
-        ),
-    )
+    properties = properties_of("disk-limit")
+    spec = GuestSpec(image, choose("auto")[0], ENVELOPE, store=DOCKER_STORE, volume=volume, properties=properties)
     data = str(shared) if volume else None
-    with local_node(ENVELOPE.cpus, str(image.tree), data) as host, layer.opened(host) as node:
+    with local_node(ENVELOPE.cpus, str(image.tree), data) as host, VmLayer(QEMU, spec).opened(host) as node:
         yield node
 
 
@@ -139,16 +134,10 @@ def _container(request: pytest.FixtureRequest, base: Node, engine: str, runtime:
         yield inside
 
 
-def test_commands_pass_as_they_are(node: Node) -> None:
+def test_commands_pass_as_they_are_with_their_output_by_lines_until_their_time_limit(node: Node) -> None:
     check_commands(node)
-
-
-def test_a_time_limit_ends_a_command(node: Node) -> None:
     with pytest.raises(CommandError, match="time limit"):
         node.run(["sleep", "60"], timeout_s=1.5)
-
-
-def test_output_comes_line_by_line(node: Node) -> None:
     process = node.start(["sh", "-c", "echo first; sleep 0.2; echo second"])
     assert list(process.lines(60.0)) == ["first", "second"]
     assert process.wait(60.0) == 0
@@ -191,12 +180,11 @@ def test_a_command_finds_the_same_surroundings_in_every_stack(node: Node) -> Non
     assert events["environment"]["substitutes"] == {}
     printed = events["error"]["message"].partition("it printed last: ")[2]
     half = ENVELOPE.memory_bytes // 2
-    limits = [[most, most] for most in (16384, 16384, 8 << 20, 0)]
     assert json.loads(next(line for line in ended.stderr.splitlines() if line.startswith("{"))) == {
         "user": "virtbench",
         "own name": True,
         "interfaces": True,
-        "limits": limits,
+        "limits": [[most, most] for most in (16384, 16384, 8 << 20, 0)],
         "shared memory": half,
         "temporary": half,
         "python": "42\ntorchrun\n",
@@ -446,9 +434,8 @@ def _of_engines() -> set[str]:
     programs = {"conmon", "containerd-shim", "runc", "runsc", "runsc-gofer", "runsc-sandbox"}
     found = psutil.process_iter(["name"])
     folders = {str(path) for path in Path(RUN).glob("run[cs]*/*")}
-    return (
-        groups | folders | {f"process {each.pid} {each.name()}" for each in found if each.info["name"][:15] in programs}
-    )
+    running = {f"process {each.pid} {each.name()}" for each in found if each.info["name"][:15] in programs}
+    return groups | folders | running
 
 
 def _wait_until_only(before: set[str]) -> None:

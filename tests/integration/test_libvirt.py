@@ -147,11 +147,6 @@ def guest(request: pytest.FixtureRequest, image: Image, host: LocalNode, shared:
         yield node
 
 
-def qemu_of(host: LocalNode) -> psutil.Process:
-    (process,) = (each for each in carrying(host.token) if each.name().startswith("qemu-system"))
-    return process
-
-
 def groups() -> set[str]:
     return {str(path) for path in Path("/sys/fs/cgroup").glob("**/machine*/*qemu*") if path.is_dir()}
 
@@ -178,10 +173,9 @@ def test_a_guest_keeps_the_contract_of_a_node_and_carries_a_container(guest: Nod
 
 @pytest.mark.usefixtures("guest")
 def test_libvirt_keeps_every_thread_of_a_guest_in_the_envelope(host: LocalNode) -> None:
-    process = qemu_of(host)
+    (process,) = (each for each in carrying(host.token) if each.name().startswith("qemu-system"))
     threads = [Path(f"/proc/{process.pid}/task/{thread.id}") for thread in process.threads()]
-    allowed = {cpu for thread in threads for cpu in os.sched_getaffinity(int(thread.name))}
-    assert allowed == set(ENVELOPE.cpus)
+    assert {cpu for thread in threads for cpu in os.sched_getaffinity(int(thread.name))} == set(ENVELOPE.cpus)
     assert "/machine" in Path(f"/proc/{process.pid}/cgroup").read_text()
     assert process.uids().real == 0
 

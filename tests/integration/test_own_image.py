@@ -104,8 +104,7 @@ def test_a_model_of_transformers_trains_in_its_image_as_it_is_documented(base: s
 @pytest.mark.timeout(1200)
 def test_an_image_that_was_built_is_not_built_again_and_is_no_default(own: Path) -> None:
     begun_at = find(own.name).created_at
-    ended = bench("image", "build", "--from", str(own / "Dockerfile"))
-    assert "is up to date" in ended.stderr
+    assert "is up to date" in bench("image", "build", "--from", str(own / "Dockerfile")).stderr
     assert find(own.name).created_at == begun_at
     assert find(None).variant == "cpu"
 
@@ -190,7 +189,6 @@ def test_the_machines_own_tree_serves_bare_metal_and_runc_and_nothing_of_it_stay
     assert "is mounted" in refusal("image", "remove", digest)
     assert f"mount {tree}" in bench("clean").stdout
     assert not ledger.is_mounted(tree)
-    assert json.loads(bench("image", "list", "--json").stdout)["images"][0]["mounts"] == [
-        mount.model_dump(mode="json") for mount in image.mounts
-    ]
+    mounts = [mount.model_dump(mode="json") for mount in image.mounts]
+    assert json.loads(bench("image", "list", "--json").stdout)["images"][0]["mounts"] == mounts
     bench("image", "remove", digest)

@@ -24,7 +24,7 @@ from suite.targets import TARGETS
 from tests.integration.bench import RUNC, SMALL, added_since, bench, inside, measured, ours, records, refusal
 from tests.integration.booted_image import THERE, equip
 from tests.integration.machine import ENVELOPE, require, require_image, require_root
-from tests.integration.ssh_machines import Fleet, fleet
+from tests.integration.ssh_machines import Fleet, fleet, listed
 from tests.scenarios.pictures import folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(1800)]
@@ -39,22 +39,14 @@ class Machines(NamedTuple):
 
     def inventory(self, first: str, second: str) -> Path:
         """Return an inventory with these lines at the namespace and at the guest."""
-        nodes = (("n1", "", first), ("n2", f'directory = "{THERE}"\ndata = "{FILES}"', second))
-        lines = (
-            f'[[node]]\nname = "{n}"\nhost = "{n}"\nssh_config = "ssh_config"\n{d}\n{more}\n' for n, d, more in nodes
-        )
         path = self.fleet.place / "hosts.toml"
-        path.write_text("\n".join(lines))
+        path.write_text(listed("n1", first) + listed("n2", f'directory = "{THERE}"\ndata = "{FILES}"', second))
         return path
 
 
 REAL = 'targets = ["bare-metal", "container"]' + ("\nvirtual = true" if VIRTUAL else "")
 VMS = 'targets = ["vm", "container-vm"]'
-SWAPPED = (
-    "n2 is listed for bare-metal, container, and its CPU"
-    if VIRTUAL
-    else "n1 is listed for vm, container-vm, and its CPU"
-)
+SWAPPED = f"{'n2 is listed for bare-metal, container' if VIRTUAL else 'n1 is listed for vm, container-vm'}, and its CPU"
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +86,7 @@ def _as_machine(guest: Node, found: Fleet, address: str, digest: str) -> None:
 
 @pytest.mark.parametrize(
     "scenario",
-    [
-        ("command", "--command", "true", "--profile", "smoke"),
-        ("synthetic", *SMALL),
-    ],
+    [("command", "--command", "true", "--profile", "smoke"), ("synthetic", *SMALL)],
     ids=["command", "synthetic"],
 )
 def test_all_targets_run_on_the_machines_that_are_listed_for_them(

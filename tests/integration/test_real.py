@@ -86,9 +86,7 @@ def large_files(place: Path, file_bytes: int, images: int = 12) -> Dataset:
         Picture.effect_noise((64, 48), 50 + number).convert("RGB").save(path, quality=90)
         plain = path.read_bytes()
         path.write_bytes(plain[:2] + COMMENT * (file_bytes >> 16) + plain[2:])
-    _, dataset = resolve(f"imagefolder:{place}", home())
-    assert dataset is not None
-    return dataset
+    return resolve(f"imagefolder:{place}", home())[1]
 
 
 def plan_for(dataset: Dataset, target: str, choices: Choices) -> Plan:
@@ -161,8 +159,7 @@ def test_a_slow_data_disk_is_seen_in_the_wait_for_data(target: str, tmp_path: Pa
     assert sum(steps.data_s or ()) > 0.8 * (reading_s - beside_s) > 2, steps
     check_reads(record)
     # QEMU reads past the page cache of this host: what the guest read, the device has given.
-    read_bytes = some(some(some(record.resources).serving).disk_read_bytes)
-    assert read_bytes >= some(record.data_use).bytes_read
+    assert some(some(some(record.resources).serving).disk_read_bytes) >= some(record.data_use).bytes_read
 
 
 def test_cold_trials_read_from_the_device_and_warm_ones_do_not(tmp_path: Path) -> None:
@@ -191,13 +188,10 @@ def device(tmp_path: Path) -> Iterator[str]:
     image = tmp_path / "device.img"
     with image.open("wb") as file:
         file.truncate(128 << 20)
-    with local_node((), None) as node:
+    with local_node((), None) as node, ExitStack() as stack:
         device = node.run(["losetup", "--find", "--show", str(image)]).stdout.strip()
-    try:
+        stack.callback(node.run, ["losetup", "--detach", device])
         yield device
-    finally:
-        with local_node((), None) as node:
-            node.run(["losetup", "--detach", device])
 
 
 @pytest.mark.thorough

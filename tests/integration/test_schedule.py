@@ -37,11 +37,8 @@ def cron(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     (tmp_path / "cron/spool/crontabs").chmod(0o1730)
     binds = {"spool": "/var/spool/cron", "cron.d": "/etc/cron.d", "crontab": "/etc/crontab", "run": "/run"}
     mounts = " && ".join(f"mount --bind {tmp_path}/cron/{own} {place}" for own, place in binds.items())
-    daemon = subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{mounts} && exec cron -f"],
-        start_new_session=True,
-    )
-
+    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{mounts} && exec cron -f"]
+    daemon = subprocess.Popen(argv, start_new_session=True)
     try:
         # Cron itself has said where it is: before that, the namespace would be this host's.
         wait_for("cron", (tmp_path / "cron/run/crond.pid").exists, lambda: "")
@@ -78,10 +75,9 @@ def test_an_entry_is_installed_listed_fired_and_removed_and_others_stay(
     plan, told = tmp_path / "it's 100% night.toml", tmp_path / "told.json"
     shutil.copy(REPOSITORY / "plans/smoke.toml", plan)
     inside("crontab", "-", given=FOREIGN)
-    made = inside(*schedule, str(plan), "--name", "night", "--every", "1m", "--notify", f"tee '{told}'")
-    assert "installed: night (cron, 1m)" in made.stderr, made.stderr
-    again = inside(*schedule, str(plan), "--name", "night", "--every", "1m", "--notify", f"tee '{told}'")
-    assert "installed: night" in again.stderr
+    for _ in range(2):  # the second replaces the first
+        made = inside(*schedule, str(plan), "--name", "night", "--every", "1m", "--notify", f"tee '{told}'")
+        assert "installed: night (cron, 1m)" in made.stderr, made.stderr
     (listed,) = json.loads(inside(*schedule, "--list", "--json").stdout)["schedules"]
     assert (listed["name"], listed["when"], listed["with"]) == ("night", "* * * * *", "cron")
     plan.write_text("this is no plan\n")  # a sweep that is refused at once: what is tested is the way to it and back

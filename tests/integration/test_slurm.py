@@ -164,11 +164,9 @@ def bench_of(place: Path, *words: str, **env: str) -> "subprocess.CompletedProce
     """Run the bench in the user's directory as this user."""
     account = pwd.getpwnam(ACCOUNT)
     variables = {"PATH": os.environ["PATH"], "HOME": str(place), "USER": ACCOUNT, **env}
-    who: dict[str, Any] = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": ()}
+    who: dict[str, Any] = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": (), "env": variables}
     argv = [str(place / "bench"), *words]
-    return subprocess.run(
-        argv, check=False, capture_output=True, text=True, env=variables, cwd=place, timeout=600, **who
-    )
+    return subprocess.run(argv, check=False, capture_output=True, text=True, cwd=place, timeout=600, **who)
 
 
 @pytest.fixture

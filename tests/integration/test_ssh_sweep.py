@@ -54,8 +54,7 @@ def sweep_on(inventory: Path, tmp_path: Path, plan: str, benches: dict[str, str]
     own = inventory.with_name(f"{tmp_path.name}.toml")
     own.write_text(listed)
     nodes = ", ".join(f'"{name}"' for name in only or benches)
-    engine = f'\n[engine]\nkind = "ssh"\ninventory = "{own}"\nnodes = [{nodes}]\n'
-    return RemoteSweep(tmp_path, plan + engine)
+    return RemoteSweep(tmp_path, f'{plan}\n[engine]\nkind = "ssh"\ninventory = "{own}"\nnodes = [{nodes}]\n')
 
 
 def far_processes(place: Path) -> list[psutil.Process]:
@@ -169,8 +168,7 @@ def test_the_far_side_ends_itself_when_this_one_is_killed(inventory: Path, tmp_p
 
 def test_a_real_trial_is_measured_through_ssh(inventory: Path, tmp_path: Path) -> None:
     require_image()
-    sweep = sweep_on(inventory, tmp_path, REAL, {"two": true_bench(tmp_path / "two")})
-    (record,) = sweep.end_complete().values()
+    (record,) = sweep_on(inventory, tmp_path, REAL, {"two": true_bench(tmp_path / "two")}).end_complete().values()
     assert inside(record).userland_sha256 == require_image().digest
 
 

@@ -115,14 +115,9 @@ def test_runs_are_chosen_and_compared_by_keyboard_alone(browser: Tab, site: str)
     browser.open(site.partition("/?")[0] + "/")
 
     def press(key: str, text: str = "") -> None:
-        for kind in ("keyDown", "keyUp"):
-            browser.call(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                key=key,
-                text=text if kind == "keyDown" else "",
-                windowsVirtualKeyCode={"Tab": 9, " ": 32, "Enter": 13}[key],
-            )
+        code = {"Tab": 9, " ": 32, "Enter": 13}[key]
+        for kind, typed in (("keyDown", text), ("keyUp", "")):
+            browser.call("Input.dispatchKeyEvent", type=kind, key=key, text=typed, windowsVirtualKeyCode=code)
 
     press("Tab")
     assert browser.run("document.activeElement.className") == "skip"
@@ -227,10 +222,9 @@ def test_a_run_of_the_command_line_shows_up_and_is_stopped_in_either_of_two_tabs
 def report(place: Path) -> Path:
     """A page of all targets, probes, failures, and a mark that is one long word."""
     runs = [shutil.copytree(RUNS / name, place / "reported" / name) for name in REPORTED]
+    mark = "userland:not-the-image's-and-a-long-word-" * 3
     for record in runs[0].glob("trials/*vm*.json"):
-        record.write_text(
-            record.read_text().replace("accelerator:tcg", "userland:not-the-image's-and-a-long-word-" * 3)
-        )
+        record.write_text(record.read_text().replace("accelerator:tcg", mark))
     return write_report(load(runs), place / "report.html")
 
 

@@ -8,7 +8,7 @@ import click
 from provisioning.images.image import current
 from suite.errors import BenchError
 from tests.kubernetes_cluster import build, cluster
-from tests.kubernetes_cluster.layout import KUBECONFIG, PROGRAMS, ClusterError
+from tests.kubernetes_cluster.layout import KUBECONFIG, PROGRAMS
 
 
 @click.group(help=__doc__)
@@ -35,11 +35,11 @@ def up(no_pin: bool) -> None:
 @main.command(help="say what is there")
 def status() -> None:
     click.echo(f"programs: {PROGRAMS if build.built() else 'not built'}")
-    click.echo(f"cluster: {KUBECONFIG if cluster.running() else 'not running'}")
+    click.echo(f"cluster: {KUBECONFIG if any(cluster.processes()) else 'not running'}")
 
 
 if __name__ == "__main__":
     try:
         main(prog_name="python -m tests.kubernetes_cluster")
-    except (BenchError, build.BuildError, ClusterError, subprocess.CalledProcessError) as error:
+    except (BenchError, build.BuildError, cluster.ClusterError, subprocess.CalledProcessError) as error:
         sys.exit(f"{error}")

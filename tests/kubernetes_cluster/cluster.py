@@ -18,28 +18,22 @@ from provisioning.engines.base import image_reference
 from provisioning.images.image import Image
 from tests.kubernetes_cluster import control, network
 from tests.kubernetes_cluster.configuration import configure, issue_credentials
-from tests.kubernetes_cluster.layout import (
-    CREATED,
-    KUBECONFIG,
-    LOGS,
-    MARK,
-    NODES,
-    OVERMOUNTED,
-    RUN,
-    STORES,
-    XTABLES_LOCK,
-    ClusterError,
-    Node,
-)
+from tests.kubernetes_cluster.layout import CACHE, KUBECONFIG, LOGS, MARK, NODES, OVERMOUNTED, RUN, XTABLES_LOCK, Node
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 NODE_PROCESS = "tests.kubernetes_cluster.holder"
+STORES = CACHE / "stores"
+"""The images of the nodes' containerd, which survive the cluster, by the digest of the suite's image."""
+CREATED = RUN / "created"
+"""The mount points that ``up`` made on this host, one a line."""
+
+
+class ClusterError(Exception):
+    """The cluster did not start, or something of it is left."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that runs."""
-
     kubeconfig: Path
     nodes: tuple[str, ...]
     containerd: dict[str, str] = field(default_factory=dict)
@@ -108,10 +102,6 @@ def down() -> None:
             with suppress(FileNotFoundError):
                 path.rmdir() if path.is_dir() else path.unlink()
     shutil.rmtree(RUN, ignore_errors=True)
-
-
-def running() -> bool:
-    return any(processes())
 
 
 def processes() -> Iterator[psutil.Process]:
@@ -207,7 +197,6 @@ def fresh_store(image: Image, node: Node) -> Path:
 
 
 def import_image(image: Image, node: Node) -> None:
-    """Import the image where the store does not have it."""
     mark = _mark(STORES / image.digest[:12] / node.name)
     if mark.exists():
         return

@@ -4,21 +4,11 @@ import json
 import secrets
 import subprocess
 from collections.abc import Sequence
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes_cluster.layout import (
-    API_SERVER,
-    FIRST_SERVICE,
-    HOST_ADDRESS,
-    KUBECONFIG,
-    NODES,
-    PAUSE,
-    PODS,
-    REGISTRY,
-    RUN,
-    Node,
-)
+from tests.kubernetes_cluster.layout import HOST_ADDRESS, KUBECONFIG, NODES, PAUSE, PODS, REGISTRY, RUN, SERVICES, Node
 
 CONTAINERD = """\
 version = 2
@@ -135,7 +125,7 @@ KEYS = RUN / "keys"
 CA = KEYS / "ca.crt"
 TOKENS = KEYS / "tokens.csv"
 SERVED_AS = (
-    f"IP:{HOST_ADDRESS},IP:127.0.0.1,IP:{FIRST_SERVICE},"
+    f"IP:{HOST_ADDRESS},IP:127.0.0.1,IP:{IPv4Network(SERVICES)[1]},"
     "DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc"
 )
 # The names are those to which the roles that every cluster begins with are bound.
@@ -167,10 +157,11 @@ def issue_credentials() -> None:
 
 def _write_kubeconfig(path: Path, token: str) -> None:
     path.touch(mode=0o600)
+    server = f"https://{HOST_ADDRESS}:6443"
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": API_SERVER, "certificate-authority": str(CA)}}],
+        "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": str(CA)}}],
         "users": [{"name": "u", "user": {"token": token}}],
         "contexts": [{"name": "virtbench-tests", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "virtbench-tests",

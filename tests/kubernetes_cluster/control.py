@@ -5,19 +5,9 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 from tests.kubernetes_cluster.configuration import CA, KEYS, TOKENS
-from tests.kubernetes_cluster.layout import (
-    ETCD_CLIENTS,
-    ETCD_PEERS,
-    HOST_ADDRESS,
-    KUBECONFIG,
-    LOGS,
-    MARK,
-    PROGRAMS,
-    REPOSITORY,
-    RUN,
-    SERVICES,
-)
+from tests.kubernetes_cluster.layout import HOST_ADDRESS, KUBECONFIG, LOGS, MARK, PROGRAMS, REPOSITORY, RUN, SERVICES
 
+ETCD_CLIENTS, ETCD_PEERS = "http://127.0.0.1:23790", "http://127.0.0.1:23800"
 # Without them 1.20 drops ttlSecondsAfterFinished and ephemeral claims in silence.
 GATES = "--feature-gates=TTLAfterFinished=true,GenericEphemeralVolume=true"
 ETCD = (

@@ -10,15 +10,10 @@ CACHE = Path(os.environ.get("VIRTBENCH_TEST_CACHE") or _CACHES) / "kubernetes"
 BUILDING = CACHE / "building"
 """What a build that was interrupted goes on from; removed when it is done."""
 PROGRAMS = CACHE / "programs"
-STORES = CACHE / "stores"
-"""The images of the nodes' containerd, which survive the cluster, by the digest of the suite's image."""
 RUN = CACHE / "run"
 """The state of the cluster that runs."""
 LOGS = RUN / "log"
 KUBECONFIG = RUN / "admin.kubeconfig"
-CREATED = RUN / "created"
-"""The mount points that ``up`` made on this host, one a line."""
-
 MARK = "VIRTBENCH_TEST_CLUSTER"
 """The variable by which the processes of the cluster are found: it is in the environment of all of them."""
 PREFIX = "vbk"
@@ -26,10 +21,8 @@ PREFIX = "vbk"
 HOST_LINK, SWITCH = f"{PREFIX}h", f"{PREFIX}-sw"
 HOST_ADDRESS = "10.97.0.1"
 REGISTRY = f"{HOST_ADDRESS}:5000"
-API_SERVER = f"https://{HOST_ADDRESS}:6443"
-ETCD_CLIENTS, ETCD_PEERS = "http://127.0.0.1:23790", "http://127.0.0.1:23800"
 PODS = "10.98.0.0/16"
-SERVICES, FIRST_SERVICE = "10.99.0.0/24", "10.99.0.1"
+SERVICES = "10.99.0.0/24"
 PAUSE = "localhost/pause:1"
 OVERMOUNTED = (
     *("/var/log/pods", "/var/log/containers", "/var/lib/kubelet", "/var/lib/cni"),
@@ -37,10 +30,6 @@ OVERMOUNTED = (
 )
 """What a node would write outside its own directory: a tmpfs of its own lies over each."""
 XTABLES_LOCK = Path("/run/xtables.lock")
-
-
-class ClusterError(Exception):
-    """The cluster did not start, or something of it is left."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +61,6 @@ class Node:
 
     @property
     def containerd(self) -> Path:
-        """The socket of its containerd."""
         return self.directory / "containerd.sock"
 
 

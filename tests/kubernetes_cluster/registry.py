@@ -17,12 +17,10 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 @dataclass
 class Registry:
-    """What was asked of it."""
-
     manifest: str
     """The digest of the image's manifest."""
     asked: list[str] = field(default_factory=list)
-    """The paths, in order."""
+    """The paths that were asked for, in order."""
 
 
 @contextmanager

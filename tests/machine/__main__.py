@@ -108,9 +108,6 @@ def booted(disks: Sequence[Path], place: Path) -> Iterator[Guest]:
         qemu.wait()
 
 
-TAIL = 3000
-
-
 def note(text: str) -> None:
     print(f"== {text}", flush=True)
 
@@ -169,7 +166,7 @@ def attempt(guest: Guest, step: Step) -> tuple[float, str]:
     took_s = time.monotonic() - began
     last = output.strip().rpartition("\n")[2] if fault else ""
     note(f"{step.name}: {took_s:.0f} s, {f'failed: {fault}' if fault else 'ok'}")
-    print(output[-TAIL:], flush=True)
+    print(output[-3000:], flush=True)
     return took_s, f"{fault}: {last[:200]}" if fault else ""
 
 

@@ -1,17 +1,16 @@
 """What Keystone, Glance, Placement, Nova and Neutron are told: all on the loopback interface, all data in one place."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-REGION, PASSWORD = "RegionOne", "admin"
+REGION = "RegionOne"
 SQL_PORT, AMQP_PORT = 3307, 5673
 PORTS = {"keystone": 5000, "glance": 9292, "placement": 8778, "nova": 8774, "neutron": 9696}
 URLS = {name: f"http://127.0.0.1:{port}" for name, port in PORTS.items()}
 URLS |= {"keystone": f"{URLS['keystone']}/v3", "nova": f"{URLS['nova']}/v2.1"}
-DATABASES = ("keystone", "glance", "placement", "nova", "nova_api", "nova_cell0", "neutron")
-UPLINK, OTHER_END = "vbv0", "vbv1"
-"""A cable of this host's that ends in itself. The agent puts its first end, with the host's address, on a bridge."""
-ACCOUNT = {"auth_url": URLS["keystone"], "username": "admin", "password": PASSWORD, "project_name": "admin"} | {
+UPLINK = "vbv0"
+"""One end of a cable of this host's that ends in itself. The agent puts it, with the host's address, on a bridge."""
+ACCOUNT = {"auth_url": URLS["keystone"], "username": "admin", "password": "admin", "project_name": "admin"} | {
     f"{kind}_domain_id": "default" for kind in ("user", "project")
 }
 
@@ -22,8 +21,8 @@ def sql(database: str) -> dict[str, object]:
     return {"connection": f"mysql+pymysql://os:os@127.0.0.1:{SQL_PORT}/{database}"}
 
 
-def configurations(place: Path, libvirt: str) -> dict[str, Sections]:
-    """Return the sections of each file by its name. ``libvirt``: the URI of its daemon."""
+def configurations(place: Path, libvirt: str) -> dict[str, str]:
+    """Return the text of each file by its name. ``libvirt``: the URI of its daemon."""
     account = {"auth_type": "password", **ACCOUNT, "region_name": REGION}
     queue = {"transport_url": f"rabbit://guest:guest@127.0.0.1:{AMQP_PORT}/", "host": "compute"}
     logs = {"log_dir": place / "log", "state_path": place / "state"}
@@ -140,11 +139,10 @@ def configurations(place: Path, libvirt: str) -> dict[str, Sections]:
         "vxlan": {"enable_vxlan": False},
         "securitygroup": {"enable_security_group": False, "firewall_driver": "noop"},
     }
-    return {"keystone": keystone, "placement": placement, "glance": glance, "nova": nova, "neutron": neutron}
+    files = {"keystone": keystone, "placement": placement, "glance": glance, "nova": nova, "neutron": neutron}
+    return {name: "\n".join(_lines(sections)) for name, sections in files.items()}
 
 
-def written(sections: Sections) -> str:
-    lines = []
+def _lines(sections: Sections) -> Iterator[str]:
     for name, values in sections.items():
-        lines += [f"[{name}]", *(f"{key} = {value}" for key, value in values.items())]
-    return "\n".join([*lines, ""])
+        yield from (f"[{name}]", *(f"{key} = {value}" for key, value in values.items()), "")

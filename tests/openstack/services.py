@@ -21,21 +21,11 @@ import openstack
 from provisioning.images.image import Image
 from tests.integration.booted_image import ARGUMENTS
 from tests.integration.test_ironic import await_listener
-from tests.openstack.configuration import (
-    ACCOUNT,
-    AMQP_PORT,
-    DATABASES,
-    OTHER_END,
-    PASSWORD,
-    PORTS,
-    REGION,
-    SQL_PORT,
-    UPLINK,
-    URLS,
-    configurations,
-    written,
-)
+from tests.openstack.configuration import ACCOUNT, AMQP_PORT, PORTS, REGION, SQL_PORT, UPLINK, URLS, configurations
 
+DATABASES = ("keystone", "glance", "placement", "nova", "nova_api", "nova_cell0", "neutron")
+OTHER_END = "vbv1"
+"""The other end of the cable of ``UPLINK``."""
 HERE, ADDRESS, SUBNET = "198.18.78.1/24", "198.18.78.10", "198.18.78.0/24"
 """Addresses that are reserved for benchmarks (RFC 2544). The subnet has one for a machine: its ramdisk knows it."""
 SERVICES = {"image": "glance", "placement": "placement", "compute": "nova", "network": "neutron"}
@@ -120,10 +110,9 @@ def cloud(place: Path, libvirt: str, image: Image) -> Iterator[Any]:
     """
     for name in ("log", "rabbit", "fernet", "credential", "images", "instances", "state", "locks"):
         (place / name).mkdir(mode=0o700)
-    for name, sections in configurations(place, libvirt).items():
-        (place / f"{name}.conf").write_text(written(sections))
-    clouds = {"lab": {"region_name": REGION, "auth": ACCOUNT}}
-    (place / "clouds.yaml").write_text(json.dumps({"clouds": clouds}))
+    for name, text in configurations(place, libvirt).items():
+        (place / f"{name}.conf").write_text(text)
+    (place / "clouds.yaml").write_text(json.dumps({"clouds": {"lab": {"region_name": REGION, "auth": ACCOUNT}}}))
     with ExitStack() as stack:
         programs = Programs(place, stack)
         programs.environment = {
@@ -206,10 +195,9 @@ def _start_brokers(programs: Programs) -> None:
     address = ["--bind-address=127.0.0.1", f"--port={SQL_PORT}", f"--socket={place}/sql.sock"]
     programs.start("mariadbd", *own, *quick, *small, *address, f"--pid-file={place}/sql.pid")
     await_listener(SQL_PORT)
-    hosts = ("127.0.0.1", "localhost")
     text = "".join(
         f"create database {name} character set utf8;"
-        + "".join(f"grant all on {name}.* to 'os'@'{host}' identified by 'os';" for host in hosts)
+        + "".join(f"grant all on {name}.* to 'os'@'{host}' identified by 'os';" for host in ("127.0.0.1", "localhost"))
         for name in DATABASES
     )
     programs.run("mariadb", "--no-defaults", f"--socket={place}/sql.sock", stdin=text)
@@ -224,7 +212,7 @@ def _fill(programs: Programs, steps: Callable[[], Iterator[Sequence[str]]]) -> N
 
 def _keystone() -> Iterator[Sequence[str]]:
     user = ["--keystone-user", "root", "--keystone-group", "root"]
-    own = ["--bootstrap-password", PASSWORD, "--bootstrap-region-id", REGION]
+    own = ["--bootstrap-password", ACCOUNT["password"], "--bootstrap-region-id", REGION]
     urls = [word for kind in ("admin", "internal", "public") for word in (f"--bootstrap-{kind}-url", URLS["keystone"])]
     yield "keystone-manage", "keystone", "db_sync"
     yield "keystone-manage", "keystone", "fernet_setup", *user
@@ -253,7 +241,6 @@ def _start_services(programs: Programs) -> None:
 
 
 def _register(sdk: Any) -> None:
-    """Enter the services in the catalog."""
     for kind, name in SERVICES.items():
         service = sdk.identity.create_service(name=name, type=kind)
         for interface in ("public", "internal", "admin"):
@@ -262,25 +249,20 @@ def _register(sdk: Any) -> None:
 
 
 def _furnish(sdk: Any, place: Path, image: Image) -> None:
-    """Add what a machine is made from."""
-
     def upload(name: str, file: Path, disk: str, container: str, **more: str) -> str:
         with file.open("rb") as data:  # one that is given by its name stays open
             formats = {"disk_format": disk, "container_format": container}
             return str(sdk.image.create_image(name=name, data=data, wait=True, **formats, **more).id)
 
-    parts = {
-        f"{name}_id": upload(name, place / name, form, form) for name, form in (("kernel", "aki"), ("ramdisk", "ari"))
-    }
+    forms = {"kernel": "aki", "ramdisk": "ari"}
+    parts = {f"{name}_id": upload(name, place / name, form, form) for name, form in forms.items()}
     hardware = {"hw_disk_bus": "virtio", "hw_vif_model": "virtio", "hw_rng_model": "virtio", "hw_video_model": "none"}
     # The config drive is a CD, and the image's kernel has no driver for those on q35.
     hardware |= {"hw_machine_type": "pc", "hw_cdrom_bus": "ide", "os_command_line": ARGUMENTS}
     upload("disk", image.file("disk.img"), "raw", "bare", **parts, **hardware)
     flat = {"provider_network_type": "flat", "provider_physical_network": "phys", "is_port_security_enabled": False}
     network = sdk.network.create_network(name="lab", **flat)
-    pool = [{"start": ADDRESS, "end": ADDRESS}]
-    sdk.network.create_subnet(
-        network_id=network.id, ip_version=4, cidr=SUBNET, gateway_ip=None, enable_dhcp=False, allocation_pools=pool
-    )
+    reach = {"ip_version": 4, "cidr": SUBNET, "allocation_pools": [{"start": ADDRESS, "end": ADDRESS}]}
+    sdk.network.create_subnet(network_id=network.id, gateway_ip=None, enable_dhcp=False, **reach)
     sdk.compute.create_flavor(name="small", ram=3072, vcpus=2, disk=0)
     sdk.compute.create_keypair(name="me", public_key=(place / "client_key.pub").read_text())

@@ -39,8 +39,7 @@ def image(cluster: fixture.Cluster) -> str:
         pytest.skip("the nodes of VIRTBENCH_TEST_KUBECONFIG are not of this machine")
     address, name = cluster.containerd[cluster.nodes[0]], local_name(current().digest)
     listed = subprocess.run(ctr(address, "ls", f"name=={name}"), check=True, capture_output=True, text=True).stdout
-    digest = next(word for word in listed.split() if word.startswith("sha256:"))
-    pinned = f"{name.partition(':')[0]}@{digest}"
+    pinned = f"{name.partition(':')[0]}@{next(word for word in listed.split() if word.startswith('sha256:'))}"
     subprocess.run(ctr(address, "tag", "--force", name, pinned), check=True, stdout=subprocess.DEVNULL)
     return pinned
 
@@ -126,14 +125,9 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
     assert f"Job {NAME}-train-gan-synthetic: complete" in up.stderr
     assert "the service returned a test image" in up.stderr
     assert (tmp_path / "models/gan-synthetic.pt").stat().st_size > 0
-    found = json.loads(pipeline("status", "--json").stdout)
-    assert {part["kind"]: part["state"] for part in found["parts"]} == {
-        "Deployment": "ready",
-        "Service": "ready",
-        "Job": "complete",
-        "NetworkPolicy": "ready",
-        "PersistentVolumeClaim": "ready",
-    }
+    parts = json.loads(pipeline("status", "--json").stdout)["parts"]
+    ready = dict.fromkeys(("Deployment", "Service", "NetworkPolicy", "PersistentVolumeClaim"), "ready")
+    assert {part["kind"]: part["state"] for part in parts} == {**ready, "Job": "complete"}
     assert "the service returned a test image" in pipeline("up", *asked).stderr, "what is there is gone on with"
     refused = pipeline("up", *asked, "--access-mode", "ReadWriteMany", code=2)
     assert "has the access mode ReadWriteOnce" in refused.stderr

@@ -41,8 +41,7 @@ SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0", "--cpus", 
 @pytest.fixture
 def given(cluster: fixture.Cluster) -> dict[str, str]:
     """The options that name the first node."""
-    address = {"containerd": cluster.containerd["n1"]} if cluster.containerd else {}
-    return {"node": cluster.nodes[0], **address}
+    return {"node": cluster.nodes[0], **({"containerd": cluster.containerd["n1"]} if cluster.containerd else {})}
 
 
 @pytest.fixture
@@ -198,36 +197,22 @@ def test_the_ranks_of_a_job_are_pods_of_two_nodes(cluster: fixture.Cluster, tmp_
     for record in found:
         assert record.outcome.status == "ok", record.outcome
         assert [rank.role for rank in record.ranks] == ["server", "worker"]
-        pods = [rank.environment.pod for rank in record.ranks]
-        assert [pod.node if pod else None for pod in pods] == list(cluster.nodes[:2])
+        assert [some(rank.environment.pod).node for rank in record.ranks] == list(cluster.nodes[:2])
         assert len({rank.address for rank in record.ranks}) == 2
         assert all(rank.links[0].rate_bits_per_s for rank in record.ranks)
-        if cluster.cpus:
-            assert [tuple(rank.environment.host_cpus or ()) for rank in record.ranks] == [
-                cluster.cpus[name] for name in cluster.nodes[:2]
-            ]
+        cpus = [tuple(rank.environment.host_cpus or ()) for rank in record.ranks]
+        assert not cluster.cpus or cpus == [cluster.cpus[name] for name in cluster.nodes[:2]]
     addresses = {record.ablation: [rank.address for rank in record.ranks] for record in found}
     assert not set(addresses[None]) & set(addresses["network"]), "pods have addresses of their own"
 
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "split"])
 def test_a_gan_is_trained_in_pods_of_two_nodes(cluster: fixture.Cluster, tmp_path: Path, strategy: str) -> None:
-    asked = (
-        "--scenario",
-        "distributed",
-        "--strategy",
-        strategy,
-        "--workers",
-        "2",
-        "--model",
-        "gan",
-        "--image-px",
-        "28",
-    )
-    (record,) = measured(tmp_path / "run", *on_two(cluster), *SMALL, *asked, timeout_s=800)
+    asked = ("--scenario", "distributed", "--strategy", strategy, "--workers", "2")
+    small = (*SMALL, "--model", "gan", "--image-px", "28")
+    (record,) = measured(tmp_path / "run", *on_two(cluster), *asked, *small, timeout_s=800)
     assert record.outcome.status == "ok", record.outcome
-    pods = [rank.environment.pod for rank in record.ranks]
-    assert [pod.node if pod else None for pod in pods] == list(cluster.nodes[:2])
+    assert [some(rank.environment.pod).node for rank in record.ranks] == list(cluster.nodes[:2])
     assert all(rank.sent_bytes and rank.sent_bytes <= (rank.interface_sent_bytes or 0) for rank in record.ranks)
 
 
@@ -239,8 +224,7 @@ def test_a_pod_serves_and_one_of_another_node_asks(api: Cluster, cluster: fixtur
         assert record.outcome.status == "ok", record.outcome
         assert record.metrics["cold-start"].value > 0
         assert [rank.role for rank in record.ranks] == ["server", "client"]
-        pods = [rank.environment.pod for rank in record.ranks]
-        assert [pod.node if pod else None for pod in pods] == list(cluster.nodes[:2])
+        assert [some(rank.environment.pod).node for rank in record.ranks] == list(cluster.nodes[:2])
     asked_at = {record.ablation: record.details["asked_at"] for record in found if record.ablation}
     assert set(asked_at) == {"cluster-ip", "node-port"}
     assert asked_at["cluster-ip"][0] not in {rank.address for record in found for rank in record.ranks}
@@ -305,35 +289,32 @@ def test_a_pod_that_is_deleted_under_its_job_fails_with_the_reason(api: Cluster,
     process.kill()  # gives its output back, too
 
 
-def opened(engine: KubernetesEngine, digest: str, memory_bytes: int = GIB) -> None:
+def opened(engine: KubernetesEngine, digest: str, memory_bytes: int) -> None:
     with local_node((0,), str(current().tree)) as host, PodLayer(engine, digest, memory_bytes).opened(host):
         pass
 
 
 def test_what_keeps_a_pod_from_starting_is_told_and_nothing_is_left(
-    engine: KubernetesEngine, given: dict[str, str], lab: Cluster, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, str], lab: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "SCHEDULED_WITHIN_S", 3.0)
-    with pytest.raises(MeasurementError, match="Insufficient memory") as error:
-        opened(engine, current().digest, 1 << 50)
-    assert error.value.kind == "unschedulable"
-    with pytest.raises(MeasurementError, match="ErrImageNeverPull") as error:
-        opened(engine, "0" * 64)
-    assert error.value.kind == "image"
-    with pytest.raises(MeasurementError, match=r"does not have this runtime class: .*RuntimeClass") as error:
-        opened(KUBERNETES.configured({**given, "runtime_class": "kata"}), current().digest)
-    assert error.value.kind == "runtime-class"
-    with pytest.raises(MeasurementError, match="the namespace is missing: namespaces") as error:
-        opened(KUBERNETES.configured({**given, "namespace": "nowhere"}), current().digest)
-    assert "kubectl create namespace" in str(error.value.remedy)
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}}
     lab.create({"apiVersion": "v1", "kind": "ResourceQuota", **quota})
     fixture.wait_for("quota", lambda: "hard" in lab.get(lab.path("resourcequotas", "q")).get("status", {}))
-    with pytest.raises(MeasurementError, match="exceeded quota") as error:
-        opened(KUBERNETES.configured({**given, "namespace": "lab"}), current().digest)
-    assert error.value.kind == "quota"
+    digest = current().digest
+    for more, image, memory_bytes, kind, said in (
+        ({}, digest, 1 << 50, "unschedulable", "Insufficient memory"),
+        ({}, "0" * 64, GIB, "image", "ErrImageNeverPull"),
+        ({"runtime_class": "kata"}, digest, GIB, "runtime-class", "does not have this runtime class: .*RuntimeClass"),
+        ({"namespace": "lab"}, digest, GIB, "quota", "exceeded quota"),
+        ({"namespace": "nowhere"}, digest, GIB, "namespace", "the namespace is missing: namespaces"),
+    ):
+        with pytest.raises(MeasurementError, match=said) as error:
+            opened(KUBERNETES.configured({**given, **more}), image, memory_bytes)
+        assert error.value.kind == kind, said
+    assert "kubectl create namespace" in str(error.value.remedy)
     with pytest.raises(RequestError, match="no such node"):
-        opened(KUBERNETES.configured({**given, "node": "n9"}), current().digest)
+        opened(KUBERNETES.configured({**given, "node": "n9"}), digest, GIB)
 
 
 @pytest.mark.parametrize("scenario", ["synthetic", "distributed", "serve"])

@@ -32,13 +32,12 @@ class Server:
     """The commands that it was asked to run."""
 
     def kubeconfig(self, path: Path, *, current: str = "") -> str:
-        context = {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "lab"}}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "c", "cluster": {"server": self.url}}],
             "users": [{"name": "u", "user": {"token": "secret"}}],
-            "contexts": [context],
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "lab"}}],
             **({"current-context": current} if current else {}),
         }
         path.write_text(json.dumps(config))
