@@ -89,5 +89,4 @@ def _stat(node: Node, path: str) -> tuple[int, int, int]:
 
 
 def sha256_on(node: Node, path: str) -> str:
-    """Return the digest of a file on the node, hashed now."""
     return node.run(["sha256sum", "--", path], timeout_s=HASHED_WITHIN_S).stdout.split()[0].lstrip("\\")

@@ -157,8 +157,7 @@ def with_image(checks: Sequence[Check], image: Image) -> Sequence[Check]:
 
 
 def _check(kind: Kind, name: str, evidence: str, reason: str | None = None, remedy: str | None = None) -> Check:
-    usable = reason is None
-    return Check(kind=kind, name=name, usable=usable, evidence=evidence, reason=reason, remedy=remedy)
+    return Check(kind=kind, name=name, usable=reason is None, evidence=evidence, reason=reason, remedy=remedy)
 
 
 def _version(member: MachineProvider | ContainerEngine, node: LocalNode) -> str:

@@ -38,13 +38,9 @@ def joined_fields(inputs: RunInputs, targets: Sequence[str], accelerator: str, *
     # If CPUs are emulated, a step takes minutes.
     emulated = accelerator == "tcg" and VMS.intersection(targets)
     usual_s = EMULATED_COMM_TIMEOUT_S if emulated else COMM_TIMEOUT_S
-    asked = {
-        "strategy": scenario.strategy(request),
-        "workers": workers,
-        "servers": servers,
-        "comm_timeout_s": request.joining.comm_timeout or usual_s,
-    }
-    return DistributedJob.model_validate({**asked, **place})
+    ranks = {"strategy": scenario.strategy(request), "workers": workers, "servers": servers}
+    timeout_s = request.joining.comm_timeout or usual_s
+    return DistributedJob.model_validate({**ranks, "comm_timeout_s": timeout_s, **place})
 
 
 def needs(request: RunRequest, scenario: PlannedScenario, place: str) -> str:

@@ -108,12 +108,10 @@ def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
 
 
 def disk_of(dataset: Dataset) -> Path:
-    """Return where the disk of the data set is, or is to be, on this machine."""
     return state(DISKS) / disk_name(dataset)
 
 
 def disk_name(dataset: Dataset) -> str:
-    """Return the name of the disk that holds the data set, on any machine."""
     return f"{dataset.sha256[:16]}.img"
 
 

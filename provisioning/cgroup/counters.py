@@ -21,7 +21,6 @@ class ControlGroup:
 
     @classmethod
     def named(cls, name: str) -> "ControlGroup":
-        """Return the group that has this name under all controllers."""
         return cls(dict.fromkeys(CONTROLLERS, f"/{name}"))
 
     @classmethod

@@ -216,11 +216,9 @@ def _fetch_wheels(node: LocalNode, variant: Variant, cuda: str, context: Path, n
 
 def locked(wheels: Path) -> str:
     """Return the requirements that are met by these wheels alone, as ``pip --require-hashes`` takes them."""
-    lines = []
-    for wheel in sorted(wheels.glob("*.whl")):
-        name, version = wheel.name.split("-")[:2]  # PEP 427: both without a hyphen
-        lines.append(f"{name}=={version} --hash=sha256:{sha256(wheel)}\n")
-    return "".join(lines)
+    # PEP 427: name and version are without a hyphen.
+    parts = ((*wheel.name.split("-")[:2], sha256(wheel)) for wheel in sorted(wheels.glob("*.whl")))
+    return "".join(f"{name}=={version} --hash=sha256:{digest}\n" for name, version, digest in parts)
 
 
 def finish(

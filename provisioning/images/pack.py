@@ -196,10 +196,8 @@ def joined(first: bytes, second: bytes) -> bytes:
 def _module_order(tree: Path, names: Sequence[str]) -> list[Path]:
     """Return the modules to load, each after those it depends on. A driver built into the kernel has no file."""
     (release,) = (tree / "usr/lib/modules").iterdir()
-    depends: dict[str, list[str]] = {}
-    for line in (release / "modules.dep").read_text().splitlines():
-        module, _, needs = line.partition(":")
-        depends[module] = needs.split()
+    lines = (line.partition(":") for line in (release / "modules.dep").read_text().splitlines())
+    depends = {module: needs.split() for module, _, needs in lines}
     builtin = (release / "modules.builtin").read_text()
     order: dict[str, None] = {}
     for name in names:
@@ -209,6 +207,5 @@ def _module_order(tree: Path, names: Sequence[str]) -> list[Path]:
                 raise MeasurementError(f"the guest's kernel has no {name}", kind="image")
             continue
         # modules.dep lists what a module needs with the innermost last.
-        for needed in [*reversed(depends[path]), path]:
-            order[needed] = None
+        order |= dict.fromkeys((*reversed(depends[path]), path))
     return [release / module for module in order]

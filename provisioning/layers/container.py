@@ -1,6 +1,5 @@
 """The container layer: any engine, on any node."""
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ class ContainerLayer:
         layer = (node.data, MOUNT, self.layer) if node.data and self.layer else None
         by_count = not properties.pinned and not is_guest(node)
         return ContainerSpec(
-            name=f"virtbench-{secrets.token_hex(6)}",
+            name=ledger.fresh("virtbench"),
             image=self.image,
             tree=tree,
             cpus=format_cpu_list(node.cpus),

@@ -151,7 +151,8 @@ class Qemu(MachineProvider):
                 yield guest
                 if console.flood:
                     raise console.flood
-                _end(node, access, process)
+                node.run(access.wrap(["busybox", "poweroff"]), check=False)
+                _wait_for_end(process, ENDS_WITHIN_S)  # one that does not end in order is killed
             except BenchError as error:
                 raise _explained(error, process, console) from error
 
@@ -267,10 +268,8 @@ def _wait_until_ready(console: GuestConsole, process: Process, command: Sequence
     )
 
 
-def _end(node: Node, access: ssh.SshAccess, process: Process) -> None:
-    """Shut the guest down in order; one that does not end is killed with QEMU."""
-    node.run(access.wrap(["busybox", "poweroff"]), check=False)
-    deadline = time.monotonic() + ENDS_WITHIN_S
+def _wait_for_end(process: Process, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
     while process.running() and time.monotonic() < deadline:
         time.sleep(0.02)
 
@@ -280,9 +279,8 @@ def _explained(error: BenchError, process: Process, console: GuestConsole) -> Me
 
     A kernel that locked up explains every other failure, and so does the end of QEMU: others see a lost connection.
     """
-    status, deadline = None, time.monotonic() + _GONE_WITHIN_S
-    while process.running() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    status = None
+    _wait_for_end(process, _GONE_WITHIN_S)
     if not process.running():
         status = process.wait(_GONE_WITHIN_S)
         console.close()  # its last output is read before it is judged

@@ -108,7 +108,6 @@ class Counting:
 
 
 def cache_use(text: str, job_cpus: Sequence[int] | None) -> CacheUse:
-    """Return what perf has counted, from its output."""
     of_memory = {name: counts(text, event) for name, event in MEMORY.items()}
     return CacheUse(
         cpus=list(job_cpus) if job_cpus else None,
