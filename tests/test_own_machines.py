@@ -31,10 +31,7 @@ from tests.sites import IMAGE, cluster, here, inputs_of, machines
 
 HERE, GUESTS = ("bare-metal", "container"), ("vm", "container-vm")
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
-MACHINES = (
-    OwnMachine(name="m1", targets=HERE, cpus=(0, 1)),
-    OwnMachine(name="m2", targets=GUESTS, cpus=(4, 5)),
-)
+MACHINES = (OwnMachine(name="m1", targets=HERE, cpus=(0, 1)), OwnMachine(name="m2", targets=GUESTS, cpus=(4, 5)))
 METAL, GUEST = "flags\t\t: fpu avx2 fma\n", "flags\t\t: fpu avx2 fma hypervisor\n"
 
 
@@ -145,7 +142,6 @@ def test_bare_metal_that_is_virtual_is_a_substitute_at_every_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned = InventoryNode.model_validate({"name": "m1", "host": "m1", **node})
-
     monkeypatch.setattr("provisioning.sites.machines.machine", lambda *_: nullcontext(reached(planned, cpuinfo, "1")))
     with on_machine(planned, (2, 3), IMAGE, None) as instance:
         facts = dict(instance.node.facts)
@@ -242,21 +238,16 @@ def test_the_machines_of_a_plan_have_equal_shares_by_rank_or_are_refused_by_name
     site = made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5)), discovered(3, (0, 1, 2)))
     envelopes = site.envelopes(inputs_of(request()))
     assert [each.cpus for each in envelopes] == [(0, 1), (4, 5), (0, 1)]
-    assert {each.memory_bytes for each in envelopes} == {2 * GIB}
-    assert {each.threads for each in envelopes} == {2}
+    assert {(each.memory_bytes, each.threads) for each in envelopes} == {(2 * GIB, 2)}
     with pytest.raises(RequestError, match=r"on n2: --cpus 3: this host allows CPUs 4-5"):
         made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5))).envelopes(inputs_of(request(cpus="3")))
     with pytest.raises(RequestError, match=r"on n1: 16\.0 GiB of memory asked for"):
         made(discovered(1, (0,))).envelopes(inputs_of(request(memory="16G")))
     found = made(discovered(1, (0, 1)), discovered(2, (0, 1)), discovered(3, (2, 3)))
     distributed = found.part(inputs_of(request(workers=2, ps=1)))["distributed"]
-    assert [(each.name, each.address, each.cpus) for each in distributed.machines] == [
-        ("n1", "10.0.0.1", (0, 1)),
-        ("n2", "10.0.0.2", (0, 1)),
-        ("n3", "10.0.0.3", (2, 3)),
-    ]
-    assert distributed.lab is None
-    assert distributed.comm_timeout_s == 60
+    given = [(each.name, each.address, each.cpus) for each in distributed.machines]
+    assert given == [("n1", "10.0.0.1", (0, 1)), ("n2", "10.0.0.2", (0, 1)), ("n3", "10.0.0.3", (2, 3))]
+    assert (distributed.lab, distributed.comm_timeout_s) == (None, 60)
 
 
 def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:

@@ -96,12 +96,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     """A machine that lacks nothing but an image for CPUs."""
     monkeypatch.setattr(doctor, "chroot_argv", lambda tree, **_: ["env", "--chdir", tree])
     needed = {tool for name in MACHINES.own for tool in (*get_provider(name).tools, *get_provider(name).local_tools)}
-    names = {
-        "tool": sorted({*doctor.TOOLS, *needed}),
-        "provider": MACHINES.own,
-        "engine": ("runc",),
-        "accelerator": ("kvm",),
-    }
+    tools = sorted({*doctor.TOOLS, *needed})
+    names = {"tool": tools, "provider": MACHINES.own, "engine": ("runc",), "accelerator": ("kvm",)}
     whole: list[Any] = [(kind, name) for kind, members in names.items() for name in members]
     image = doctor._image()[1]
     missing: dict[str, Any] = {"usable": False, "evidence": "", "reason": image.reason, "remedy": image.remedy}

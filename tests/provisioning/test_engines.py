@@ -31,7 +31,7 @@ from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
 from suite.registries import ABLATIONS
 from tests.extensions.conftest import REPOSITORY
-from tests.provisioning.conftest import FakeNode, Program, fake_node, make
+from tests.provisioning.conftest import FakeNode, Program, fake_node, make, raises
 from tests.rendered import CONTAINER, TRANSCRIPT, rendered
 
 
@@ -134,9 +134,8 @@ DOWN = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is t
 
 @pytest.mark.parametrize(("said", "remedy"), [(DENIED, "add the user to the group docker"), (DOWN, "start the daemon")])
 def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(said: str, remedy: str) -> None:
-    with pytest.raises(BenchError, match="docker does not work on fake") as caught:
+    with raises(BenchError, "docker does not work on fake", remedy):
         DOCKER.version(fake_node({("docker", "version"): Completed(1, "", f"{said}\n")}))
-    assert remedy in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from provisioning.gpus import NO_EDITS, Card, DeviceNode, edits_for
 from provisioning.nodes import LocalNode
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import FakeNode, fake_node
+from tests.provisioning.conftest import FakeNode, fake_node, raises
 from tests.stand_ins import UUIDS, VERSION, driver, with_driver
 
 REMOTE = """
@@ -111,6 +111,5 @@ def test_the_module_of_unified_memory_is_loaded_and_the_worker_told_where_everyt
 def test_a_missing_device_file_is_named_with_what_makes_it(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "examined", lambda *_: (cards, None, "/d"))
     monkeypatch.setattr(Machine, "loads", False)
-    with pytest.raises(RequestError, match="/dev/nvidia-uvm is missing") as caught:
+    with raises(RequestError, "/dev/nvidia-uvm is missing", "nvidia-modprobe -c0 -u"):
         edits_for(Machine(), ["0"])
-    assert "nvidia-modprobe -c0 -u" in str(caught.value.remedy)

@@ -115,8 +115,7 @@ def test_a_link_where_the_suite_would_write_is_refused_and_not_followed(tree: Pa
         target.rename(tmp_path / "moved")
     (tmp_path / "of-the-host").mkdir()
     target.symlink_to(tmp_path / "of-the-host")
-    error = refusal(refuse_unsafe, tree, "mine")
-    assert place in error.message
+    assert place in refusal(refuse_unsafe, tree, "mine").message
     assert not list((tmp_path / "of-the-host").iterdir())
 
 
@@ -239,9 +238,8 @@ def test_a_recipe_is_built_by_its_path_or_that_of_its_directory(tmp_path: Path, 
 
 def test_a_failing_step_is_shown_with_its_output_and_the_cause_of_a_long_error(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch\nRUN make\n")
-    said = Completed(
-        2, "STEP 1/2: FROM scratch\nSTEP 2/2: RUN make\ncompiling\n", "no rule\nError: building at STEP: 2\n"
-    )
+    steps = "STEP 1/2: FROM scratch\nSTEP 2/2: RUN make\ncompiling\n"
+    said = Completed(2, steps, "no rule\nError: building at STEP: 2\n")
     error = refusal(source, tmp_path, engine(build=said))
     assert error.message.endswith("gives no image: Error: building at STEP: 2")
     assert error.output_tail == "STEP 2/2: RUN make\ncompiling\nno rule\nError: building at STEP: 2\n"
@@ -254,8 +252,7 @@ def test_a_failing_step_is_shown_with_its_output_and_the_cause_of_a_long_error(t
 
 
 def test_a_step_has_the_certificates_and_indexes_of_this_host(tmp_path: Path) -> None:
-    certificates = tmp_path / "own.crt"
-    certificates.write_text("of a proxy")
+    certificates = make(tmp_path, {"own.crt": "of a proxy"}) / "own.crt"
     listed = f":env:.index-url='https://near/simple'\nglobal.cert='{certificates}'\nglobal.index-url='https://far'\n"
     listed += "global.extra-index-url='file:///opt/simple https://more/simple'\n"
     place = tmp_path / "place"

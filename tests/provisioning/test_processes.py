@@ -34,8 +34,6 @@ from tests.clock import Clock
 from tests.extensions.conftest import REPOSITORY
 from tests.provisioning.conftest import MakeImage, Program
 
-PYTHON = sys.executable
-
 
 def test_a_process_is_given_its_input_and_heard_line_by_line_to_its_end(node: LocalNode) -> None:
     given = os.urandom(100_000).hex()
@@ -147,7 +145,7 @@ with ledger.holding("container", "podman:virtbench-0123456789ab"):
 
 def test_ctrl_c_in_a_terminal_does_not_cut_a_containers_removal_short(program: Program) -> None:
     podman, (keyboard, screen) = program("podman", SLOW_PODMAN), pty.openpty()
-    words = ["setsid", "--ctty", PYTHON, "-c", HOLDS_A_CONTAINER]
+    words = ["setsid", "--ctty", sys.executable, "-c", HOLDS_A_CONTAINER]
     with subprocess.Popen(words, stdin=screen, stderr=subprocess.PIPE, cwd=REPOSITORY) as bench:
         os.close(screen)
         deadline = time.monotonic() + 60
@@ -196,8 +194,6 @@ def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(nod
 
 STARTS_S, ASKS_S = 0.05, 0.5
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
-
-
 CLOCK = Clock()
 
 
@@ -220,11 +216,9 @@ class Engine(ContainerEngine):
         return 1
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        del spec
         return []
 
     def removal(self, name: str) -> list[list[str]]:
-        del name
         return []
 
 
