@@ -209,8 +209,7 @@ def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
             yield _check("tool", tool, path)
         else:
             remedy = installing(tool) if tool in PACKAGES else f"install it: package {of_providers[tool]}"
-            reason = f"{tool} is not installed, for {TOOLS.get(tool, 'VMs')}"
-            yield _check("tool", tool, "not on PATH", reason, remedy)
+            yield _check("tool", tool, "not on PATH", f"{tool} is not installed, for {TOOLS.get(tool, 'VMs')}", remedy)
 
 
 def _image() -> tuple[Image | None, Check]:
@@ -263,11 +262,10 @@ def _target(name: str, checks: Sequence[Check], node: LocalNode, image: Image | 
     substitute, evidence = None, "all that it needs is there"
     if name == BASELINE and image:
         if os.geteuid() == 0:
-            argv = [*chroot_argv(str(image.tree), user=FIRST_USER), "true"]
 
             def enter() -> str:
                 with mounted(image, image.tree):
-                    node.run(argv)
+                    node.run([*chroot_argv(str(image.tree), user=FIRST_USER), "true"])
                 return "the image's tree was entered"
 
             return _tried("target", name, enter)

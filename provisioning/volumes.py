@@ -51,8 +51,7 @@ def volume_of(trial: Trial) -> Iterator[Volume | None]:
     volume = room = layer = None
     with ExitStack() as stack:
         if dataset:
-            with_disk = on_vm and not trial.properties.virtiofs
-            volume = stack.enter_context(_data(dataset, with_disk=with_disk))
+            volume = stack.enter_context(_data(dataset, with_disk=on_vm and not trial.properties.virtiofs))
         if trial.properties.data_in_layer:
             layer = stack.enter_context(ledger.directory(state("scratch"), "layer"))
         if trial.scratch_bytes:

@@ -51,8 +51,7 @@ class Nova(Cloud):
             if server.status == "ERROR":
                 raise failure(f"{name}: {_words(server)}")
             yield "scheduled" if server.task_state == "scheduling" else "built", _words(server)
-        networks = (server.addresses or {}).values()
-        addresses = [(item["version"], item["addr"]) for items in networks for item in items]
+        addresses = [(item["version"], item["addr"]) for items in (server.addresses or {}).values() for item in items]
         if not addresses:
             raise failure(f"{name} is {_words(server)} without an address", "see the subnets of the network")
         return str(min(addresses)[1])

@@ -124,10 +124,9 @@ def await_reached(sources: Sequence[End], target: End, way: str) -> None:
 
 def places_of(node: Node) -> tuple[Place, ...]:
     """Return every IPv4 address of the node with its interface, without those of loopback."""
-    links = json.loads(node.run(["ip", "-json", "-4", "address", "show"]).stdout or "[]")
     return tuple(
         Place(str(info["local"]), str(link["ifname"]))
-        for link in links
+        for link in json.loads(node.run(["ip", "-json", "-4", "address", "show"]).stdout or "[]")
         for info in link.get("addr_info", ())
         if link["ifname"] != "lo" and info.get("local")
     )
@@ -150,8 +149,7 @@ def free_port(node: Node, address: str) -> int:
 def _listener(stack: ExitStack, end: End, visitors: int) -> _Listener:
     # Each of the others may take all its patience to listen itself, and again to connect.
     within_s = 2 * PATIENCE_S * (visitors + 1)
-    words = ["listen", end.address, str(end.port), str(visitors), str(within_s)]
-    process = _started(stack, end, words)
+    process = _started(stack, end, ["listen", end.address, str(end.port), str(visitors), str(within_s)])
     port, seen = _answer(process.lines(PATIENCE_S), PATIENCE_S)
     if not port.isdigit():
         raise MeasurementError(

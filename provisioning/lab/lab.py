@@ -131,8 +131,7 @@ def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
     A kernel keeps 1024 learned neighbours, of all its namespaces together: 33 nodes would have more. These count not.
     """
     peers = (peer for peer in nodes if peer is not node)
-    lines = (f"neighbour add {o.address} lladdr {o.mac} dev {DEVICE} nud permanent\n" for o in peers)
-    return "".join(lines).encode()
+    return "".join(f"neighbour add {o.address} lladdr {o.mac} dev {DEVICE} nud permanent\n" for o in peers).encode()
 
 
 def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> list[list[str]]:

@@ -33,8 +33,6 @@ _FACTS: Mapping[str | None, Mapping[str, str | None]] = {
 
 @dataclass(frozen=True)
 class ContainerLayer:
-    """A container of the image, under the envelope."""
-
     engine: ContainerEngine
     image: str
     """The image's digest."""

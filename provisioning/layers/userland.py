@@ -140,7 +140,6 @@ class UserlandLayer:
     gpus: tuple[str, ...] = ()
     properties: Properties = AS_IT_IS
     writable: bool = False
-    """Whether the data volume may be written."""
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:

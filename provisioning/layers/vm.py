@@ -18,8 +18,6 @@ from suite.interfaces import Node, Resize, Shares
 
 @dataclass(frozen=True)
 class VmLayer:
-    """A guest with the envelope's CPUs and memory."""
-
     provider: MachineProvider
     spec: GuestSpec
 

@@ -47,11 +47,10 @@ def choose(requested: str) -> tuple[Accelerator, str]:
     probe = probe_kvm()
     if probe.usable:
         return "kvm", probe.reason
+    cause = f"KVM is not usable: {probe.reason}"
     if requested == "kvm":
-        raise RequestError(
-            f"KVM is not usable: {probe.reason}", remedy=f"use {option('accel')} tcg (emulation), or a host with KVM"
-        )
-    return "tcg", f"KVM is not usable: {probe.reason}"
+        raise RequestError(cause, remedy=f"use {option('accel')} tcg (emulation), or a host with KVM")
+    return "tcg", cause
 
 
 def probe_kvm() -> KvmProbe:

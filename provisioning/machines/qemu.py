@@ -127,8 +127,7 @@ class Qemu(MachineProvider):
         with ExitStack() as stack:
             with node.opening.paused():
                 directory = stack.enter_context(ssh.private_directory(node))
-                port = ssh.free_port() if node.local else free_port(node, "127.0.0.1")
-                access = ssh.SshAccess(str(directory), port)
+                access = ssh.SshAccess(str(directory), ssh.free_port() if node.local else free_port(node, "127.0.0.1"))
                 started = _qemu_spec(node, spec, directory, access)
             if spec.shared_directory:
                 cpus = spec.envelope.cpus if spec.properties.pinned else None
@@ -284,11 +283,8 @@ def _explained(error: BenchError, process: Process, console: GuestConsole) -> Me
     if not process.running():
         status = process.wait(_GONE_WITHIN_S)
         console.close()  # its last output is read before it is judged
-    parts = [getattr(error, "output_tail", "")]
-    if console.text:
-        parts.append("--- the guest's console ---\n" + console.text)
-    if tail := process.output_tail():
-        parts.append("--- QEMU ---\n" + tail)
+    outputs = {"the guest's console": console.text, "QEMU": process.output_tail()}
+    parts = (f"--- {source} ---\n{text}" for source, text in outputs.items() if text)
     message, kind, remedy = error.message, error.kind, error.remedy
     if console.locked_up:
         message, kind, remedy = f"the guest's kernel locked up: {message}", "guest-locked-up", LOCKED_UP_REMEDY
@@ -300,6 +296,6 @@ def _explained(error: BenchError, process: Process, console: GuestConsole) -> Me
         message,
         kind=kind,
         command=getattr(error, "command", ()),
-        output_tail="\n".join(part for part in parts if part),
+        output_tail="\n".join(filter(None, (getattr(error, "output_tail", ""), *parts))),
         remedy=remedy,
     )
