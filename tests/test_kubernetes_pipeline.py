@@ -240,8 +240,7 @@ def test_a_server_that_ends_again_and_again_is_a_failure(server: Namespace) -> N
 
 def test_what_was_made_with_another_request_or_by_somebody_else_is_refused_with_what_differs(server: Namespace) -> None:
     up()
-    access = "has the access mode ReadWriteOnce, and ReadWriteMany is requested"
-    refused(up("--access-mode", "ReadWriteMany"), access)
+    refused(up("--access-mode", "ReadWriteMany"), "has the access mode ReadWriteOnce, and ReadWriteMany is requested")
     differs = "Deployment pipeline-serve exists already, and differs from the request: spec.template.spec"
     refused(up("--model", "dcgan"), differs)
     assert len(kinds(server)) == 5, "nothing is trained that could not be served"

@@ -130,10 +130,9 @@ def on_gpus(**options: Any) -> RunRequest:
 
 def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "cuda", "13.0")
-    discovery = Discovery((), "runc")
 
     def gpus(**options: Any) -> tuple[str, ...]:
-        return discovered_choices(inputs_of(on_gpus(**options)), discovery).gpus
+        return discovered_choices(inputs_of(on_gpus(**options)), Discovery((), "runc")).gpus
 
     assert gpus(**DDP) == ("0", "1")
     with pytest.raises(RequestError, match="an instance has 1 GPU"):
@@ -178,6 +177,5 @@ def test_instances_that_compute_have_gpus_of_their_own_and_others_none(
 @pytest.mark.parametrize(("passed", "refused"), [(49, True), (50, False), (130, False), (None, False)])
 def test_messages_that_take_another_way_than_the_network_fail_the_trial(passed: int | None, refused: bool) -> None:
     rank: Any = SimpleNamespace(number=1, instance=SimpleNamespace(interface="eth0"))
-    exchanged = {"bytes_sent": 100, "interface_sent_bytes": passed}
     with pytest.raises(MeasurementError, match="passed its interface eth0") if refused else nullcontext():
-        check_way(rank, exchanged)
+        check_way(rank, {"bytes_sent": 100, "interface_sent_bytes": passed})

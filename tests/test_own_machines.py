@@ -182,9 +182,8 @@ def test_the_machines_are_discovered_compared_and_given_equal_shares(
 def test_a_job_over_several_instances_refuses_a_list_of_targets(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text("".join(f'[[node]]\nname = "m{n}"\nhost = "m{n}"\ntargets = ["vm"]\n' for n in range(3)))
-    request = RunRequest.of({"scenario": "distributed", "inventory": str(path)})
     with pytest.raises(RequestError, match="lists targets at m0, and every target of distributed is on all machines"):
-        Machines.resolve(inputs_of(request))
+        Machines.resolve(inputs_of(RunRequest.of({"scenario": "distributed", "inventory": str(path)})))
 
 
 @pytest.mark.parametrize(
@@ -273,9 +272,8 @@ def test_another_engine_must_join_the_network_of_the_lab_too(
     monkeypatch: pytest.MonkeyPatch, network: str, other: str, said: str
 ) -> None:
     monkeypatch.setattr("commands.run.validate.refuse_ablation", lambda *_: None)
-    asked = request(network=network, ablate=(other,))
     with pytest.raises(RequestError, match=said):
-        ablations_of(inputs_of(asked), here("podman"), None)
+        ablations_of(inputs_of(request(network=network, ablate=(other,))), here("podman"), None)
 
 
 @pytest.mark.parametrize(("site", "scenario"), [(here("podman"), "serve"), (cluster(), "distributed")])
@@ -291,5 +289,4 @@ def test_machines_of_different_make_are_capped_to_what_all_have() -> None:
     site = made(discovered(1, (0,), "avx512"), discovered(2, (0,), "avx2"))
     assert site.capability(envelope, notes.append, always=False) == "avx2"
     assert "avx2" in notes[0]
-    alike = made(discovered(1, (0,)), discovered(2, (0,)))
-    assert alike.capability(envelope, notes.append, always=False) is None
+    assert made(discovered(1, (0,)), discovered(2, (0,))).capability(envelope, notes.append, always=False) is None

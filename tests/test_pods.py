@@ -112,8 +112,7 @@ def test_gpus_are_those_of_the_pods_and_too_old_ones_are_refused_as_here(monkeyp
 
 def test_the_instances_that_compute_have_gpus_and_the_others_none() -> None:
     (trial,) = plan_of(targets=("container",), envelope=ENVELOPE, device="cuda", devices=2).trials()
-    site = site_of_pods(engines={"container": pods((1,))})
-    (layer,) = site.layers(trial, ENVELOPE)
+    (layer,) = site_of_pods(engines={"container": pods((1,))}).layers(trial, ENVELOPE)
     assert getattr(layer, "gpu_count", 0) == 2
     asked = request(scenario="distributed", node="n1,n2,n3", workers=2, ps=1)
     joined = site_of_pods(joined=(pods((1,)), pods((2,)), pods((3,))), node="n1,n2,n3")
@@ -206,16 +205,14 @@ def booted(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(boot: str) -> None:
         status = {"nodeInfo": {"bootID": boot}, "allocatable": {"cpu": "2"}}
-        node = ClusterNode({"metadata": {"name": "n1"}, "status": status}, {})
-        monkeypatch.setattr(KubernetesEngine, "_node", node)
+        monkeypatch.setattr(KubernetesEngine, "_node", ClusterNode({"metadata": {"name": "n1"}, "status": status}, {}))
 
     return make
 
 
 def place(name: str, boot: str = "") -> Any:
     """A machine that ssh reaches, or this one, which has its own boot."""
-    local = not boot
-    return SimpleNamespace(name=name, local=local, run=lambda *_, **__: Completed(0, f"{boot or boot_id()}\n", ""))
+    return SimpleNamespace(name=name, local=not boot, run=lambda *_, **__: Completed(0, f"{boot or boot_id()}\n", ""))
 
 
 def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
@@ -371,6 +368,5 @@ def test_no_disk_of_a_guest_is_packed_for_a_pod_on_a_virtual_machine(monkeypatch
 
 def test_bare_metal_beside_reads_the_copy_of_a_machine_that_is_listed_and_none_here() -> None:
     site = site_of_pods(BOTH, engines={"container": pods((1,))})
-    asked = RunRequest.of({**WORDS, "target": BOTH, "data": "mnist:sets/digits"})
     with raises(RequestError, "bare-metal on this machine cannot read a claim", "--inventory"):
-        site.refuse(inputs_of(asked), {})
+        site.refuse(inputs_of(RunRequest.of({**WORDS, "target": BOTH, "data": "mnist:sets/digits"})), {})

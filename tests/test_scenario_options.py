@@ -169,8 +169,7 @@ def test_the_load_is_that_of_the_profile_unless_it_is_given() -> None:
     assert (own.requests, own.rates, own.clients, own.image_px, own.channels) == (7, (5.0, 0.5), 3, 64, 1)
     assert set(LOADS) == {name for name, profile in PROFILES.items() if not profile.settle_s}
     assert (Serve().ranks(serve()), Serve().strategy(serve())) == ((1, 1), None)
-    joined = DistributedJob(workers=1, servers=1, network="overlay", lab=LabSpec(nodes=2))
-    assert joined.roles == ("server", "client")
+    assert DistributedJob(workers=1, servers=1, network="overlay", lab=LabSpec(nodes=2)).roles == ("server", "client")
 
 
 def test_generators_are_served_and_nothing_else() -> None:

@@ -43,8 +43,7 @@ def files_below(directory: Path) -> Iterator[str]:
 def test_the_wheel_holds_every_file_of_the_rooms_and_nothing_else(unpacked: Path) -> None:
     expected = {"cli.py", *(f"{room.name}/{name}" for room in ROOMS for name in files_below(room))}
     expected |= {f"{inside}/{name}" for inside, top in LINKED.items() for name in files_below(REPOSITORY / top)}
-    found = {name for name in files_below(unpacked) if ".dist-info/" not in name}
-    assert found == expected
+    assert {name for name in files_below(unpacked) if ".dist-info/" not in name} == expected
     for inside, top in LINKED.items():
         assert (REPOSITORY / inside).resolve() == (REPOSITORY / top).resolve()
 

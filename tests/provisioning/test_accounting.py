@@ -179,8 +179,7 @@ def test_the_network_is_that_of_a_namespace_of_its_own(tmp_path: Path, monkeypat
 def test_a_containers_shim_is_the_parent_of_its_first_process(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
     parents = {70: 60, 71: 1, 72: os.getpid()}
     monkeypatch.setattr(footprint, "_parent", parents.get)
-    found = [Footprint.of([place(node, HostProcesses(main_pid=pid))]).pids for pid in parents]
-    assert found == [[60], [], []]
+    assert [Footprint.of([place(node, HostProcesses(main_pid=pid))]).pids for pid in parents] == [[60], [], []]
 
 
 def test_what_serves_the_instances_beside_a_victim_is_told_apart_and_no_stranger(node: LocalNode) -> None:

@@ -348,8 +348,7 @@ def test_a_server_that_answers_by_a_page_is_one_sentence(cloud: OpenStack, metho
 def test_what_a_cloud_repeats_is_shown_without_the_secrets_in_it(cloud: OpenStack) -> None:
     repeated = f"no token {TOKEN} of u with password={PASSWORD} at http://u:other-word@192.0.2.1/v3"
     once(cloud, "POST", ".*/servers", refused(403, repeated))
-    message = failed(cloud, *NOVA)
-    assert "no token *** of u with password=*** at http://***@192.0.2.1/v3" in message
+    assert "no token *** of u with password=*** at http://***@192.0.2.1/v3" in failed(cloud, *NOVA)
     cloud.course[:] = [{"status": "ERROR", "fault": {"message": repeated}}]
     assert TOKEN not in failed(cloud, *NOVA)
     cloud.course[:] = [ACTIVE]
@@ -421,8 +420,7 @@ def test_clean_removes_what_a_killed_up_has_made(cloud: OpenStack, tmp_path: Pat
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     assert len(cloud.servers) == 1
-    done = ended_well(CliRunner().invoke(cli.main, ["clean"]))
-    assert "removed: hired-machine [" in done.stdout
+    assert "removed: hired-machine [" in ended_well(CliRunner().invoke(cli.main, ["clean"])).stdout
     assert cloud.servers == {}
 
 

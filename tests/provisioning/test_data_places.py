@@ -206,8 +206,7 @@ def test_sets_of_equal_names_and_sizes_have_a_disk_each(node: LocalNode, home: P
         make(place, {"class/one.jpg": data})
         packed = resolve(f"imagefolder:{place}", home)[1]
         prepare_disk(node, packed.directory, str(volumes.disk_of(packed)), packed, lambda _: None)
-        held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volumes.disk_of(packed))]).stdout
-        assert held.strip() == data
+        assert node.run(["debugfs", "-R", "cat /class/one.jpg", str(volumes.disk_of(packed))]).stdout.strip() == data
         disks[volumes.disk_of(packed)] = data
     assert len(disks) == 2
 

@@ -157,8 +157,7 @@ def test_the_first_word_is_the_programs_first(word: str, tmp_path: Path) -> None
     (tmp_path / "program.py").write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     spec: Any = importlib.util.spec_from_file_location("program", tmp_path / "program.py")
     argv = program_argv(importlib.util.module_from_spec(spec), word, "last")
-    said = subprocess.run(argv, capture_output=True, check=True).stdout
-    assert json.loads(said) == [word, "last"]
+    assert json.loads(subprocess.run(argv, capture_output=True, check=True).stdout) == [word, "last"]
 
 
 PODMAN_DOCKER = """case "$1" in

@@ -69,8 +69,7 @@ def test_rootless_podman_pins_by_affinity_where_no_cpus_are_delegated_to_the_use
     spec = replace(CONTAINER, by_affinity=pins)
     assert values(PODMAN.run_argv(spec), "--cpuset-cpus") == ([] if pins else ["0-1"])
     assert (PODMAN.exec_argv(spec)[-3:] == ["taskset", "--cpu-list", "0-1"]) is pins
-    layer = ContainerLayer(PODMAN, "0" * 64, GIB)
-    here = layer.specification(node, "/tree")
+    here = ContainerLayer(PODMAN, "0" * 64, GIB).specification(node, "/tree")
     assert here.by_affinity is False, "a guest's podman is root's"
 
 
@@ -88,8 +87,7 @@ def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised() -
 
 def test_the_digest_of_the_profile_is_known_where_the_suite_gives_it(node: LocalNode, tmp_path: Path) -> None:
     make(tmp_path, {PROFILE: "a profile"})
-    wanted = hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
-    assert RUNC.seccomp_sha256(node, str(tmp_path)) == wanted
+    assert RUNC.seccomp_sha256(node, str(tmp_path)) == hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
     assert PODMAN.seccomp_sha256(node, str(tmp_path)) is None
 
 

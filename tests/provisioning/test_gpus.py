@@ -33,14 +33,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cards(installed: Path) -> list[Card]:
-    answer = json.loads(with_driver(installed, str(Path(gpu_driver.__file__))))
-    return [Card(**card) for card in answer["cards"]]
+    return [Card(**card) for card in json.loads(with_driver(installed, str(Path(gpu_driver.__file__))))["cards"]]
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(installed: Path, tmp_path: Path, where: str) -> None:
-    answer = json.loads(with_driver(installed, "-c", REMOTE, where, str(tmp_path / "made")))
-    indices, uuids, error, libraries = answer
+    indices, uuids, error, libraries = json.loads(with_driver(installed, "-c", REMOTE, where, str(tmp_path / "made")))
     assert indices == ["0", "1", "2", "3", "3:0", "3:1"]
     assert uuids[2] is None, "a lost GPU answers nothing and ends nothing"
     assert [str(uuid)[:12] for index, uuid in zip(indices, uuids, strict=True) if index in UUIDS] == [*UUIDS.values()]

@@ -55,8 +55,7 @@ def test_every_machine_knows_the_way_to_the_guests_of_all_others() -> None:
 
 
 def test_machines_with_a_router_between_them_are_refused_by_name() -> None:
-    to_guests = {"ip_route_add_10.245.2.0/24": Completed(2, "", "Error: Nexthop has invalid gateway.")}
-    found = machines(2, **to_guests)
+    found = machines(2, **{"ip_route_add_10.245.2.0/24": Completed(2, "", "Error: Nexthop has invalid gateway.")})
     with (
         raises(MeasurementError, r"n1 cannot send to guests by way of 10\.0\.0\.2", "on one network"),
         routed(found),

@@ -63,8 +63,7 @@ def test_the_time_limit_ends_the_process_with_its_children(node: LocalNode, way:
 
 def test_the_token_is_in_the_environment_of_children_and_theirs(node: LocalNode) -> None:
     assert next(node.start(["sh", "-c", f"echo ${TOKEN}; env"]).lines(60)) == node.token
-    process = node.start(["sh", "-c", "sh -c 'sleep 60 & echo up; wait' & wait"])
-    assert next(process.lines(60)) == "up"
+    assert next(node.start(["sh", "-c", "sh -c 'sleep 60 & echo up; wait' & wait"]).lines(60)) == "up"
     deadline = time.monotonic() + 60
     # A child that becomes another program has no environment for a moment.
     while len(found := carrying(node.token)) < 3:
@@ -116,8 +115,7 @@ def test_a_command_that_fails_is_an_error_with_its_last_words(node: LocalNode) -
 
 def test_at_the_end_of_a_node_nothing_of_it_is_left() -> None:
     with local_node((0,), None) as node:
-        process = node.start(["sh", "-c", "setsid sleep 60 & echo up; wait"])
-        assert next(process.lines(60)) == "up"
+        assert next(node.start(["sh", "-c", "setsid sleep 60 & echo up; wait"]).lines(60)) == "up"
         token = node.token
         assert carrying(token)
         held = {(entry.kind, entry.what) for entry in entries()}
@@ -183,8 +181,7 @@ def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: Loca
 def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(node: LocalNode, elsewhere: bool) -> None:
     with subprocess.Popen(["sleep", "60"]) as first:
         group = ControlGroup({"cpu": "/another"}) if elsewhere else ControlGroup.of_process(first.pid)
-        inside = WrappedNode(node, list, "container", "/", host_processes=HostProcesses(group, first.pid))
-        here._kill(inside)
+        here._kill(WrappedNode(node, list, "container", "/", host_processes=HostProcesses(group, first.pid)))
         if elsewhere:
             assert first.poll() is None
             first.kill()
