@@ -40,8 +40,7 @@ def workshop(node: Node, parent: str, prefix: str = ".making") -> Iterator[str]:
     On this machine it is in the ledger; another machine removes it by itself when the connection is lost.
     """
     directory = f"{parent}/{ledger.fresh(prefix)}"
-    remove = ["rm", "-r", "-f", "--", directory]
-    with ledger.holding("directory", directory) if node.local else undone(node, remove):
+    with ledger.holding("directory", directory) if node.local else undone(node, ["rm", "-r", "-f", "--", directory]):
         node.run(["mkdir", "-m", "700", "--", directory])
         yield directory
 
@@ -89,5 +88,4 @@ def _stat(node: Node, path: str) -> tuple[int, int, int]:
 
 
 def sha256_on(node: Node, path: str) -> str:
-    """Return the digest of a file on the node, hashed now."""
     return node.run(["sha256sum", "--", path], timeout_s=HASHED_WITHIN_S).stdout.split()[0].lstrip("\\")

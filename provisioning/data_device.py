@@ -61,14 +61,8 @@ def write(device: str, dataset: Dataset, note: Note) -> None:
     note(f"writing {dataset.images} images, {dataset.size_bytes / 1e9:.1f} GB, to {device}")
     try:
         with local_node((), None) as node:
-            filesystem(
-                node,
-                Path(dataset.directory),
-                Path(device),
-                journal=False,
-                inodes=inodes_of(dataset),
-                label=UNFINISHED,
-            )
+            content, inodes = Path(dataset.directory), inodes_of(dataset)
+            filesystem(node, content, Path(device), journal=False, inodes=inodes, label=UNFINISHED)
             node.run(["tune2fs", "-U", _identity(dataset), device], timeout_s=600.0)
             node.run(["tune2fs", "-L", LABEL, device])
     except CommandError as error:

@@ -157,8 +157,7 @@ def with_image(checks: Sequence[Check], image: Image) -> Sequence[Check]:
 
 
 def _check(kind: Kind, name: str, evidence: str, reason: str | None = None, remedy: str | None = None) -> Check:
-    usable = reason is None
-    return Check(kind=kind, name=name, usable=usable, evidence=evidence, reason=reason, remedy=remedy)
+    return Check(kind=kind, name=name, usable=reason is None, evidence=evidence, reason=reason, remedy=remedy)
 
 
 def _version(member: MachineProvider | ContainerEngine, node: LocalNode) -> str:
@@ -210,8 +209,7 @@ def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
             yield _check("tool", tool, path)
         else:
             remedy = installing(tool) if tool in PACKAGES else f"install it: package {of_providers[tool]}"
-            reason = f"{tool} is not installed, for {TOOLS.get(tool, 'VMs')}"
-            yield _check("tool", tool, "not on PATH", reason, remedy)
+            yield _check("tool", tool, "not on PATH", f"{tool} is not installed, for {TOOLS.get(tool, 'VMs')}", remedy)
 
 
 def _image() -> tuple[Image | None, Check]:
@@ -264,11 +262,10 @@ def _target(name: str, checks: Sequence[Check], node: LocalNode, image: Image | 
     substitute, evidence = None, "all that it needs is there"
     if name == BASELINE and image:
         if os.geteuid() == 0:
-            argv = [*chroot_argv(str(image.tree), user=FIRST_USER), "true"]
 
             def enter() -> str:
                 with mounted(image, image.tree):
-                    node.run(argv)
+                    node.run([*chroot_argv(str(image.tree), user=FIRST_USER), "true"])
                 return "the image's tree was entered"
 
             return _tried("target", name, enter)

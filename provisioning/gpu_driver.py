@@ -33,8 +33,7 @@ def answer(libraries: str = "") -> dict[str, object]:
     try:
         pynvml.nvmlInit()
         driver = pynvml.nvmlSystemGetDriverVersion()
-        indices = range(pynvml.nvmlDeviceGetCount())
-        found["cards"] = [card for index in indices for card in _cards(index, driver)]
+        found["cards"] = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index, driver)]
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         found["error"] = f"no NVIDIA driver answers: {error}"

@@ -21,9 +21,6 @@ CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 TOOLS = "/dev/nvidia-uvm-tools"
 NO_DRIVER = "install NVIDIA's driver; none is needed unless you use GPUs"
 
-Found = tuple[str, str, str | None, str | None]
-"""The name, the evidence, and for a refusal its reason and remedy, as in ``doctor.Check``."""
-
 
 @dataclass(frozen=True)
 class DeviceNode:
@@ -131,8 +128,7 @@ def edits_for(node: Node, gpus: Sequence[str], place: str | None = DRIVER) -> Ed
     """
     if not gpus:
         return NO_EDITS
-    image = PurePath(node.userland or "/tree").parent
-    cards, error, libraries = examined(node, str(image / "driver"))
+    cards, error, libraries = examined(node, str(PurePath(node.userland or "/tree").parent / "driver"))
     if error or libraries is None:
         raise RequestError(f"{node.name}: {error or 'libcuda.so.1 is not there'}", remedy=NO_DRIVER)
     given = chosen(cards, gpus)
@@ -167,8 +163,11 @@ def _device_nodes(node: Node, paths: Iterable[str]) -> dict[str, DeviceNode]:
     return {path: DeviceNode(path, int(major, 16), int(minor, 16)) for path, major, minor in map(str.split, lines)}
 
 
-def gpu_checks() -> Iterator[Found]:
-    """Yield what NVML shows, and each GPU that is lost; of one that MIG divides its instances are shown."""
+def gpu_checks() -> Iterator[tuple[str, str, str | None, str | None]]:
+    """Yield what NVML shows, and each GPU that is lost; of one that MIG divides its instances are shown.
+
+    Each is a name, the evidence, and for a refusal its reason and remedy, as in ``doctor.Check``.
+    """
     cards, error, _ = examined()
     if error:
         yield "nvml", "asked", error, NO_DRIVER

@@ -36,15 +36,9 @@ def joined_fields(inputs: RunInputs, targets: Sequence[str], accelerator: str, *
     request, scenario = inputs.request, inputs.scenario
     workers, servers = scenario.ranks(request)
     # If CPUs are emulated, a step takes minutes.
-    emulated = accelerator == "tcg" and VMS.intersection(targets)
-    usual_s = EMULATED_COMM_TIMEOUT_S if emulated else COMM_TIMEOUT_S
-    asked = {
-        "strategy": scenario.strategy(request),
-        "workers": workers,
-        "servers": servers,
-        "comm_timeout_s": request.joining.comm_timeout or usual_s,
-    }
-    return DistributedJob.model_validate({**asked, **place})
+    usual_s = EMULATED_COMM_TIMEOUT_S if accelerator == "tcg" and VMS.intersection(targets) else COMM_TIMEOUT_S
+    ranks = {"strategy": scenario.strategy(request), "workers": workers, "servers": servers}
+    return DistributedJob.model_validate({**ranks, "comm_timeout_s": request.joining.comm_timeout or usual_s, **place})
 
 
 def needs(request: RunRequest, scenario: PlannedScenario, place: str) -> str:
@@ -105,19 +99,16 @@ def linked(instances: Sequence[Instance], job: DistributedJob) -> tuple[Instance
         most_share=vxlan.MOST_SHARE if job.network == "overlay" and instances[0].node_address else 1.0,
     )
     links = [
-        (
-            pair.source,
-            Link(
-                rank=ends.index(pair.target),
-                source_address=pair.source_address,
-                connect_s=pair.connect_s,
-                rate_bits_per_s=pair.rate_bits_per_s,
-            ),
+        Link(
+            rank=ends.index(pair.target),
+            source_address=pair.source_address,
+            connect_s=pair.connect_s,
+            rate_bits_per_s=pair.rate_bits_per_s,
         )
         for pair in pairs
     ]
     return tuple(
-        replace(instance, links=tuple(link for source, link in links if source is end))
+        replace(instance, links=tuple(link for pair, link in zip(pairs, links, strict=True) if pair.source is end))
         for instance, end in zip(instances, ends, strict=True)
     )
 

@@ -40,8 +40,6 @@ _FRESH_OR_DIGEST = rf"({_FRESH}|[0-9a-f]{{12}})"
 
 
 class LedgerError(BenchError):
-    """Something of the suite's could not be removed."""
-
     kind = "ledger"
 
 
@@ -287,7 +285,7 @@ def kept() -> dict[str, Callable[[], None]]:
 
 
 def left() -> list[LedgerEntry]:
-    """Return what ``clean`` would remove: the entries of dead owners, the newest first."""
+    """Return what ``clean`` would remove, the newest first."""
     return [entry for _, entry in _readable() if entry.is_left()]
 
 

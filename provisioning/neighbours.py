@@ -80,10 +80,8 @@ def _hold(stack: ExitStack, cpus: Sequence[int]) -> Mapping[_Holder, list[int]]:
 
 
 def _conflict(holders: Mapping[_Holder, list[int]]) -> str:
-    conflicts = (
-        f"{who.name} measures on CPUs {format_cpu_list(held)}" for who, held in holders.items() if who.believed
-    )
-    return next(conflicts, "")
+    believed = ((who.name, cpus) for who, cpus in holders.items() if who.believed)
+    return next((f"{name} measures on CPUs {format_cpu_list(cpus)}" for name, cpus in believed), "")
 
 
 def _held(stack: ExitStack, cpu: int) -> _Holder | None:

@@ -85,7 +85,6 @@ class HostProcesses:
     """The processes of a place on this machine, for the accounting, beside those that carry the token."""
 
     group: ControlGroup | None = None
-    """The control group that its commands are in."""
     main_pid: int | None = None
     """The first process of a container."""
     by_children: bool = True

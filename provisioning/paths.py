@@ -31,8 +31,7 @@ def runtime() -> Path:
     if os.geteuid() == 0:
         directory = Path("/run/virtbench")
     else:
-        base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-        directory = Path(base) / f"virtbench-{os.geteuid()}"
+        directory = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"virtbench-{os.geteuid()}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Not through a link: in a directory that all may write to, somebody else could have made it first.
     if directory.lstat().st_uid != os.geteuid():

@@ -148,7 +148,6 @@ def check_answer(program: str, answer: str, place: str) -> None:
 
 
 def installing(program: str) -> str:
-    """Return what to do about a program that is not installed."""
     if program not in PACKAGES:
         return "install it, or add its directory to PATH"
     return f"install it: package {PACKAGES[program]}; in a checkout: make setup"

@@ -29,9 +29,7 @@ class Choices:
     gpus: tuple[str, ...] = ()
     """The UUIDs of GPUs of this machine; of machines of an inventory the words that name them there."""
     provider: str = DEFAULT_PROVIDER
-    """The machine provider of the VM targets."""
     engine_options: Mapping[str, str] = field(default_factory=dict)
-    """The options that the engine alone knows."""
     oci_runtime: str | None = None
 
     @cached_property
@@ -48,7 +46,6 @@ class Choices:
         return get_provider(properties.provider or self.provider)
 
     def layers(self, *, local: bool = True, boots_guests: bool = True) -> Layers:
-        """Return the choices as a job records them."""
         return Layers(
             engine=self.engine,
             accelerator=self.accelerator if boots_guests else None,

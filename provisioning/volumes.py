@@ -51,8 +51,7 @@ def volume_of(trial: Trial) -> Iterator[Volume | None]:
     volume = room = layer = None
     with ExitStack() as stack:
         if dataset:
-            with_disk = on_vm and not trial.properties.virtiofs
-            volume = stack.enter_context(_data(dataset, with_disk=with_disk))
+            volume = stack.enter_context(_data(dataset, with_disk=on_vm and not trial.properties.virtiofs))
         if trial.properties.data_in_layer:
             layer = stack.enter_context(ledger.directory(state("scratch"), "layer"))
         if trial.scratch_bytes:
@@ -108,12 +107,10 @@ def _scratch(size_bytes: int, *, with_disk: bool) -> Iterator[Volume]:
 
 
 def disk_of(dataset: Dataset) -> Path:
-    """Return where the disk of the data set is, or is to be, on this machine."""
     return state(DISKS) / disk_name(dataset)
 
 
 def disk_name(dataset: Dataset) -> str:
-    """Return the name of the disk that holds the data set, on any machine."""
     return f"{dataset.sha256[:16]}.img"
 
 

@@ -96,13 +96,7 @@ class Started:
 class Forked(Started):
     """A program whose input is given, and whose output is read at its end."""
 
-    def __init__(
-        self,
-        program: Callable[[Sequence[str]], object],
-        *words: str,
-        given: str = "",
-        env: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, program: Program, *words: str, given: str = "", env: dict[str, str] | None = None) -> None:
         self._directory = TemporaryDirectory()
         paths = [Path(self._directory.name, name) for name in ("input", "output", "errors")]
         paths[0].write_text(given)

@@ -40,7 +40,7 @@ from provisioning.kubernetes.pod import Placement, manifest
 from provisioning.lab import connectivity, nat, overlay, tap
 from provisioning.lab.containers import ContainerBridge, Member, attach_argvs, bridge_argvs
 from provisioning.lab.lab import LabNode, limit_argvs, neighbours_batch, node_argvs, switch_argvs
-from provisioning.lab.shaping import LinkShape, shape_argvs
+from provisioning.lab.shaping import LIMITERS, LinkShape, shape_argvs
 from provisioning.layers.userland import chroot_argv, taskset
 from provisioning.machines import virtiofs
 from provisioning.machines.libvirt import domain_xml
@@ -189,19 +189,15 @@ def containers() -> Iterator[tuple[str, list[str]]]:
 
 def unprivileged() -> Iterator[tuple[str, list[str]]]:
     """Yield the first command in a container of the engines that need no daemon, as a user and as root."""
-    found: dict[tuple[str, ...], Completed] = {
-        ("find",): Completed(0, "/i/tree/etc/covered\n", ""),
-        ("pwd",): Completed(0, "/r", ""),
-    }
+    answers = {"find": "/i/tree/etc/covered\n", "pwd": "/r"}
+    found: dict[tuple[str, ...], Completed] = {(name,): Completed(0, text, "") for name, text in answers.items()}
     changes: list[dict[str, Any]] = [
         {"data": ("/d,a", "/mnt/data", False)},
         {"data": ("/d", "/mnt/data", True), "network": "host"},
     ]
     for engine, change, uid in product((CHARLIECLOUD, APPTAINER), changes, (1000, 0)):
-        node, spec = (
-            FakeNode({("id",): Completed(0, f"{uid}\n", ""), **found}, local=True),
-            replace(CONTAINER, **change),
-        )
+        node = FakeNode({("id",): Completed(0, f"{uid}\n", ""), **found}, local=True)
+        spec = replace(CONTAINER, **change)
         engine.begin(node, spec)
         engine.entered(node, spec)
         lines = [line for argv in node.ran for line in lines_of(argv)]
@@ -249,23 +245,15 @@ def machines() -> Iterator[tuple[str, list[str]]]:
     yield "ssh", lines_of(SshAccess("/r/vm-1", 2222).wrap(["echo", "a b"]))
     access = Access(InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other")), "/run/x")
     for shared in (True, False):
-        yield (
-            title("ssh to a machine", {"shared": shared}),
-            lines_of(access.argv(["true"], shared=shared)),
-        )
+        yield title("ssh to a machine", {"shared": shared}), lines_of(access.argv(["true"], shared=shared))
     yield "virtiofsd", lines_of(virtiofs.daemon_argv("/usr/libexec/virtiofsd", "/a,b", "/run/vm/data.socket", (2, 3)))
     yield "virtiofsd of an unpinned machine", lines_of(virtiofs.daemon_argv("v", "/d", "/run/vm/s", None))
     yield "qemu with virtiofs", lines_of(virtiofs.qemu_words("/run/vm/data.socket", 2 * GIB))
     yield "taskset", taskset((0, 2))
     bare = lines_of(chroot_argv("/i/tree"))
     yield "bare metal", bare
-    others: list[dict[str, Any]] = [
-        {"data": ("/d", False)},
-        {"data": ("/d", True)},
-        {"user": 1879048200},
-        {"tmpfs_bytes": GIB},
-    ]
-    for change in others:
+    written: list[dict[str, Any]] = [{"data": ("/d", writable)} for writable in (False, True)]
+    for change in (*written, {"user": 1879048200}, {"tmpfs_bytes": GIB}):
         yield title("bare metal", change), difference(bare, lines_of(chroot_argv("/i/tree", **change)))
     yield "bare metal with GPUs", difference(bare, lines_of(chroot_argv("/i/tree", EDITS, user=1879048200)))
 
@@ -282,17 +270,14 @@ def networks() -> Iterator[tuple[str, list[str]]]:
             "a link of 1 Gbit/s": shape_argvs("eth0", LinkShape(10**9), "tbf"),
             "a link of 1 Gbit/s by htb": shape_argvs("eth0", LinkShape(10**9), "htb"),
             "a link of 5 ms": shape_argvs("eth0", LinkShape(10**9, 0.005), "tbf"),
-            "a link without limits": [
-                *shape_argvs("eth0", LinkShape(None), "tbf"),
-                *shape_argvs("eth0", LinkShape(None), "htb"),
-            ],
+            "a link without limits": [argv for way in LIMITERS for argv in shape_argvs("eth0", LinkShape(None), way)],
             "both ends of a link": limit_argvs("/run/netns/vb-abcdef-sw", NODE, spec, "tbf"),
             "a switch": switch_argvs("/run/netns/vb-abcdef-sw"),
             "a node": node_argvs("/run/netns/vb-abcdef-sw", NODE),
             "a bridge of containers": bridge_argvs(bridge),
             "a container on it": attach_argvs(bridge, 1 << 22),
             "an overlay": [*overlay.vxlan_argvs(me, 1450), *overlay.peer_argvs(peers[0])],
-            "translation by nft": [*nat.nft_argvs(translated, me, peers)[0], *nat.nft_argvs(translated, me, peers)[1]],
+            "translation by nft": [argv for part in nat.nft_argvs(translated, me, peers) for argv in part],
             "translation by iptables": [argv for part in nat.iptables_argvs(translated, me, peers) for argv in part],
             "a container behind translation": attach_argvs(translated, 77),
             "a tap": [argv for part in tap.takeover_argvs(NODE) for argv in part],
@@ -326,13 +311,8 @@ def clusters() -> Iterator[tuple[str, list[str]]]:
     with TemporaryDirectory() as plans, patch.dict(os.environ, TZ=":/usr/share/zoneinfo/Europe/Berlin"):
         firing = flat(cronjobs.manifest(planned(Path(plans), ENGINE + CLAIM), "batch/v1"))
     yield "job that fires a schedule", firing
-    chosen = {
-        "partition": "cpu",
-        "account": "p1",
-        "constraint": "icelake&nvme",
-        "at_once": 4,
-        "further": ("--licenses=a b",),
-    }
+    chosen: dict[str, Any] = {"partition": "cpu", "account": "p1", "constraint": "icelake&nvme"}
+    chosen |= {"at_once": 4, "further": ("--licenses=a b",)}
     for option, limit in ((SlurmOptions(), None), (SlurmOptions.model_validate(chosen), "12")):
         command = ("/opt/vb/bin/bench", "sweep", "run", "/home/a b/plan.toml", "--only-block")
         where = Path("/data/50% $(id)")

@@ -84,8 +84,7 @@ def test_pages_name_files_that_the_suite_writes_or_a_test_reads() -> None:
 
 
 def test_the_index_names_every_page() -> None:
-    index = REPOSITORY / "docs" / "README.md"
-    named = {file for _, file, _ in links(index)}
+    named = {file for _, file, _ in links(REPOSITORY / "docs" / "README.md")}
     assert {page.resolve() for page in REPOSITORY.glob("docs/*/*.md")} <= named
 
 

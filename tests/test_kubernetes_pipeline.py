@@ -16,6 +16,7 @@ from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.refusals import ApiError
 from suite.errors import RequestError
 from suite.registries import DATA_KINDS
+from tests.commands.conftest import ended_well, refused
 from tests.kubernetes_schema import invalid
 from tests.provisioning.kubernetes.namespace import DEPLOYMENT, JOB, Namespace, defaulted
 from worker.spec import ServeSpec, parse_spec, parsed
@@ -39,9 +40,7 @@ def up(*words: str) -> Result:
 
 def listed(*words: str) -> list[Object]:
     """Return the objects of a pipeline."""
-    result = up("--dry-run", *words)
-    assert result.exit_code == 0, result.output
-    made = json.loads(result.output)
+    made = json.loads(ended_well(up("--dry-run", *words)).output)
     assert (made["apiVersion"], made["kind"]) == ("v1", "List")
     items: list[Object] = made["items"]
     return items
@@ -158,8 +157,7 @@ def test_a_job_whose_log_is_gone_or_garbage_has_no_times(server: Namespace, last
 
 @pytest.mark.usefixtures("server")
 def test_up_trains_then_serves_asks_for_an_image_and_says_where() -> None:
-    done = up()
-    assert done.exit_code == 0, done.output
+    done = ended_well(up())
     assert done.stderr.splitlines() == [
         "Job pipeline-train-gan-synthetic: complete",
         "Deployment pipeline-serve: ready",
@@ -235,25 +233,20 @@ def test_a_server_that_ends_again_and_again_is_a_failure(server: Namespace) -> N
     server.pod[DEPLOYMENT] = container(waiting={"reason": "CrashLoopBackOff"})
     (crashed,) = server.pod[DEPLOYMENT]["containerStatuses"]
     crashed["lastState"] = {"terminated": {"reason": "Error", "exitCode": 2}}
-    done = up()
-    assert done.exit_code == 1
-    assert "Deployment pipeline-serve: the container ends again and again: Error, exit code 2" in done.stderr
+    crashing = "Deployment pipeline-serve: the container ends again and again: Error, exit code 2"
+    assert ((done := up()).exit_code, crashing in done.stderr) == (1, True)
     assert "it does not answer" in bench("status").stdout
 
 
 def test_what_was_made_with_another_request_or_by_somebody_else_is_refused_with_what_differs(server: Namespace) -> None:
     up()
-    done = up("--access-mode", "ReadWriteMany")
-    assert done.exit_code == 2
-    assert "has the access mode ReadWriteOnce, and ReadWriteMany is requested" in done.stderr
-    done = up("--model", "dcgan")
-    assert done.exit_code == 2
-    assert "Deployment pipeline-serve exists already, and differs from the request: spec.template.spec" in done.stderr
+    refused(up("--access-mode", "ReadWriteMany"), "has the access mode ReadWriteOnce, and ReadWriteMany is requested")
+    differs = "Deployment pipeline-serve exists already, and differs from the request: spec.template.spec"
+    refused(up("--model", "dcgan"), differs)
     assert len(kinds(server)) == 5, "nothing is trained that could not be served"
     next(each for place, each in server.objects.items() if "/services/" in place)["spec"]["type"] = "LoadBalancer"
-    done = up()
-    assert done.exit_code == 2
-    assert 'differs from the request: spec.type: "LoadBalancer" instead of "ClusterIP"' in done.stderr
+    differs = 'differs from the request: spec.type: "LoadBalancer" instead of "ClusterIP"'
+    refused(done := up(), differs)
     assert "bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
 
 
@@ -262,9 +255,7 @@ def test_an_object_without_the_labels_is_refused_and_said_to_be_of_somebody_else
     for place in list(server.objects):
         kept = server.objects[place]["metadata"]
         server.objects[place]["metadata"] = {**kept, "labels": {"app.kubernetes.io/instance": "pipeline"}}
-        done = up()
-        assert done.exit_code == 2, place
-        assert "does not belong to this pipeline: it has no label app.kubernetes.io/managed" in done.stderr
+        refused(up(), "does not belong to this pipeline: it has no label app.kubernetes.io/managed")
         server.objects[place]["metadata"] = {**kept, "labels": {**kept["labels"], "team": "vision"}}
         assert up().exit_code == 0, "labels of its own do not matter"
 
@@ -306,16 +297,14 @@ def test_a_namespace_or_a_right_that_is_missing_is_a_wrong_request_before_anythi
     server: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.denied.add(("create", "deployments"))
-    done = up()
-    assert (done.exit_code, "may not create deployments.apps in lab" in done.stderr) == (2, True)
+    refused(up(), "may not create deployments.apps in lab")
     server.denied.clear()
 
     def missing(*_: object, **__: object) -> Object:
         raise ApiError('the namespace is missing: namespaces "lab" not found', 404, kind="namespace", remedy="create")
 
     monkeypatch.setattr(Namespace, "create", missing)
-    done = up()
-    assert (done.exit_code, 'namespaces "lab" not found' in done.stderr) == (2, True)
+    refused(up(), 'namespaces "lab" not found')
     assert not server.objects
 
 
@@ -337,8 +326,7 @@ def test_an_answer_that_is_no_image_is_an_error_and_a_path_that_is_barred_is_non
 ) -> None:
     server.image["text"] = "<html>"
     done = up()
-    assert done.exit_code == 1
-    assert "Service pipeline-serve: no image, but <html>" in done.stderr
+    assert (done.exit_code, "Service pipeline-serve: no image, but <html>" in done.stderr) == (1, True)
     asked = Namespace.request
 
     def barred(self: Namespace, method: str, path: str, *more: Any, **others: Any) -> Object:
@@ -347,6 +335,4 @@ def test_an_answer_that_is_no_image_is_an_error_and_a_path_that_is_barred_is_non
         return asked(self, method, path, *more, **others)
 
     monkeypatch.setattr(Namespace, "request", barred)
-    done = up()
-    assert done.exit_code == 0
-    assert "not reachable from here: cannot create resource services/proxy" in done.stderr
+    assert "not reachable from here: cannot create resource services/proxy" in ended_well(up()).stderr

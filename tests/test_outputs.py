@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands.output import OUTPUTS, model_of
-from tests.commands.conftest import Bench, bench, commands
+from tests.commands.conftest import Bench, bench, commands, ended_well
 
 __all__ = ["bench"]
 RUNS = Path(__file__).parent / "samples" / "runs"
@@ -23,9 +23,7 @@ def test_every_command_that_prints_json_is_in_the_list(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_every_output_has_a_version_and_a_schema(bench: Bench, name: str) -> None:
-    done = bench("schema", name)
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    told = json.loads(ended_well(bench("schema", name)).stdout)
     assert "schema_version" in told["properties"]
     assert told["additionalProperties"] is False
     assert model_of(name).__doc__

@@ -31,10 +31,7 @@ from tests.sites import IMAGE, cluster, here, inputs_of, machines
 
 HERE, GUESTS = ("bare-metal", "container"), ("vm", "container-vm")
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=GIB, threads=2)
-MACHINES = (
-    OwnMachine(name="m1", targets=HERE, cpus=(0, 1)),
-    OwnMachine(name="m2", targets=GUESTS, cpus=(4, 5)),
-)
+MACHINES = (OwnMachine(name="m1", targets=HERE, cpus=(0, 1)), OwnMachine(name="m2", targets=GUESTS, cpus=(4, 5)))
 METAL, GUEST = "flags\t\t: fpu avx2 fma\n", "flags\t\t: fpu avx2 fma hypervisor\n"
 
 
@@ -145,7 +142,6 @@ def test_bare_metal_that_is_virtual_is_a_substitute_at_every_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned = InventoryNode.model_validate({"name": "m1", "host": "m1", **node})
-
     monkeypatch.setattr("provisioning.sites.machines.machine", lambda *_: nullcontext(reached(planned, cpuinfo, "1")))
     with on_machine(planned, (2, 3), IMAGE, None) as instance:
         facts = dict(instance.node.facts)
@@ -186,9 +182,8 @@ def test_the_machines_are_discovered_compared_and_given_equal_shares(
 def test_a_job_over_several_instances_refuses_a_list_of_targets(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text("".join(f'[[node]]\nname = "m{n}"\nhost = "m{n}"\ntargets = ["vm"]\n' for n in range(3)))
-    request = RunRequest.of({"scenario": "distributed", "inventory": str(path)})
     with pytest.raises(RequestError, match="lists targets at m0, and every target of distributed is on all machines"):
-        Machines.resolve(inputs_of(request))
+        Machines.resolve(inputs_of(RunRequest.of({"scenario": "distributed", "inventory": str(path)})))
 
 
 @pytest.mark.parametrize(
@@ -242,21 +237,16 @@ def test_the_machines_of_a_plan_have_equal_shares_by_rank_or_are_refused_by_name
     site = made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5)), discovered(3, (0, 1, 2)))
     envelopes = site.envelopes(inputs_of(request()))
     assert [each.cpus for each in envelopes] == [(0, 1), (4, 5), (0, 1)]
-    assert {each.memory_bytes for each in envelopes} == {2 * GIB}
-    assert {each.threads for each in envelopes} == {2}
+    assert {(each.memory_bytes, each.threads) for each in envelopes} == {(2 * GIB, 2)}
     with pytest.raises(RequestError, match=r"on n2: --cpus 3: this host allows CPUs 4-5"):
         made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5))).envelopes(inputs_of(request(cpus="3")))
     with pytest.raises(RequestError, match=r"on n1: 16\.0 GiB of memory asked for"):
         made(discovered(1, (0,))).envelopes(inputs_of(request(memory="16G")))
     found = made(discovered(1, (0, 1)), discovered(2, (0, 1)), discovered(3, (2, 3)))
     distributed = found.part(inputs_of(request(workers=2, ps=1)))["distributed"]
-    assert [(each.name, each.address, each.cpus) for each in distributed.machines] == [
-        ("n1", "10.0.0.1", (0, 1)),
-        ("n2", "10.0.0.2", (0, 1)),
-        ("n3", "10.0.0.3", (2, 3)),
-    ]
-    assert distributed.lab is None
-    assert distributed.comm_timeout_s == 60
+    given = [(each.name, each.address, each.cpus) for each in distributed.machines]
+    assert given == [("n1", "10.0.0.1", (0, 1)), ("n2", "10.0.0.2", (0, 1)), ("n3", "10.0.0.3", (2, 3))]
+    assert (distributed.lab, distributed.comm_timeout_s) == (None, 60)
 
 
 def test_machines_need_what_packs_a_data_set_for_their_guests_alone() -> None:
@@ -282,9 +272,8 @@ def test_another_engine_must_join_the_network_of_the_lab_too(
     monkeypatch: pytest.MonkeyPatch, network: str, other: str, said: str
 ) -> None:
     monkeypatch.setattr("commands.run.validate.refuse_ablation", lambda *_: None)
-    asked = request(network=network, ablate=(other,))
     with pytest.raises(RequestError, match=said):
-        ablations_of(inputs_of(asked), here("podman"), None)
+        ablations_of(inputs_of(request(network=network, ablate=(other,))), here("podman"), None)
 
 
 @pytest.mark.parametrize(("site", "scenario"), [(here("podman"), "serve"), (cluster(), "distributed")])
@@ -300,5 +289,4 @@ def test_machines_of_different_make_are_capped_to_what_all_have() -> None:
     site = made(discovered(1, (0,), "avx512"), discovered(2, (0,), "avx2"))
     assert site.capability(envelope, notes.append, always=False) == "avx2"
     assert "avx2" in notes[0]
-    alike = made(discovered(1, (0,)), discovered(2, (0,)))
-    assert alike.capability(envelope, notes.append, always=False) is None
+    assert made(discovered(1, (0,)), discovered(2, (0,))).capability(envelope, notes.append, always=False) is None

@@ -3,7 +3,7 @@
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from provisioning.sites.cluster import ClusterSite, JoinedPods
 from provisioning.sites.here import Here
 from scenarios.datasets.resolve import resolve
 from suite.errors import MeasurementError, RequestError
-from suite.interfaces import Completed, Instance
+from suite.interfaces import Completed, Instance, Note
 from suite.inventory import Inventory
 from suite.job.datasets import Dataset
 from suite.job.distributed import instances_of
@@ -41,6 +41,7 @@ from suite.registries import ENGINES
 from suite.request.request import RunRequest
 from tests.extensions.conftest import REPOSITORY
 from tests.jobs import plan_of
+from tests.provisioning.conftest import raises
 from tests.provisioning.kubernetes.conftest import Server, cluster, server
 from tests.scenarios.pictures import folder
 from tests.sites import IMAGE, inputs_of, joined_pods, machines, pods
@@ -68,11 +69,8 @@ def test_each_instance_has_a_node_and_the_cpus_that_it_gives_or_all_have_a_quota
 
 def test_options_with_commas_are_one_for_each_node() -> None:
     site = site_of_pods(node="n1,n2", containerd="/a,/b", context="c")
-    engines = JoinedPods(site.choices, beside=site).engines
-    assert [engine.settings for engine in engines] == [
-        {"node": "n1", "containerd": "/a", "context": "c"},
-        {"node": "n2", "containerd": "/b", "context": "c"},
-    ]
+    settings = [engine.settings for engine in JoinedPods(site.choices, beside=site).engines]
+    assert settings == [{"node": f"n{n}", "containerd": path, "context": "c"} for n, path in ((1, "/a"), (2, "/b"))]
     assert len(JoinedPods(site_of_pods().choices, beside=site).engines) == 1
 
 
@@ -99,9 +97,8 @@ def test_gpus_that_pods_cannot_have_are_refused(
     live = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "1"}}}
     monkeypatch.setattr(KubernetesEngine, "_node", ClusterNode(live, {}))
     asked = request(**options)
-    with pytest.raises(RequestError, match=said) as error:
+    with raises(RequestError, said):
         site_of_pods(asked.targets.target, node="n1").refuse(inputs_of(asked), {})
-    assert error.value.remedy
 
 
 def test_gpus_are_those_of_the_pods_and_too_old_ones_are_refused_as_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,10 +111,8 @@ def test_gpus_are_those_of_the_pods_and_too_old_ones_are_refused_as_here(monkeyp
 
 
 def test_the_instances_that_compute_have_gpus_and_the_others_none() -> None:
-    training = plan_of(targets=("container",), envelope=ENVELOPE, device="cuda", devices=2)
-    (trial,) = training.trials()
-    site = site_of_pods(engines={"container": pods((1,))})
-    (layer,) = site.layers(trial, ENVELOPE)
+    (trial,) = plan_of(targets=("container",), envelope=ENVELOPE, device="cuda", devices=2).trials()
+    (layer,) = site_of_pods(engines={"container": pods((1,))}).layers(trial, ENVELOPE)
     assert getattr(layer, "gpu_count", 0) == 2
     asked = request(scenario="distributed", node="n1,n2,n3", workers=2, ps=1)
     joined = site_of_pods(joined=(pods((1,)), pods((2,)), pods((3,))), node="n1,n2,n3")
@@ -129,17 +124,12 @@ def test_the_inside_has_the_cards_and_as_many_as_were_asked_for(monkeypatch: pyt
     inside: Any = None
     assert [card.uuid for card in _cards_in(inside, 1)] == ["GPU-00000000"]
     assert _cards_in(inside, 0) == ()
-    with pytest.raises(MeasurementError, match="the pod has 1 GPUs instead of 2") as error:
+    with raises(MeasurementError, "the pod has 1 GPUs instead of 2", "--runtime-class"):
         _cards_in(inside, 2)
-    assert "--runtime-class" in str(error.value.remedy)
 
 
 def allotted(
-    cpus: tuple[int, ...] | None,
-    *targets: str,
-    note: Callable[[str], None] = print,
-    node: str = "",
-    elsewhere: bool = False,
+    cpus: tuple[int, ...] | None, *targets: str, note: Note = print, node: str = "", elsewhere: bool = False
 ) -> Envelope:
     """Return the envelope of targets beside pods of a node that is this machine, or another one."""
     machine = DiscoveredMachine((0,), 2 * GIB, "m1", capability="avx2", clock_offset_s=0.0)
@@ -215,16 +205,14 @@ def booted(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(boot: str) -> None:
         status = {"nodeInfo": {"bootID": boot}, "allocatable": {"cpu": "2"}}
-        live = {"metadata": {"name": "n1"}, "status": status}
-        monkeypatch.setattr(KubernetesEngine, "_node", ClusterNode(live, {}))
+        monkeypatch.setattr(KubernetesEngine, "_node", ClusterNode({"metadata": {"name": "n1"}, "status": status}, {}))
 
     return make
 
 
 def place(name: str, boot: str = "") -> Any:
     """A machine that ssh reaches, or this one, which has its own boot."""
-    local = not boot
-    return SimpleNamespace(name=name, local=local, run=lambda *_, **__: Completed(0, f"{boot or boot_id()}\n", ""))
+    return SimpleNamespace(name=name, local=not boot, run=lambda *_, **__: Completed(0, f"{boot or boot_id()}\n", ""))
 
 
 def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
@@ -234,9 +222,8 @@ def test_only_the_machine_that_is_the_node_is_compared_with_its_pods(
     booted("1-2-3")
     engine.check_machine(place("m1", "1-2-3"))
     for machine, name in ((place("m1", "4-5-6"), "m1 of the inventory"), (place("localhost"), "this machine")):
-        with pytest.raises(RequestError, match=f"{name} is not the node n1 of the cluster") as error:
+        with raises(RequestError, f"{name} is not the node n1 of the cluster", "--inventory"):
             engine.check_machine(machine)
-        assert "--inventory" in str(error.value.remedy)
     booted(boot_id())
     engine.check_machine(place("localhost"))
     monkeypatch.setenv(owned.NODE, "n1")  # bench itself is in a pod of the node, and not on its bare metal
@@ -263,9 +250,8 @@ def test_what_no_machine_beside_pods_carries_is_refused(
     asked = RunRequest.of(PODS).changed(**changed)
     monkeypatch.setattr(KubernetesEngine, "version", lambda *_: "v1.30")
     inputs = inputs_of(asked.changed(inventory=path))
-    with pytest.raises(RequestError, match=said) as error:
+    with raises(RequestError, said):
         site_of(inputs.request).resolve(inputs)
-    assert error.value.remedy
 
 
 def test_the_machine_gives_no_more_cpus_than_pods_of_its_node_can_have(
@@ -334,9 +320,8 @@ def test_a_pod_identifies_the_data_set_as_this_machine_does_if_the_claim_holds_i
     claimed, dataset = ClaimedData("imagefolder", "sets", "pets").identified(pod, None)
     assert dataset == here.model_copy(update={"directory": ""})
     assert claimed.path == "pets"
-    with pytest.raises(RequestError, match="the claim sets does not hold it in /pets: ") as error:
+    with raises(RequestError, "the claim sets does not hold it in /pets: ", "copy the data set to the claim"):
         ClaimedData("mnist", "sets", "pets").identified(pod, None)
-    assert "copy the data set to the claim" in str(error.value.remedy)
     with pytest.raises(RequestError, match="no kind of data set of another package"):
         ClaimedData("theirs", "sets", "pets").identified(pod, None)
 
@@ -383,7 +368,5 @@ def test_no_disk_of_a_guest_is_packed_for_a_pod_on_a_virtual_machine(monkeypatch
 
 def test_bare_metal_beside_reads_the_copy_of_a_machine_that_is_listed_and_none_here() -> None:
     site = site_of_pods(BOTH, engines={"container": pods((1,))})
-    asked = RunRequest.of({**WORDS, "target": BOTH, "data": "mnist:sets/digits"})
-    with pytest.raises(RequestError, match="bare-metal on this machine cannot read a claim") as error:
-        site.refuse(inputs_of(asked), {})
-    assert "--inventory" in str(error.value.remedy)
+    with raises(RequestError, "bare-metal on this machine cannot read a claim", "--inventory"):
+        site.refuse(inputs_of(RunRequest.of({**WORDS, "target": BOTH, "data": "mnist:sets/digits"})), {})

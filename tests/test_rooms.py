@@ -86,13 +86,10 @@ def forbidden_at_top(module: ast.Module) -> list[str]:
 
 def shell_uses(module: ast.AST) -> list[str]:
     """Ways to hand text to a shell of this machine."""
-    found = [
-        name for name in calls(module) if name in ("os.system", "os.popen", "subprocess.getoutput", "eval", "exec")
-    ]
-    for node in ast.walk(module):
-        if isinstance(node, ast.keyword) and node.arg == "shell":
-            found.append(f"shell={ast.unparse(node.value)}")
-    return found
+    shells = {"os.system", "os.popen", "subprocess.getoutput", "eval", "exec"}
+    keywords = (node for node in ast.walk(module) if isinstance(node, ast.keyword) and node.arg == "shell")
+    found = [name for name in calls(module) if name in shells]
+    return [*found, *(f"shell={ast.unparse(node.value)}" for node in keywords)]
 
 
 def test_the_rooms_are_found() -> None:
@@ -115,10 +112,6 @@ def test_a_room_imports_the_core_and_itself_alone() -> None:
     assert breaking(keeps, (name for name in NAMES if not name.startswith(WIRING))) == []
 
 
-def module_of(name: str) -> str:
-    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
 def circle(graph: dict[str, set[str]]) -> list[str]:
     """Return the files of a circle, if there is one."""
     try:
@@ -130,7 +123,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_file_is_part_of_a_circle() -> None:
     """Imports inside functions and those for the type checker alone are counted, too."""
-    files = {module_of(name): name for name in NAMES}
+    files = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in NAMES}
     graph = {name: {files[full] for full in imports(tree(name)) if full in files} - {name} for name in NAMES}
     assert sum(map(len, graph.values())) > len(NAMES)
     assert circle(graph) == []

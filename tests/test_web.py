@@ -50,8 +50,7 @@ def client(results: Path) -> FlaskClient:
 def browser(results: Path, **more: Any) -> FlaskClient:
     web = WebSettings(results, "a-token", **more)
     made = create_app(web, PAGES).test_client()
-    welcome = made.get("/?token=a-token")
-    assert "HttpOnly; Path=/; SameSite=Strict" in welcome.headers["Set-Cookie"]
+    assert "HttpOnly; Path=/; SameSite=Strict" in made.get("/?token=a-token").headers["Set-Cookie"]
     made.environ_base["FORM_TOKEN"] = web.secret("form")
     return made
 
@@ -186,8 +185,7 @@ def test_links_sort_and_filter_the_list(client: FlaskClient, results: Path) -> N
     (results / "early" / LOG).write_text("bench: no image\n")
 
     def named(query: str) -> list[str]:
-        page = client.get(f"/{query}").text
-        return re.findall(r'<tr id="row-([^"]+)">', page)
+        return re.findall(r'<tr id="row-([^"]+)">', client.get(f"/{query}").text)
 
     assert named("?sort=run") == ["early", "failed", "synthetic-podman"]
     assert named("?sort=state") == ["synthetic-podman", "early", "failed"]
@@ -274,8 +272,7 @@ def test_the_report_is_that_of_bench_report_drawn_once_and_again_for_another_rec
 def test_why_there_is_no_report_stands_on_the_page_that_compares(client: FlaskClient, results: Path) -> None:
     for record in (results / "failed" / "trials").iterdir():
         record.write_text("{")
-    answer = drawn(client, "run=failed")
-    assert answer.status_code == 400
+    assert drawn(client, "run=failed").status_code == 400
     page = client.get("/compare?run=failed")
     assert page.status_code == 200
     assert "<h1>Compare</h1>" in page.text

@@ -208,8 +208,7 @@ def test_while_a_run_is_measured_this_machine_is_not_examined(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start, "processes", lambda: {Path("/x"): None})
-    page = client.get("/start").text
-    assert "A run is being measured" in page
+    assert "A run is being measured" in client.get("/start").text
 
 
 def test_what_is_started_outlives_who_started_it_and_writes_its_log(tmp_path: Path) -> None:

@@ -27,14 +27,9 @@ LINKED = {"provisioning/images/recipe": "docker", "suite/sweep/plans": "plans"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(build_wheel(tmp_path_factory.mktemp("wheel"))) as archive:
         archive.extractall(place)
     return place
 
@@ -48,8 +43,7 @@ def files_below(directory: Path) -> Iterator[str]:
 def test_the_wheel_holds_every_file_of_the_rooms_and_nothing_else(unpacked: Path) -> None:
     expected = {"cli.py", *(f"{room.name}/{name}" for room in ROOMS for name in files_below(room))}
     expected |= {f"{inside}/{name}" for inside, top in LINKED.items() for name in files_below(REPOSITORY / top)}
-    found = {name for name in files_below(unpacked) if ".dist-info/" not in name}
-    assert found == expected
+    assert {name for name in files_below(unpacked) if ".dist-info/" not in name} == expected
     for inside, top in LINKED.items():
         assert (REPOSITORY / inside).resolve() == (REPOSITORY / top).resolve()
 

@@ -21,7 +21,6 @@ class ControlGroup:
 
     @classmethod
     def named(cls, name: str) -> "ControlGroup":
-        """Return the group that has this name under all controllers."""
         return cls(dict.fromkeys(CONTROLLERS, f"/{name}"))
 
     @classmethod
@@ -104,10 +103,9 @@ class ControlGroup:
             return []
         top = self.root / "cpu" if file.is_relative_to(self.root / "cpu") else self.root
         directories = [directory for directory in file.parents if directory.is_relative_to(top)]
-        counted = [_pairs(directory / "cpu.stat") for directory in directories]
         return [
             pairs["throttled_usec"] / 1e6 if "throttled_usec" in pairs else pairs["throttled_time"] / 1e9
-            for pairs in counted
+            for pairs in (_pairs(directory / "cpu.stat") for directory in directories)
             if pairs.keys() & {"throttled_usec", "throttled_time"}
         ]
 

@@ -119,7 +119,6 @@ def of_group(node: Node, name: str, opened: Opened, *, cpuset: bool = True) -> R
 
 
 def remove_argv(name: str) -> list[str]:
-    """Return the command that removes a group on any machine; see ``group_removal``."""
     return program_argv(group_removal, name)
 
 

@@ -12,18 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from provisioning import ledger
-from provisioning.clouds.base import (
-    LOOKED_EVERY_S,
-    Cloud,
-    CloudError,
-    CloudOptions,
-    Hired,
-    Making,
-    connect,
-    hired,
-    library,
-    refusals,
-)
+from provisioning.clouds import base
+from provisioning.clouds.base import Cloud, CloudError, CloudOptions, Hired, Making, refusals
 from provisioning.machines.ssh import SSH_FAILED, destination, ssh_argv
 from provisioning.processes import run_apart
 from suite.errors import CommandError, RequestError, flag
@@ -111,7 +101,7 @@ class MachineOrder:
 
         Raises RequestError for what the cloud does not have, and for credentials that do not work.
         """
-        sdk, config = connect(self.cloud)
+        sdk, config = base.connect(self.cloud)
         if (path := self.options.host_key) and not re.match(r"[a-z0-9@.-]+ AAAA\S+", path.read_text()):
             raise RequestError(f"--host-key {path} is no public key", remedy="name a file such as host_key.pub")
         with refusals(f"cloud {self.cloud}", RequestError):
@@ -181,8 +171,8 @@ def _first_boot(script: str, host_key: str) -> tuple[str, str]:
     """
     if host_key:
         return script, " ".join(host_key.split()[:2])
-    serialization = library("cryptography.hazmat.primitives.serialization")
-    key = library("cryptography.hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey.generate()
+    serialization = base.library("cryptography.hazmat.primitives.serialization")
+    key = base.library("cryptography.hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey.generate()
     encoding, plain = serialization.Encoding, serialization.NoEncryption()
     private = key.private_bytes(encoding.PEM, serialization.PrivateFormat.OpenSSH, plain).decode()
     keep_secret(private)
@@ -196,7 +186,7 @@ def _prepare(directory: Path) -> None:
     """Make the directory with the files of ssh. Raises RequestError if machines that are hired are listed in it."""
     inventory = directory / INVENTORY
     listed = inventory.read_text() if inventory.exists() else ""
-    if kept := [name for entry in ledger.kept() if (name := hired(entry).name) in listed]:
+    if kept := [name for entry in ledger.kept() if (name := base.hired(entry).name) in listed]:
         raise RequestError(f"{inventory} lists {kept[0]}, which is still hired", remedy="name another --out")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(directory / "known_hosts", "")
@@ -237,4 +227,4 @@ def _advance(courses: Sequence[_Course], within_s: float) -> None:
             state = without_secrets(late.state)[:300]
             words = f"{late.name} was not ready within {format_duration(within_s)}: not {late.part}: {state}"
             raise CloudError(words, remedy=PARTS[late.part])
-        time.sleep(LOOKED_EVERY_S)
+        time.sleep(base.LOOKED_EVERY_S)

@@ -140,7 +140,6 @@ def _allocation(metal: Any, name: str) -> Any:
 
 
 def _words(node: Any) -> str:
-    """Return the state of a node, with its last error in the cloud's own words."""
     return f"node {node.name or node.id} is {node.provision_state}{f': {node.last_error}' if node.last_error else ''}"
 
 

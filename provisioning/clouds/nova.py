@@ -44,16 +44,14 @@ class Nova(Cloud):
         return body | ({"host": options.on_host} if options.on_host else {}), unfair
 
     def make(self, sdk: Any, name: str, body: Mapping[str, Any], user_data: str) -> Making:
-        encoded = base64.b64encode(user_data.encode()).decode()
-        drive = {"config_drive": True, "user_data": encoded} if user_data else {}
+        drive = {"config_drive": True, "user_data": base64.b64encode(user_data.encode()).decode()} if user_data else {}
         made = sdk.compute.create_server(name=name, metadata={TAG: name}, **drive, **body)
         yield "scheduled", "accepted"
         while (server := sdk.compute.get_server(made.id)).status != "ACTIVE":
             if server.status == "ERROR":
                 raise failure(f"{name}: {_words(server)}")
             yield "scheduled" if server.task_state == "scheduling" else "built", _words(server)
-        networks = (server.addresses or {}).values()
-        addresses = [(item["version"], item["addr"]) for items in networks for item in items]
+        addresses = [(item["version"], item["addr"]) for items in (server.addresses or {}).values() for item in items]
         if not addresses:
             raise failure(f"{name} is {_words(server)} without an address", "see the subnets of the network")
         return str(min(addresses)[1])
@@ -73,7 +71,6 @@ def _servers(sdk: Any, name: str) -> list[Any]:
 
 
 def _words(server: Any) -> str:
-    """Return the state of a server, with its fault in the cloud's own words."""
     task, fault = server.task_state, (server.fault or {}).get("message")
     return f"{server.status}{f' ({task})' if task else ''}{f': {fault}' if fault else ''}"
 

@@ -45,11 +45,9 @@ def adopt(python: Path, sites: tuple[Path, ...], note: Note) -> Image:
             mounts.insert(1, Mount(place=prefix.lstrip("/"), sources=(prefix,)))
         _lay_out(tree, mounts)
         paths = ":".join([IMAGE_PYTHON[1], *(f"/{mount.place}" for mount in mounts if mount.place.startswith("opt/"))])
-        about = {"variant": "own", "base": interpreter, "created_at": now(), "mounts": mounts}
+        about = {"variant": "own", "base": interpreter, "python": (interpreter, paths), "mounts": mounts}
         recipe = hashlib.sha256(json.dumps([mount.model_dump() for mount in mounts]).encode()).hexdigest()
-        image = Image.model_validate(
-            {**about, "digest": "", "recipe_sha256": recipe, "files": {}, "python": (interpreter, paths)}
-        )
+        image = Image.model_validate({**about, "created_at": now(), "digest": "", "recipe_sha256": recipe, "files": {}})
         with mounted(image, tree):
             _check(node, tree, image.python, note)
             note("listing every file of the tree")

@@ -144,8 +144,7 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
         note("no container registry is in reach: making the base from the Debian mirror")
     else:
         # By its digest: the name means another image after the next security update, also while this one is built.
-        names = node.run([builder.program, "image", "inspect", "--format", "{{index .RepoDigests 0}}", BASE]).stdout
-        return names.strip()
+        return builder.inspect(node, BASE, "{{index .RepoDigests 0}}")
     if not shutil.which("mmdebstrap"):
         raise RequestError(
             "no container registry is in reach, and mmdebstrap is not installed",
@@ -155,8 +154,8 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
     if not archive.exists():
         with artefacts.workshop(node, str(archive.parent)) as half_made:
             target = f"{half_made}/base.tar"
-            argv = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates", BASE_SUITE, target]
-            node.run(argv, timeout_s=1800.0)
+            options = ["--variant=minbase", "--include=ca-certificates"]
+            node.run(["mmdebstrap", *options, BASE_SUITE, target], timeout_s=1800.0)
             artefacts.put(node, target, str(archive))
     node.run([builder.program, "import", str(archive), local], timeout_s=600.0)
     return f"{builder.local_prefix}{local}"
@@ -216,11 +215,9 @@ def _fetch_wheels(node: LocalNode, variant: Variant, cuda: str, context: Path, n
 
 def locked(wheels: Path) -> str:
     """Return the requirements that are met by these wheels alone, as ``pip --require-hashes`` takes them."""
-    lines = []
-    for wheel in sorted(wheels.glob("*.whl")):
-        name, version = wheel.name.split("-")[:2]  # PEP 427: both without a hyphen
-        lines.append(f"{name}=={version} --hash=sha256:{sha256(wheel)}\n")
-    return "".join(lines)
+    # PEP 427: name and version are without a hyphen.
+    parts = ((*wheel.name.split("-")[:2], sha256(wheel)) for wheel in sorted(wheels.glob("*.whl")))
+    return "".join(f"{name}=={version} --hash=sha256:{digest}\n" for name, version, digest in parts)
 
 
 def finish(

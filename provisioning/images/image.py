@@ -245,7 +245,6 @@ def prune() -> list[Image]:
 
 
 def remove(unwanted: list[Image]) -> list[Image]:
-    """Remove images, and what was made of them; return them."""
     for image in unwanted:
         if image.mounts and ledger.is_mounted(image.tree):
             raise RequestError(f"{image.tree} is mounted", remedy="run: bench clean")
@@ -276,14 +275,10 @@ def current(variant: str = "cpu") -> Image:
 
 def packages(tree: Path) -> dict[str, str]:
     """Return the versions of the Debian packages in a tree, by name; empty for a tree of another system."""
-    versions: dict[str, str] = {}
-    if not (tree / PACKAGES).is_file():
-        return versions
-    for stanza in (tree / PACKAGES).read_text(errors="replace").split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and line[0].isalpha())
-        if "Package" in fields:
-            versions[fields["Package"]] = fields.get("Version", "")
-    return versions
+    text = (tree / PACKAGES).read_text(errors="replace") if (tree / PACKAGES).is_file() else ""
+    lines = ([line for line in stanza.splitlines() if ": " in line] for stanza in text.split("\n\n"))
+    stanzas = [dict(line.split(": ", 1) for line in stanza if line[0].isalpha()) for stanza in lines]
+    return {fields["Package"]: fields.get("Version", "") for fields in stanzas if "Package" in fields}
 
 
 def difference(first: Image, second: Image) -> list[str]:

@@ -123,13 +123,13 @@ def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, 
 def _recipe(path: Path, builder: Builder) -> Path:
     """Return the recipe at a path, or in a directory. Raises RequestError if there is none."""
     recipes = [path / name for name in RECIPES] if path.is_dir() else [path]
-    recipes = [recipe for recipe in recipes if recipe.is_file() and any(name in recipe.name for name in RECIPES)]
-    if not recipes:
-        raise RequestError(
-            f"{path} is no archive of an image, no Dockerfile, and no directory with one or with an OCI layout",
-            remedy=f"make an archive: {builder.program} save --output image.tar NAME",
-        )
-    return recipes[0]
+    for recipe in recipes:
+        if recipe.is_file() and any(name in recipe.name for name in RECIPES):
+            return recipe
+    raise RequestError(
+        f"{path} is no archive of an image, no Dockerfile, and no directory with one or with an OCI layout",
+        remedy=f"make an archive: {builder.program} save --output image.tar NAME",
+    )
 
 
 def _offer_base(node: LocalNode, builder: Builder) -> None:
@@ -186,8 +186,7 @@ def _only(loaded: str, source: Path) -> str:
 
 def refuse_unsafe(tree: Path, source: str) -> None:
     """Raise RequestError for a tree in which the suite would write through links, or that holds devices."""
-    separate = [name for name in MERGED if (tree / name).resolve() != (tree / "usr" / name).resolve()]
-    if separate:
+    if separate := [name for name in MERGED if (tree / name).resolve() != (tree / "usr" / name).resolve()]:
         raise RequestError(
             f"{source} has a directory /{separate[0]}, and no link to usr/{separate[0]}",
             remedy="use an image of a system that has all programs below /usr: Debian 12, Ubuntu 20.04, and newer",

@@ -80,8 +80,7 @@ def _copy_layer(base: Path, tar: tarfile.TarFile) -> tuple[str, int]:
     """Copy the one layer of an image; return its digest and size."""
     with tarfile.open(base) as old:
         manifest = old.extractfile("manifest.json")
-        layers = json.load(manifest)[0]["Layers"] if manifest else []
-        (blob,) = layers
+        (blob,) = json.load(manifest)[0]["Layers"] if manifest else []
         info = old.getmember(blob)
         tar.addfile(info, old.extractfile(info))
     return PurePath(blob).name, info.size
@@ -89,17 +88,15 @@ def _copy_layer(base: Path, tar: tarfile.TarFile) -> tuple[str, int]:
 
 def _finish(tar: tarfile.TarFile, reference: str, layers: Sequence[tuple[str, int]]) -> None:
     """Add what makes an image of the layers: its configuration, and the manifests of both formats."""
-    config, config_bytes = _add(
-        tar,
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha}" for sha, _ in layers]},
-            # Without it podman cannot build upon the image: it counts the layers here.
-            "history": [{"created_by": "bench image build"}] * len(layers),
-        },
-    )
+    settings = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha}" for sha, _ in layers]},
+        # Without it podman cannot build upon the image: it counts the layers here.
+        "history": [{"created_by": "bench image build"}] * len(layers),
+    }
+    config, config_bytes = _add(tar, settings)
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
@@ -196,10 +193,8 @@ def joined(first: bytes, second: bytes) -> bytes:
 def _module_order(tree: Path, names: Sequence[str]) -> list[Path]:
     """Return the modules to load, each after those it depends on. A driver built into the kernel has no file."""
     (release,) = (tree / "usr/lib/modules").iterdir()
-    depends: dict[str, list[str]] = {}
-    for line in (release / "modules.dep").read_text().splitlines():
-        module, _, needs = line.partition(":")
-        depends[module] = needs.split()
+    lines = (line.partition(":") for line in (release / "modules.dep").read_text().splitlines())
+    depends = {module: needs.split() for module, _, needs in lines}
     builtin = (release / "modules.builtin").read_text()
     order: dict[str, None] = {}
     for name in names:
@@ -209,6 +204,5 @@ def _module_order(tree: Path, names: Sequence[str]) -> list[Path]:
                 raise MeasurementError(f"the guest's kernel has no {name}", kind="image")
             continue
         # modules.dep lists what a module needs with the innermost last.
-        for needed in [*reversed(depends[path]), path]:
-            order[needed] = None
+        order |= dict.fromkeys((*reversed(depends[path]), path))
     return [release / module for module in order]

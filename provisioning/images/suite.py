@@ -94,7 +94,6 @@ def needed(*roots: str) -> dict[str, str]:
 
 
 def _digest(base: Image, pins: list[str]) -> str:
-    """Return the digest of everything that the image is made from."""
     digest = hashlib.sha256(" ".join([base.digest, BENCH, *sorted(pins)]).encode())
     paths = (path for name in INSTALLED for path in [ROOMS / name, *(ROOMS / name).rglob("*")])
     for path in sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts):

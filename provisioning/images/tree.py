@@ -1,7 +1,6 @@
 """The programs that build images, and the tree of a root filesystem that comes of one."""
 
 import os
-import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -65,8 +64,7 @@ class Builder:
 
     def inspect(self, node: LocalNode, image: str, template: str) -> str:
         """Return what a template prints of an image. Raises CommandError for one that is not in its store."""
-        argv = [self.program, "image", "inspect", "--format", template, "--", image]
-        return node.run(argv).stdout.strip()
+        return node.run([self.program, "image", "inspect", "--format", template, "--", image]).stdout.strip()
 
 
 BUILDERS = (
@@ -86,7 +84,7 @@ def working_builder(node: LocalNode) -> Builder:
 
 def unpack(node: LocalNode, builder: Builder, image: str, tree: Path) -> None:
     """Unpack the root filesystem of an image, which the builder puts together from its layers."""
-    name, archive = f"virtbench-{secrets.token_hex(6)}", tree.with_name("export.tar")
+    name, archive = ledger.fresh("virtbench"), tree.with_name("export.tar")
     with ledger.holding("container", f"{builder.program}:{name}"):
         node.run([builder.program, "create", "--name", name, image, "true"], timeout_s=600.0)
         node.run([builder.program, "export", "--output", str(archive), name], timeout_s=1800.0)

@@ -4,7 +4,6 @@ It is checked before a job, because a wrong interface is the commonest fault of 
 network.
 """
 
-import functools
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -93,17 +92,13 @@ def check_rate(pair: Pair, rate: float, link: int | None, most_share: float = 1.
 def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
     """Open a TCP connection from each end to each other. Raises MeasurementError for the first pair that fails."""
     with ExitStack() as stack:
-        listeners = [_listener(stack, end, len(ends) - 1) for end in ends]
-        targets = [[n for n in range(len(ends)) if n != me] for me in range(len(ends))]
+        listening = [(end, _listener(stack, end, len(ends) - 1)) for end in ends]
         connecting = []
-        for me, peers in zip(ends, targets, strict=True):
-            words = ["connect", str(CONNECT_WITHIN_S), *(f"{ends[n].address}:{listeners[n][1]}" for n in peers)]
-            connecting.append(_started(stack, me, words))
-        return tuple(
-            pair
-            for me, peers, process in zip(ends, targets, connecting, strict=True)
-            for pair in _pairs(me, [(ends[n], listeners[n]) for n in peers], process)
-        )
+        for me in ends:
+            peers = [(end, listener) for end, listener in listening if end is not me]
+            words = ["connect", str(CONNECT_WITHIN_S), *(f"{end.address}:{port}" for end, (_, port) in peers)]
+            connecting.append((me, peers, _started(stack, me, words)))
+        return tuple(pair for me, peers, process in connecting for pair in _pairs(me, peers, process))
 
 
 def await_reached(sources: Sequence[End], target: End, way: str) -> None:
@@ -129,10 +124,9 @@ def await_reached(sources: Sequence[End], target: End, way: str) -> None:
 
 def places_of(node: Node) -> tuple[Place, ...]:
     """Return every IPv4 address of the node with its interface, without those of loopback."""
-    links = json.loads(node.run(["ip", "-json", "-4", "address", "show"]).stdout or "[]")
     return tuple(
         Place(str(info["local"]), str(link["ifname"]))
-        for link in links
+        for link in json.loads(node.run(["ip", "-json", "-4", "address", "show"]).stdout or "[]")
         for info in link.get("addr_info", ())
         if link["ifname"] != "lo" and info.get("local")
     )
@@ -155,8 +149,7 @@ def free_port(node: Node, address: str) -> int:
 def _listener(stack: ExitStack, end: End, visitors: int) -> _Listener:
     # Each of the others may take all its patience to listen itself, and again to connect.
     within_s = 2 * PATIENCE_S * (visitors + 1)
-    words = ["listen", end.address, str(end.port), str(visitors), str(within_s)]
-    process = _started(stack, end, words)
+    process = _started(stack, end, ["listen", end.address, str(end.port), str(visitors), str(within_s)])
     port, seen = _answer(process.lines(PATIENCE_S), PATIENCE_S)
     if not port.isdigit():
         raise MeasurementError(
@@ -176,13 +169,9 @@ def _answer(lines: Iterator[str], within_s: float) -> tuple[str, str]:
         return "", f"its program gave no answer within {within_s:.0f} s"
 
 
-@functools.cache
-def _program() -> bytes:
-    return Path(reachability.__file__).read_bytes()
-
-
 def _started(stack: ExitStack, end: End, words: Sequence[str]) -> Process:
-    process = end.node.start([end.node.python[0], "-I", "-", *words], stdin=_program())
+    program = Path(reachability.__file__).read_bytes()
+    process = end.node.start([end.node.python[0], "-I", "-", *words], stdin=program)
     stack.callback(process.kill)
     return process
 

@@ -155,7 +155,6 @@ def forwarding(node: Node) -> Iterator[None]:
 def mtu_of(node: Node, device: str) -> int:
     """Return the MTU that ip tells: /sys would show the namespace that it was mounted in."""
     try:
-        mtu: int = json.loads(node.run(["ip", "-json", "link", "show", "dev", device]).stdout)[0]["mtu"]
+        return int(json.loads(node.run(["ip", "-json", "link", "show", "dev", device]).stdout)[0]["mtu"])
     except (ValueError, LookupError):
         raise MeasurementError(f"{node.name} does not tell the MTU of {device}", kind="network") from None
-    return mtu

@@ -24,12 +24,8 @@ SYSCTL = ("sysctl", "-e", "-q", "-w")  # -e: what a kernel does not have, it nee
 NO_IPV6 = (*SYSCTL, "net.ipv6.conf.all.disable_ipv6=1")
 # A namespace begins with what this machine has set for itself. With docker on it: forwarding, and the packet filter
 # called for what a bridge carries.
-PLAIN = (
-    *NO_IPV6,
-    "net.ipv4.ip_forward=0",
-    "net.bridge.bridge-nf-call-iptables=0",
-    "net.bridge.bridge-nf-call-arptables=0",
-)
+UNFILTERED = ("net.bridge.bridge-nf-call-iptables=0", "net.bridge.bridge-nf-call-arptables=0")
+PLAIN = (*NO_IPV6, "net.ipv4.ip_forward=0", *UNFILTERED)
 
 
 @dataclass(frozen=True)
@@ -135,8 +131,7 @@ def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
     A kernel keeps 1024 learned neighbours, of all its namespaces together: 33 nodes would have more. These count not.
     """
     peers = (peer for peer in nodes if peer is not node)
-    lines = (f"neighbour add {o.address} lladdr {o.mac} dev {DEVICE} nud permanent\n" for o in peers)
-    return "".join(lines).encode()
+    return "".join(f"neighbour add {o.address} lladdr {o.mac} dev {DEVICE} nud permanent\n" for o in peers).encode()
 
 
 def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> list[list[str]]:

@@ -13,7 +13,6 @@ from suite.errors import CommandError
 NETNS = Path("/run/netns")
 """The directory in which ip-netns(8) keeps the namespaces that have names."""
 FORM = r"vb-[0-9a-f]{6}-(sw|n[0-9]{1,2})"
-"""The form of the names that the suite gives."""
 WITHIN_S = 60.0
 
 

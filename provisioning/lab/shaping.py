@@ -89,8 +89,7 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
         )
     whys = {}
     for limiter in LIMITERS:
-        why = _refused_shape(node, LinkShape(spec.rate_bits_per_s), limiter)
-        if why is None:
+        if (why := _refused_shape(node, LinkShape(spec.rate_bits_per_s), limiter)) is None:
             return limiter
         whys[limiter] = why
     raise RequestError(

@@ -1,6 +1,5 @@
 """The container layer: any engine, on any node."""
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,8 +33,6 @@ _FACTS: Mapping[str | None, Mapping[str, str | None]] = {
 
 @dataclass(frozen=True)
 class ContainerLayer:
-    """A container of the image, under the envelope."""
-
     engine: ContainerEngine
     image: str
     """The image's digest."""
@@ -112,7 +109,7 @@ class ContainerLayer:
         layer = (node.data, MOUNT, self.layer) if node.data and self.layer else None
         by_count = not properties.pinned and not is_guest(node)
         return ContainerSpec(
-            name=f"virtbench-{secrets.token_hex(6)}",
+            name=ledger.fresh("virtbench"),
             image=self.image,
             tree=tree,
             cpus=format_cpu_list(node.cpus),

@@ -140,7 +140,6 @@ class UserlandLayer:
     gpus: tuple[str, ...] = ()
     properties: Properties = AS_IT_IS
     writable: bool = False
-    """Whether the data volume may be written."""
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
@@ -148,7 +147,7 @@ class UserlandLayer:
         if tree is None:
             raise RequestError("no image on this node", remedy="run: bench image build")
         with ExitStack() as stack:
-            group = f"virtbench-{secrets.token_hex(6)}"
+            group = ledger.fresh("virtbench")
             if node.local:
                 stack.enter_context(ledger.holding("cgroup", group))
             else:
@@ -203,8 +202,7 @@ class UnlimitedLayer:
         if tree and enterable(node, tree):
             edits, data = edits_for(node, self.gpus), (node.data, self.writable) if node.data else None
             bubble = chroot_argv(tree, edits, data, tmpfs_bytes=self.envelope.tmpfs_bytes, scratch=node.scratch)
-            begin = [*taskset(cpus), *bubble]
-            inside = in_tree(node, begin, edits, substitutes=(MEMORY_NOT_LIMITED,))
+            inside = in_tree(node, [*taskset(cpus), *bubble], edits, substitutes=(MEMORY_NOT_LIMITED,))
         else:
             inside = own_environment(node, cpus, edits_for(node, self.gpus, place=None))
         with node.opening.running("tree"):

@@ -1,6 +1,5 @@
 """The virtual machine layer: a guest of any provider, on any node."""
 
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,8 +18,6 @@ from suite.interfaces import Node, Resize, Shares
 
 @dataclass(frozen=True)
 class VmLayer:
-    """A guest with the envelope's CPUs and memory."""
-
     provider: MachineProvider
     spec: GuestSpec
 
@@ -63,8 +60,7 @@ def _resizing(groups: ExitStack, node: Node, threads: Sequence[int]) -> Resize |
         if len(shares.cpus) != len(threads) or shares.memory_share < 1:
             raise RequestError("a guest keeps the CPUs and the memory that it was booted with")
         if not made:
-            name = f"virtbench-{secrets.token_hex(6)}"
-            groups.enter_context(ledger.holding("cgroup", name))
+            name = groups.enter_context(ledger.holding("cgroup", ledger.fresh("virtbench")))
             node.run(["cgcreate", "-g", f"cpu:/{name}"])
             node.run(["cgclassify", "-g", f"cpu:/{name}", *map(str, threads)])
             made.append(of_group(node, name, Opened(len(threads), None), cpuset=False))

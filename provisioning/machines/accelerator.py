@@ -1,7 +1,6 @@
 """The accelerator of VMs. That /dev/kvm opens proves nothing: only a guest that has booted under it does."""
 
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from provisioning import ledger
 from provisioning.images.image import Image, images
 from provisioning.nodes import local_node, undone, write_file
 from provisioning.paths import state
@@ -47,11 +47,10 @@ def choose(requested: str) -> tuple[Accelerator, str]:
     probe = probe_kvm()
     if probe.usable:
         return "kvm", probe.reason
+    cause = f"KVM is not usable: {probe.reason}"
     if requested == "kvm":
-        raise RequestError(
-            f"KVM is not usable: {probe.reason}", remedy=f"use {option('accel')} tcg (emulation), or a host with KVM"
-        )
-    return "tcg", f"KVM is not usable: {probe.reason}"
+        raise RequestError(cause, remedy=f"use {option('accel')} tcg (emulation), or a host with KVM")
+    return "tcg", cause
 
 
 def probe_kvm() -> KvmProbe:
@@ -149,7 +148,7 @@ def _remote_hindrance(machine: Node, image: Image) -> str | None:
     """Return why the image's own kernel does not boot under KVM there; None if it does."""
     if machine.run(["test", "-r", str(KVM), "-a", "-w", str(KVM)], check=False).returncode:
         return "there is no /dev/kvm that root may open"
-    directory = f"/run/virtbench/probe-{secrets.token_hex(6)}"
+    directory = f"/run/virtbench/{ledger.fresh('probe')}"
     try:
         with undone(machine, ["rm", "-r", "-f", "--", directory]):
             write_file(machine, f"{directory}/kernel", (image.tree / "boot/vmlinuz").read_bytes())

@@ -58,8 +58,6 @@ class Guest:
 
 
 class MachineProvider(Protocol):
-    """One way to get virtual machines."""
-
     name: str
     tools: Mapping[str, str]
     """The programs that it needs on the machine that runs guests, and the Debian packages that have them."""

@@ -150,21 +150,19 @@ def virsh(where: str | None = None) -> list[str]:
 def domain_xml(spec: qemu_command.QemuSpec, name: str, token: str | None) -> bytes:
     """Return the domain. QEMU carries the token; it runs as root, so that no file must change its owner."""
     kvm, count, every = spec.accelerator == "kvm", str(len(spec.cpus)), format_cpu_list(spec.cpus)
-    domain = _filled(
-        _DOMAIN,
-        {
-            "@type": "kvm" if kvm else "qemu",
-            "name": name,
-            "memory": str(spec.memory_bytes >> 20),
-            "vcpu": count,
-            "os/kernel": spec.kernel,
-            "os/initrd": spec.initrd,
-            "os/cmdline": qemu_command.kernel_words(spec),
-            "cpu@mode": "host-passthrough" if kvm else "maximum",
-            "cpu/topology@cores": count,
-            "devices/serial/source@path": f"{spec.directory}/console",
-        },
-    )
+    values = {
+        "@type": "kvm" if kvm else "qemu",
+        "name": name,
+        "memory": str(spec.memory_bytes >> 20),
+        "vcpu": count,
+        "os/kernel": spec.kernel,
+        "os/initrd": spec.initrd,
+        "os/cmdline": qemu_command.kernel_words(spec),
+        "cpu@mode": "host-passthrough" if kvm else "maximum",
+        "cpu/topology@cores": count,
+        "devices/serial/source@path": f"{spec.directory}/console",
+    }
+    domain = _filled(_DOMAIN, values)
     if spec.pinned:
         domain.append(pins := _filled(_PINS, {"emulatorpin@cpuset": every, "iothreadpin@cpuset": every}))
         for number, cpu in enumerate(spec.cpus):

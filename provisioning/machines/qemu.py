@@ -127,8 +127,7 @@ class Qemu(MachineProvider):
         with ExitStack() as stack:
             with node.opening.paused():
                 directory = stack.enter_context(ssh.private_directory(node))
-                port = ssh.free_port() if node.local else free_port(node, "127.0.0.1")
-                access = ssh.SshAccess(str(directory), port)
+                access = ssh.SshAccess(str(directory), ssh.free_port() if node.local else free_port(node, "127.0.0.1"))
                 started = _qemu_spec(node, spec, directory, access)
             if spec.shared_directory:
                 cpus = spec.envelope.cpus if spec.properties.pinned else None
@@ -151,7 +150,8 @@ class Qemu(MachineProvider):
                 yield guest
                 if console.flood:
                     raise console.flood
-                _end(node, access, process)
+                node.run(access.wrap(["busybox", "poweroff"]), check=False)
+                _wait_for_end(process, ENDS_WITHIN_S)  # one that does not end in order is killed
             except BenchError as error:
                 raise _explained(error, process, console) from error
 
@@ -267,10 +267,8 @@ def _wait_until_ready(console: GuestConsole, process: Process, command: Sequence
     )
 
 
-def _end(node: Node, access: ssh.SshAccess, process: Process) -> None:
-    """Shut the guest down in order; one that does not end is killed with QEMU."""
-    node.run(access.wrap(["busybox", "poweroff"]), check=False)
-    deadline = time.monotonic() + ENDS_WITHIN_S
+def _wait_for_end(process: Process, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
     while process.running() and time.monotonic() < deadline:
         time.sleep(0.02)
 
@@ -280,17 +278,13 @@ def _explained(error: BenchError, process: Process, console: GuestConsole) -> Me
 
     A kernel that locked up explains every other failure, and so does the end of QEMU: others see a lost connection.
     """
-    status, deadline = None, time.monotonic() + _GONE_WITHIN_S
-    while process.running() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    status = None
+    _wait_for_end(process, _GONE_WITHIN_S)
     if not process.running():
         status = process.wait(_GONE_WITHIN_S)
         console.close()  # its last output is read before it is judged
-    parts = [getattr(error, "output_tail", "")]
-    if console.text:
-        parts.append("--- the guest's console ---\n" + console.text)
-    if tail := process.output_tail():
-        parts.append("--- QEMU ---\n" + tail)
+    outputs = {"the guest's console": console.text, "QEMU": process.output_tail()}
+    parts = (f"--- {source} ---\n{text}" for source, text in outputs.items() if text)
     message, kind, remedy = error.message, error.kind, error.remedy
     if console.locked_up:
         message, kind, remedy = f"the guest's kernel locked up: {message}", "guest-locked-up", LOCKED_UP_REMEDY
@@ -302,6 +296,6 @@ def _explained(error: BenchError, process: Process, console: GuestConsole) -> Me
         message,
         kind=kind,
         command=getattr(error, "command", ()),
-        output_tail="\n".join(part for part in parts if part),
+        output_tail="\n".join(filter(None, (getattr(error, "output_tail", ""), *parts))),
         remedy=remedy,
     )

@@ -128,8 +128,7 @@ def free_port() -> int:
     """Return a TCP port of the loopback interface that nobody listens on now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+        return int(listener.getsockname()[1])
 
 
 @contextmanager

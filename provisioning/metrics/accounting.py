@@ -69,8 +69,7 @@ class HostAccount:
         self, cpus: Sequence[int], nodes: Sequence[Node], *, victims: int | None = None, idle_w: float | None = None
     ) -> None:
         self._cpus, self._idle_w = cpus, idle_w
-        self._nodes = nodes
-        self._victims = nodes[:victims]
+        self._nodes, self._victims = nodes, nodes[:victims]
         self.conditions: Conditions | None = None
         self.resources: Resources | None = None
 

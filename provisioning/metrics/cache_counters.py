@@ -108,13 +108,11 @@ class Counting:
 
 
 def cache_use(text: str, job_cpus: Sequence[int] | None) -> CacheUse:
-    """Return what perf has counted, from its output."""
-    of_memory = {name: counts(text, event) for name, event in MEMORY.items()}
     return CacheUse(
         cpus=list(job_cpus) if job_cpus else None,
         llc_loads=_whole(counts(text, LOADS, job_cpus)) if job_cpus else None,
         llc_load_misses=_whole(counts(text, MISSES, job_cpus)) if job_cpus else None,
-        **{name: _whole(mib, MIB) for name, mib in of_memory.items()},
+        **{name: _whole(counts(text, event), MIB) for name, event in MEMORY.items()},
         absent="; ".join(_reasons(text, job_cpus)) or None,
     )
 

@@ -60,7 +60,6 @@ class EnvelopeHost:
         throttled = [b - a for a, b in zip(before.throttled_s, after.throttled_s, strict=False)]
         busy_s = _minus(after.busy_s, before.busy_s)
         ours_s = None if serving_cpu_s is None else serving_cpu_s + after.own_s - before.own_s
-        mhz = (before.mhz, after.mhz)
         return Conditions(
             interval_s=after.at_s - before.at_s or None,
             steal_s=_minus(after.steal_s, before.steal_s),
@@ -69,7 +68,7 @@ class EnvelopeHost:
             thermal_throttles=max(hot, default=None) if len(hot) == len(heats) else None,
             swapped_bytes=_minus(after.swapped_bytes, before.swapped_bytes),
             governor=self._governor(),
-            frequency_mhz=None if mhz[0] is None or mhz[1] is None else (mhz[0], mhz[1]),
+            frequency_mhz=None if before.mhz is None or after.mhz is None else (before.mhz, after.mhz),
             siblings_shared=self._siblings_shared(),
             numa_nodes=self._numa_nodes(),
             absent=self._absent,
@@ -167,8 +166,7 @@ def read_energy() -> dict[str, Energy]:
         name = read(zone / "name")
         if name == "dram":
             # A part of a package's zone, and named without its number: intel-rapl:0:0 is below intel-rapl:0.
-            package = read(POWERCAP / zone.name.rpartition(":")[0] / "name")
-            name += package.removeprefix("package")
+            name += read(POWERCAP / zone.name.rpartition(":")[0] / "name").removeprefix("package")
         uj, range_uj = read(zone / "energy_uj"), read(zone / "max_energy_range_uj")
         if name.startswith(("package", "dram")) and uj.isdigit() and range_uj.isdigit():
             counter = int(uj), int(range_uj)

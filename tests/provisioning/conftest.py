@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +14,7 @@ from provisioning import paths as home_module
 from provisioning.images.image import PACKED, Image, stamp
 from provisioning.nodes import LocalNode, NodeState, local_node
 from suite import userland
-from suite.errors import CommandError
+from suite.errors import BenchError, CommandError
 from suite.interfaces import Completed, Process, Stopwatch
 
 MakeImage = Callable[..., Image]
@@ -61,6 +62,15 @@ class FakeNode(NodeState):
 def fake_node(*given: Any, **more: Any) -> Any:
     """Return a node for whoever takes a kind of its own: ``fake_node({("stat",): Completed(0, "tmpfs", "")})``."""
     return FakeNode(*given, **more)
+
+
+@contextmanager
+def raises(kind: type[BenchError], match: str, remedy: str = "") -> Iterator[None]:
+    """Expect an error with this message, and with a remedy that has these words."""
+    with pytest.raises(kind, match=match) as caught:
+        yield
+    assert caught.value.remedy
+    assert remedy in caught.value.remedy
 
 
 @pytest.fixture

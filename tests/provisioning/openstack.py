@@ -20,7 +20,6 @@ Answer = tuple[int, dict[str, Any] | str]
 Body = dict[str, Any]
 PASSWORD = "a-very-secret-password"
 TOKEN = "gAAAA-a-secret-token"
-UNAUTHORIZED = "The request you have made requires authentication."
 
 
 def refused(status: int, message: str, kind: str = "badRequest") -> Answer:
@@ -68,7 +67,7 @@ class OpenStack:
     def _identity(self, method: str, path: str, _query: str, body: Body) -> Answer:
         if method == "POST" and path == "v3/auth/tokens":
             if body["auth"]["identity"]["password"]["user"]["password"] != self.password:
-                return refused(401, UNAUTHORIZED, "error")
+                return refused(401, "The request you have made requires authentication.", "error")
             places = {"compute": "compute/v2.1", **{name: name for name in ("image", "network", "baremetal")}}
             public = {"interface": "public", "region": "R", "region_id": "R"}
             urls = {kind: public | {"id": kind, "url": f"{self.url}/{place}"} for kind, place in places.items()}
@@ -170,7 +169,8 @@ class OpenStack:
         if method == "POST":
             free = [node for node in self.nodes.values() if node["resource_class"] == body["resource_class"]]
             made = {"uuid": str(uuid.uuid4()), "state": "allocating", "node_uuid": None, "last_error": None, **body}
-            end: Body = {"state": "error", "last_error": NONE_FREE}
+            words = "Failed to process allocation x for node: no available nodes match the resource class big"
+            end: Body = {"state": "error", "last_error": words}
             if free:
                 end = {"state": "active", "node_uuid": free[0]["uuid"]}
             self.allocations[made["uuid"]] = {**made, "looks": [{}, end]}
@@ -199,9 +199,6 @@ class OpenStack:
         name = re.search(r"(?:^|&)name=([^&]*)", query)
         pattern = name[1].replace("%5E", "^").replace("%24", "$") if name else ".*"
         return 200, {kind: [item for item in items.values() if re.search(pattern, item.get("name", ""))]}
-
-
-NONE_FREE = "Failed to process allocation x for node: no available nodes match the resource class big"
 
 
 @contextmanager

@@ -16,14 +16,7 @@ from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics import footprint
 from provisioning.metrics.accounting import HostAccount, rest
-from provisioning.metrics.footprint import (
-    NOTHING,
-    Footprint,
-    FootprintReading,
-    network_bytes,
-    peak_memory_bytes,
-    process_used,
-)
+from provisioning.metrics.footprint import NOTHING, Footprint, FootprintReading, network_bytes, process_used
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
 from suite.records.usage import Usage
@@ -115,8 +108,6 @@ def test_the_innermost_layer_that_knows_says_how_the_target_is_served(node: Loca
 USED = {**NOTHING, "cpu_s": 10.0, "minor_faults": 3, "disk_written_bytes": 5}
 GROUP = {**NOTHING, "cpu_s": 11.0, "minor_faults": 4, "disk_written_bytes": None}
 BEFORE = FootprintReading(NOTHING, {}, [], [])
-
-
 BUSY = FootprintReading(NOTHING, {1: {**NOTHING, "cpu_s": 2.0}}, [], [])
 UNKNOWN = dict.fromkeys(NOTHING)
 
@@ -148,7 +139,7 @@ def test_the_peak_of_a_container_is_its_groups_and_its_shims(tmp_path: Path) -> 
     make(tmp_path, {"memory/job/memory.max_usage_in_bytes": "1000000000"})
     group = ControlGroup(ControlGroup.named("job").paths, tmp_path)
     used = Footprint([os.getpid()], [HostProcesses(group)]).usage(BEFORE, BEFORE)
-    own: Any = peak_memory_bytes(os.getpid())
+    own: Any = footprint.peak_memory_bytes(os.getpid())
     assert used.peak_memory_bytes == pytest.approx(1_000_000_000 + own, rel=0.01)
 
 
@@ -159,9 +150,8 @@ def test_a_process_is_counted_without_its_children(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(footprint, "PROC", tmp_path)
     words = [str(number) for number in range(3, 53)]
     make(tmp_path, {"7/stat": f"7 (a) b) {' '.join(words)}\n", "7/io": "rchar: 1\nread_bytes: 8\nwrite_bytes: 9\n"})
-    ticks_per_s = os.sysconf("SC_CLK_TCK")
     assert process_used(7) == {
-        "cpu_s": (14 + 15) / ticks_per_s,
+        "cpu_s": (14 + 15) / os.sysconf("SC_CLK_TCK"),
         "minor_faults": 10,
         "major_faults": 12,
         "disk_read_bytes": 8,
@@ -189,9 +179,7 @@ def test_the_network_is_that_of_a_namespace_of_its_own(tmp_path: Path, monkeypat
 def test_a_containers_shim_is_the_parent_of_its_first_process(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
     parents = {70: 60, 71: 1, 72: os.getpid()}
     monkeypatch.setattr(footprint, "_parent", parents.get)
-    assert Footprint.of([place(node, HostProcesses(main_pid=70))]).pids == [60]
-    assert Footprint.of([place(node, HostProcesses(main_pid=71))]).pids == []
-    assert Footprint.of([place(node, HostProcesses(main_pid=72))]).pids == []
+    assert [Footprint.of([place(node, HostProcesses(main_pid=pid))]).pids for pid in parents] == [[60], [], []]
 
 
 def test_what_serves_the_instances_beside_a_victim_is_told_apart_and_no_stranger(node: LocalNode) -> None:

@@ -123,8 +123,7 @@ def test_what_only_some_of_the_cores_have_is_not_taken_for_all(host: EnvelopeHos
 
 def test_the_most_that_a_quota_held_back_is_told(host: EnvelopeHost, tmp_path: Path) -> None:
     make(tmp_path, {"cpu/a/cpu.stat": "throttled_time 1000000000\n", "cpu/b/cpu.stat": "throttled_time 0\n"})
-    groups = [ControlGroup(ControlGroup.named(name).paths, tmp_path) for name in ("a", "b")]
-    watching = replace(host, groups=groups)
+    watching = replace(host, groups=[ControlGroup(ControlGroup.named(name).paths, tmp_path) for name in ("a", "b")])
     before = watching.read(1.0, 0.0)
     make(tmp_path, {"cpu/a/cpu.stat": "throttled_time 1500000000\n", "cpu/b/cpu.stat": "throttled_time 250000000\n"})
     assert watching.conditions(before, watching.read(2.0, 0.0), 0.0).throttled_s == 0.5

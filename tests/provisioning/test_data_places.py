@@ -30,7 +30,7 @@ from suite.interfaces import Completed
 from suite.inventory import InventoryNode
 from suite.job.ablations import properties_of
 from suite.job.datasets import Dataset
-from tests.provisioning.conftest import MakeImage, fake_node, make
+from tests.provisioning.conftest import MakeImage, fake_node, make, raises
 from worker.data import listing
 
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=20, size_bytes=4000)
@@ -64,9 +64,8 @@ def holding(monkeypatch: pytest.MonkeyPatch) -> Holding:
 def test_a_device_that_holds_anything_else_is_never_written(held: data_device.Signature, holding: Holding) -> None:
     for found in ((held,), (held, ("ext4", None, data_device.UNFINISHED))):
         holding(*found)
-        with pytest.raises(RequestError, match=f"/dev/sdx is left alone: it holds {held[0]}") as caught:
+        with raises(RequestError, f"/dev/sdx is left alone: it holds {held[0]}", "wipefs --all /dev/sdx"):
             data_device.write("/dev/sdx", DATASET, lambda _: None)
-        assert "wipefs --all /dev/sdx" in str(caught.value.remedy)
 
 
 def test_a_device_that_holds_the_data_set_is_left_as_it_is(holding: Holding) -> None:
@@ -134,9 +133,8 @@ def test_a_directory_on_a_partition_lies_on_its_disk_and_one_without_a_disk_is_r
     (sys / f"{os.major(number)}:{os.minor(number)}").symlink_to(disk / "sda1")
     assert disks_under([str(tmp_path), None, str(sys)]) == (BlockDevice("/dev/sda", "8:0"),)
     monkeypatch.setattr(limits, "BLOCK_DEVICES", tmp_path)
-    with pytest.raises(RequestError, match="without a disk of its own") as refused:
+    with raises(RequestError, "without a disk of its own", "VIRTBENCH_HOME"):
         disks_under([str(tmp_path)])
-    assert "VIRTBENCH_HOME" in (refused.value.remedy or "")
 
 
 @pytest.mark.parametrize(("kind", "reaches"), [("tmpfs", False), ("zfs", False), ("ext2/ext3", True), ("xfs", True)])
@@ -172,9 +170,8 @@ def test_a_machine_holds_the_same_files_elsewhere_or_is_refused_by_name(node: Lo
     assert directory_of(planned, here) == "/srv/there"
     assert directory_of(InventoryNode(name="n2", host="n2"), here) == here.directory
     (tmp_path / "there/class/one.jpg").write_bytes(b"54321")
-    with pytest.raises(RequestError, match=r"of 5 bytes, and .* \(contents are compared\)") as refused:
+    with raises(RequestError, r"of 5 bytes, and .* \(contents are compared\)", "rsync -a --checksum --delete"):
         check_copy(node, str(tmp_path / "there"), here)
-    assert "rsync -a --checksum --delete" in str(refused.value.remedy)
     (tmp_path / "there/class/two.jpg").write_bytes(b"1")
     with pytest.raises(RequestError, match=r"localhost has another data set in .*there: 2 files of 6 bytes"):
         check_copy(node, str(tmp_path / "there"), here)
@@ -204,14 +201,12 @@ def test_a_large_set_on_a_machine_is_compared_by_times_and_samples(
 
 def test_sets_of_equal_names_and_sizes_have_a_disk_each(node: LocalNode, home: Path, tmp_path: Path) -> None:
     disks = {}
-    for data in (b"12345", b"54321", b"12345"):
+    for data in ("12345", "54321", "12345"):
         place = tmp_path / "set"
-        (place / "class").mkdir(parents=True, exist_ok=True)
-        (place / "class/one.jpg").write_bytes(data)
+        make(place, {"class/one.jpg": data})
         packed = resolve(f"imagefolder:{place}", home)[1]
         prepare_disk(node, packed.directory, str(volumes.disk_of(packed)), packed, lambda _: None)
-        held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volumes.disk_of(packed))]).stdout
-        assert held.strip().encode() == data
+        assert node.run(["debugfs", "-R", "cat /class/one.jpg", str(volumes.disk_of(packed))]).stdout.strip() == data
         disks[volumes.disk_of(packed)] = data
     assert len(disks) == 2
 
@@ -241,16 +236,13 @@ def test_the_disk_of_a_machine_is_made_of_its_own_copy_once(node: LocalNode, hom
     prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
     assert "packing the data set on localhost" in said[0]
     volume: Any = volume_on(node, planned, here)
-    assert volume.directory == tmp_path / "there"
-    assert volume.same_device
+    assert (volume.directory, volume.same_device) == (tmp_path / "there", True)
     there = [volume.disk, volume.disk.with_name(f"{volume.disk.name}.stamp")]
     assert there == sorted(volume.disk.parent.iterdir()), "nothing else is left beside it"
-    held = node.run(["debugfs", "-R", "cat /class/one.jpg", str(volume.disk)]).stdout.strip()
-    assert held == "12345"
+    assert node.run(["debugfs", "-R", "cat /class/one.jpg", str(volume.disk)]).stdout.strip() == "12345"
     made = volume.disk.stat()
     prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
-    assert len(said) == 1
-    assert volume.disk.stat() == made
+    assert (len(said), volume.disk.stat()) == (1, made)
     with volume.disk.open("r+b") as file:  # somebody has written to it
         file.write(b"x")
     prepare_disk(node, directory_of(planned, here), disk_of(planned, here), here, said.append)
@@ -274,10 +266,8 @@ def test_a_machine_without_room_for_the_disk_is_refused_with_the_arithmetic(tmp_
 
 
 def test_docker_is_sent_nothing_that_it_holds_already(tmp_path: Path) -> None:
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree/file").write_text("content")
     packed = tmp_path / "oci.tar"
-    oci_archive(tmp_path / "tree", packed, "a" * 64)
+    oci_archive(make(tmp_path / "tree", {"file": "content"}), packed, "a" * 64)
     said = (Completed(0, json.dumps(digests), "") for digests in (layers(packed), ["sha256:other"]))
     holding, other = (fake_node({("docker", "image", "inspect"): each}) for each in said)
     DOCKER.load(holding, "a" * 64, packed)
@@ -297,8 +287,6 @@ def test_a_machine_that_drops_what_it_forwards_passes_what_is_the_suites_and_oth
             assert len(open_node.ran) == 1
     node = fake_node({LIST: Completed(0, "-P FORWARD DROP\n", "")})
     with forwarded(node, ["cni0"]):
-        assert [" ".join(argv[2:]) for argv in node.ran[1:]] == [
-            "--insert FORWARD -i cni0 --jump ACCEPT",
-            "--insert FORWARD -o cni0 --jump ACCEPT",
-        ]
+        inserted = [f"--insert FORWARD {way} cni0 --jump ACCEPT" for way in ("-i", "-o")]
+        assert [" ".join(argv[2:]) for argv in node.ran[1:]] == inserted
     assert [argv[2:5] for argv in node.ran[3:]] == [["--delete", "FORWARD", "-o"], ["--delete", "FORWARD", "-i"]]

@@ -96,12 +96,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     """A machine that lacks nothing but an image for CPUs."""
     monkeypatch.setattr(doctor, "chroot_argv", lambda tree, **_: ["env", "--chdir", tree])
     needed = {tool for name in MACHINES.own for tool in (*get_provider(name).tools, *get_provider(name).local_tools)}
-    names = {
-        "tool": sorted({*doctor.TOOLS, *needed}),
-        "provider": MACHINES.own,
-        "engine": ("runc",),
-        "accelerator": ("kvm",),
-    }
+    tools = sorted({*doctor.TOOLS, *needed})
+    names = {"tool": tools, "provider": MACHINES.own, "engine": ("runc",), "accelerator": ("kvm",)}
     whole: list[Any] = [(kind, name) for kind, members in names.items() for name in members]
     image = doctor._image()[1]
     missing: dict[str, Any] = {"usable": False, "evidence": "", "reason": image.reason, "remedy": image.remedy}
@@ -161,8 +157,7 @@ def test_the_first_word_is_the_programs_first(word: str, tmp_path: Path) -> None
     (tmp_path / "program.py").write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n")
     spec: Any = importlib.util.spec_from_file_location("program", tmp_path / "program.py")
     argv = program_argv(importlib.util.module_from_spec(spec), word, "last")
-    said = subprocess.run(argv, capture_output=True, check=True).stdout
-    assert json.loads(said) == [word, "last"]
+    assert json.loads(subprocess.run(argv, capture_output=True, check=True).stdout) == [word, "last"]
 
 
 PODMAN_DOCKER = """case "$1" in

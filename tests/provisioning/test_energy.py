@@ -105,8 +105,7 @@ def test_the_gpus_of_a_job_are_counted_and_those_of_others_are_not(nvml: Nvml) -
 @pytest.mark.parametrize("gpus", [("GPU-a", "GPU-a"), ("MIG-a", "MIG-b"), ("MIG-b", "GPU-a")])
 def test_a_card_that_instances_share_is_counted_once(gpus: Sequence[str], nvml: Nvml) -> None:
     spent, (gpu,) = sampled(nvml, {"energy": 1000}, {"energy": 3500}, gpus=gpus, pid_1=True)
-    assert spent == {"gpu-0": 2.5}
-    assert gpu.uuid == "GPU-a"
+    assert (spent, gpu.uuid) == ({"gpu-0": 2.5}, "GPU-a")
 
 
 @pytest.mark.parametrize("answer", [{"energy": "lost", "memory": "lost"}, {"uuid": "lost"}])
@@ -215,7 +214,5 @@ def test_a_real_perf_counts_from_start_to_stop_and_is_gone(monkeypatch: pytest.M
     used = counting.stop()
     if used.llc_load_misses is None:
         pytest.skip("perf may not count here: see /proc/sys/kernel/perf_event_paranoid")
-    assert used.llc_load_misses > 0
-    assert used.llc_loads is None
-    assert counting._perf
-    assert counting._perf.returncode == 0
+    perf: Any = counting._perf
+    assert (used.llc_load_misses > 0, used.llc_loads, perf.returncode) == (True, None, 0)

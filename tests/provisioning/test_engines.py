@@ -31,7 +31,7 @@ from suite.job.ablations import properties_of
 from suite.job.envelope import GIB
 from suite.registries import ABLATIONS
 from tests.extensions.conftest import REPOSITORY
-from tests.provisioning.conftest import FakeNode, Program, fake_node, make
+from tests.provisioning.conftest import FakeNode, Program, fake_node, make, raises
 from tests.rendered import CONTAINER, TRANSCRIPT, rendered
 
 
@@ -69,8 +69,7 @@ def test_rootless_podman_pins_by_affinity_where_no_cpus_are_delegated_to_the_use
     spec = replace(CONTAINER, by_affinity=pins)
     assert values(PODMAN.run_argv(spec), "--cpuset-cpus") == ([] if pins else ["0-1"])
     assert (PODMAN.exec_argv(spec)[-3:] == ["taskset", "--cpu-list", "0-1"]) is pins
-    layer = ContainerLayer(PODMAN, "0" * 64, GIB)
-    here = layer.specification(node, "/tree")
+    here = ContainerLayer(PODMAN, "0" * 64, GIB).specification(node, "/tree")
     assert here.by_affinity is False, "a guest's podman is root's"
 
 
@@ -88,8 +87,7 @@ def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised() -
 
 def test_the_digest_of_the_profile_is_known_where_the_suite_gives_it(node: LocalNode, tmp_path: Path) -> None:
     make(tmp_path, {PROFILE: "a profile"})
-    wanted = hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
-    assert RUNC.seccomp_sha256(node, str(tmp_path)) == wanted
+    assert RUNC.seccomp_sha256(node, str(tmp_path)) == hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
     assert PODMAN.seccomp_sha256(node, str(tmp_path)) is None
 
 
@@ -134,9 +132,8 @@ DOWN = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is t
 
 @pytest.mark.parametrize(("said", "remedy"), [(DENIED, "add the user to the group docker"), (DOWN, "start the daemon")])
 def test_a_docker_that_does_not_serve_this_user_is_not_to_be_started(said: str, remedy: str) -> None:
-    with pytest.raises(BenchError, match="docker does not work on fake") as caught:
+    with raises(BenchError, "docker does not work on fake", remedy):
         DOCKER.version(fake_node({("docker", "version"): Completed(1, "", f"{said}\n")}))
-    assert remedy in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize(

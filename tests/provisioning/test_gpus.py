@@ -12,7 +12,7 @@ from provisioning.gpus import NO_EDITS, Card, DeviceNode, edits_for
 from provisioning.nodes import LocalNode
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import FakeNode, fake_node
+from tests.provisioning.conftest import FakeNode, fake_node, raises
 from tests.stand_ins import UUIDS, VERSION, driver, with_driver
 
 REMOTE = """
@@ -33,14 +33,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cards(installed: Path) -> list[Card]:
-    answer = json.loads(with_driver(installed, str(Path(gpu_driver.__file__))))
-    return [Card(**card) for card in answer["cards"]]
+    return [Card(**card) for card in json.loads(with_driver(installed, str(Path(gpu_driver.__file__))))["cards"]]
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_a_machine_shows_its_gpus_here_and_as_a_program_elsewhere(installed: Path, tmp_path: Path, where: str) -> None:
-    answer = json.loads(with_driver(installed, "-c", REMOTE, where, str(tmp_path / "made")))
-    indices, uuids, error, libraries = answer
+    indices, uuids, error, libraries = json.loads(with_driver(installed, "-c", REMOTE, where, str(tmp_path / "made")))
     assert indices == ["0", "1", "2", "3", "3:0", "3:1"]
     assert uuids[2] is None, "a lost GPU answers nothing and ends nothing"
     assert [str(uuid)[:12] for index, uuid in zip(indices, uuids, strict=True) if index in UUIDS] == [*UUIDS.values()]
@@ -111,6 +109,5 @@ def test_the_module_of_unified_memory_is_loaded_and_the_worker_told_where_everyt
 def test_a_missing_device_file_is_named_with_what_makes_it(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "examined", lambda *_: (cards, None, "/d"))
     monkeypatch.setattr(Machine, "loads", False)
-    with pytest.raises(RequestError, match="/dev/nvidia-uvm is missing") as caught:
+    with raises(RequestError, "/dev/nvidia-uvm is missing", "nvidia-modprobe -c0 -u"):
         edits_for(Machine(), ["0"])
-    assert "nvidia-modprobe -c0 -u" in str(caught.value.remedy)

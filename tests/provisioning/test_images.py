@@ -24,7 +24,7 @@ from provisioning.images.pack import cpio, joined, oci_archive, pack_image
 from provisioning.nodes import local_node
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from tests.provisioning.conftest import MakeImage, fake_node, make
+from tests.provisioning.conftest import MakeImage, fake_node, make, raises
 
 
 def broken(image: Image) -> str:
@@ -84,8 +84,7 @@ def test_a_touched_file_is_hashed_once_for_all_benches(make_image: MakeImage, mo
 def test_a_tree_without_its_manifest_or_with_another_is_found(make_image: MakeImage) -> None:
     image = make_image()
     manifest = image.tree / "opt/virtbench/manifest.tsv"
-    text = manifest.read_text()
-    manifest.write_text(text.replace("644", "600"))
+    manifest.write_text(manifest.read_text().replace("644", "600"))
     assert broken(image) == "its manifest has another digest"
     assert image.verify() == ["tree: its manifest is missing or has another digest"]
     manifest.unlink()
@@ -103,8 +102,8 @@ def test_other_content_under_the_old_time_or_in_the_tree_is_found_by_verifying(m
     image.check()
     (image.tree / "file").write_text("y")
     (image.tree / "more").touch()
-    found = ["disk.img: another digest", "tree: /file: other content", "tree: /more is not in the manifest"]
-    assert image.verify() == found
+    in_the_tree = ("tree: /file: other content", "tree: /more is not in the manifest")
+    assert image.verify() == ["disk.img: another digest", *in_the_tree]
 
 
 def test_the_newest_of_each_variant_is_the_current_one_and_kept_by_pruning(make_image: MakeImage) -> None:
@@ -150,15 +149,6 @@ def tree(root: Path, names: tuple[str, ...] = ("bin/sh", "etc/name", "dev/null",
     return root
 
 
-@pytest.fixture
-def archive(tmp_path: Path) -> dict[str, bytes]:
-    """The files of the archive of a tiny tree, by name."""
-    target = tmp_path / "oci.tar"
-    oci_archive(tree(tmp_path / "tree"), target, DIGEST)
-    assert not target.with_suffix(".layer").exists()
-    return unpacked(target)
-
-
 def unpacked(path: Path) -> dict[str, bytes]:
     with tarfile.open(path) as tar:
         found = {member.name: tar.extractfile(member) for member in tar}
@@ -191,17 +181,16 @@ def layers_of(archive: dict[str, bytes], reference: str) -> list[bytes]:
     return [blob(archive, layer) for layer in layers]
 
 
-def test_the_archive_is_an_oci_layout_of_the_tree_without_owners_and_times(
-    archive: dict[str, bytes],
-) -> None:
-    (content,) = layers_of(archive, "virtbench:0123456789ab")
+def test_the_archive_is_an_oci_layout_of_the_tree_without_owners_and_times(tmp_path: Path) -> None:
+    oci_archive(tree(tmp_path / "tree"), target := tmp_path / "oci.tar", DIGEST)
+    assert not target.with_suffix(".layer").exists()
+    (content,) = layers_of(unpacked(target), "virtbench:0123456789ab")
     with tarfile.open(fileobj=io.BytesIO(content)) as layer:
         members = {member.name: member for member in layer}
     assert {"bin/sh", "etc/name", "lib", "dev", "tmp", "var", "var/log"} <= set(members)
     assert not {"dev/null", "tmp/left", "var/log/old"} & set(members), "a runtime mounts there"
     assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members.values()} == {(0, 0, "", "", 0)}
-    assert members["bin/sh"].mode == 0o755
-    assert members["lib"].linkname == "usr/lib"
+    assert (members["bin/sh"].mode, members["lib"].linkname) == (0o755, "usr/lib")
 
 
 def test_the_same_tree_gives_the_same_archive_whenever_and_wherever(tmp_path: Path) -> None:
@@ -253,9 +242,8 @@ def test_a_version_of_cuda_chooses_wheels_and_another_recipe(monkeypatch: pytest
     assert all(other == f"{one}+cu126" for one, other in changed)
     assert len({build.recipe_sha256(*words) for words in (("cpu",), ("cuda",), ("cuda", "12.6"))}) == 3
     pip: Any = fake_node({(sys.executable, "-m", "pip"): Completed(1, "", "warning\nERROR: no matching torch\n")})
-    with pytest.raises(RequestError, match=r"pip finds no torch for CUDA 12\.6: ERROR: no matching torch") as caught:
+    with raises(RequestError, r"pip finds no torch for CUDA 12\.6: ERROR: no matching torch", "index"):
         build._fetch_wheels(pip, "cuda", "12.6", tmp_path, lambda _: None)
-    assert "index" in str(caught.value.remedy)
     made: list[tuple[str, str]] = []
 
     def make(variant: str, *_: object, rebuild: bool, cuda: str) -> Image:
@@ -266,8 +254,7 @@ def test_a_version_of_cuda_chooses_wheels_and_another_recipe(monkeypatch: pytest
     for words in ((), ("--cuda",), ("--cuda", "--rebuild"), ("--cuda", "12.6")):
         assert CliRunner().invoke(image_command.image, ["build", *words]).exit_code == 0
     assert made == [("cpu", ""), ("cuda", ""), ("cuda", ""), ("cuda", "12.6")]
-    refused = CliRunner().invoke(image_command.image, ["build", "--cuda", "new"])
-    assert isinstance(refused.exception, RequestError)
+    assert isinstance(CliRunner().invoke(image_command.image, ["build", "--cuda", "new"]).exception, RequestError)
 
 
 @pytest.mark.parametrize(
@@ -289,9 +276,8 @@ def test_an_image_shows_the_cuda_of_its_torch(
 
 
 def test_the_lock_names_every_wheel_by_its_digest(tmp_path: Path) -> None:
-    (tmp_path / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"torch")
-    (tmp_path / "typing_extensions-4.16.0-py3-none-any.whl").write_bytes(b"typing")
-    (tmp_path / "notes.txt").write_text("no wheel")
+    wheels = ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "typing_extensions-4.16.0-py3-none-any.whl")
+    make(tmp_path, {wheels[0]: "torch", wheels[1]: "typing", "notes.txt": "no wheel"})
     digests = [hashlib.sha256(content).hexdigest() for content in (b"torch", b"typing")]
     assert locked(tmp_path).splitlines() == [
         f"torch==2.13.0+cpu --hash=sha256:{digests[0]}",

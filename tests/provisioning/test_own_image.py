@@ -101,8 +101,7 @@ def test_the_suites_own_recipe_installs_what_an_image_must_hold() -> None:
     installed = set(re.findall(r"[a-z0-9.-]+", recipe.partition("--no-install-recommends")[2].partition("&&")[0]))
     essential = {"coreutils", "dash", "hostname"}  # of every Debian
     assert set(PROGRAMS) - essential <= installed
-    pinned = {line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()}
-    assert set(MODULES) <= pinned
+    assert set(MODULES) <= {line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()}
 
 
 # ---- what is refused, and what is added
@@ -115,8 +114,7 @@ def test_a_link_where_the_suite_would_write_is_refused_and_not_followed(tree: Pa
         target.rename(tmp_path / "moved")
     (tmp_path / "of-the-host").mkdir()
     target.symlink_to(tmp_path / "of-the-host")
-    error = refusal(refuse_unsafe, tree, "mine")
-    assert place in error.message
+    assert place in refusal(refuse_unsafe, tree, "mine").message
     assert not list((tmp_path / "of-the-host").iterdir())
 
 
@@ -145,8 +143,7 @@ def suite_tree(tmp_path: Path) -> Path:
     root = tmp_path / "suite"
     own = ("worker/main.py", "manifest.tsv", "requirements", "worker/__pycache__/main.cpython-311.pyc")
     files = ("boot/vmlinuz", "usr/lib/modules/6.1/modules.dep", "usr/bin/busybox", "etc/inittab", PROFILE)
-    names = (*files, *(f"opt/virtbench/{each}" for each in own))
-    return make(root, {name: f"the suite's {name}" for name in names})
+    return make(root, {name: f"the suite's {name}" for name in (*files, *(f"opt/virtbench/{each}" for each in own))})
 
 
 def test_kernel_start_up_and_worker_replace_what_was_there(tree: Path, suite_tree: Path, tmp_path: Path) -> None:
@@ -239,10 +236,8 @@ def test_a_recipe_is_built_by_its_path_or_that_of_its_directory(tmp_path: Path, 
 
 def test_a_failing_step_is_shown_with_its_output_and_the_cause_of_a_long_error(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch\nRUN make\n")
-    said = Completed(
-        2, "STEP 1/2: FROM scratch\nSTEP 2/2: RUN make\ncompiling\n", "no rule\nError: building at STEP: 2\n"
-    )
-    error = refusal(source, tmp_path, engine(build=said))
+    steps = "STEP 1/2: FROM scratch\nSTEP 2/2: RUN make\ncompiling\n"
+    error = refusal(source, tmp_path, engine(build=Completed(2, steps, "no rule\nError: building at STEP: 2\n")))
     assert error.message.endswith("gives no image: Error: building at STEP: 2")
     assert error.output_tail == "STEP 2/2: RUN make\ncompiling\nno rule\nError: building at STEP: 2\n"
     assert error.remedy == "correct the step whose output is above"
@@ -254,15 +249,13 @@ def test_a_failing_step_is_shown_with_its_output_and_the_cause_of_a_long_error(t
 
 
 def test_a_step_has_the_certificates_and_indexes_of_this_host(tmp_path: Path) -> None:
-    certificates = tmp_path / "own.crt"
-    certificates.write_text("of a proxy")
+    certificates = make(tmp_path, {"own.crt": "of a proxy"}) / "own.crt"
     listed = f":env:.index-url='https://near/simple'\nglobal.cert='{certificates}'\nglobal.index-url='https://far'\n"
     listed += "global.extra-index-url='file:///opt/simple https://more/simple'\n"
     place = tmp_path / "place"
     place.mkdir()
     node = FakeNode({(sys.executable, "-m", "pip"): Completed(0, listed, "")})
-    options = own.host_access(node, place)  # type: ignore[arg-type]
-    assert options == ["--volume", f"{place}:/etc/xdg/pip:ro"]
+    assert own.host_access(node, place) == ["--volume", f"{place}:/etc/xdg/pip:ro"]  # type: ignore[arg-type]
     assert (place / "certificates.crt").read_text() == "of a proxy"
     assert (place / "pip.conf").read_text().splitlines() == [
         "[global]",

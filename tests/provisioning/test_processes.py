@@ -34,8 +34,6 @@ from tests.clock import Clock
 from tests.extensions.conftest import REPOSITORY
 from tests.provisioning.conftest import MakeImage, Program
 
-PYTHON = sys.executable
-
 
 def test_a_process_is_given_its_input_and_heard_line_by_line_to_its_end(node: LocalNode) -> None:
     given = os.urandom(100_000).hex()
@@ -65,8 +63,7 @@ def test_the_time_limit_ends_the_process_with_its_children(node: LocalNode, way:
 
 def test_the_token_is_in_the_environment_of_children_and_theirs(node: LocalNode) -> None:
     assert next(node.start(["sh", "-c", f"echo ${TOKEN}; env"]).lines(60)) == node.token
-    process = node.start(["sh", "-c", "sh -c 'sleep 60 & echo up; wait' & wait"])
-    assert next(process.lines(60)) == "up"
+    assert next(node.start(["sh", "-c", "sh -c 'sleep 60 & echo up; wait' & wait"]).lines(60)) == "up"
     deadline = time.monotonic() + 60
     # A child that becomes another program has no environment for a moment.
     while len(found := carrying(node.token)) < 3:
@@ -118,8 +115,7 @@ def test_a_command_that_fails_is_an_error_with_its_last_words(node: LocalNode) -
 
 def test_at_the_end_of_a_node_nothing_of_it_is_left() -> None:
     with local_node((0,), None) as node:
-        process = node.start(["sh", "-c", "setsid sleep 60 & echo up; wait"])
-        assert next(process.lines(60)) == "up"
+        assert next(node.start(["sh", "-c", "setsid sleep 60 & echo up; wait"]).lines(60)) == "up"
         token = node.token
         assert carrying(token)
         held = {(entry.kind, entry.what) for entry in entries()}
@@ -147,7 +143,7 @@ with ledger.holding("container", "podman:virtbench-0123456789ab"):
 
 def test_ctrl_c_in_a_terminal_does_not_cut_a_containers_removal_short(program: Program) -> None:
     podman, (keyboard, screen) = program("podman", SLOW_PODMAN), pty.openpty()
-    words = ["setsid", "--ctty", PYTHON, "-c", HOLDS_A_CONTAINER]
+    words = ["setsid", "--ctty", sys.executable, "-c", HOLDS_A_CONTAINER]
     with subprocess.Popen(words, stdin=screen, stderr=subprocess.PIPE, cwd=REPOSITORY) as bench:
         os.close(screen)
         deadline = time.monotonic() + 60
@@ -185,8 +181,7 @@ def test_a_place_reached_through_words_adds_its_facts_and_substitutes(node: Loca
 def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(node: LocalNode, elsewhere: bool) -> None:
     with subprocess.Popen(["sleep", "60"]) as first:
         group = ControlGroup({"cpu": "/another"}) if elsewhere else ControlGroup.of_process(first.pid)
-        inside = WrappedNode(node, list, "container", "/", host_processes=HostProcesses(group, first.pid))
-        here._kill(inside)
+        here._kill(WrappedNode(node, list, "container", "/", host_processes=HostProcesses(group, first.pid)))
         if elsewhere:
             assert first.poll() is None
             first.kill()
@@ -196,8 +191,6 @@ def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(nod
 
 STARTS_S, ASKS_S = 0.05, 0.5
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
-
-
 CLOCK = Clock()
 
 
@@ -220,11 +213,9 @@ class Engine(ContainerEngine):
         return 1
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        del spec
         return []
 
     def removal(self, name: str) -> list[list[str]]:
-        del name
         return []
 
 
