@@ -68,10 +68,8 @@ class Sides:
 
 @dataclass(frozen=True)
 class ContrastKind:
-    """One kind of contrast."""
-
     name: str
-    sides: Callable[[pd.DataFrame], Iterator[Sides]] | None = None
+    sides: Callable[[pd.DataFrame], Iterable[Sides]] | None = None
     """None for one that combines the ratios of others, or whose sides share no block."""
     over: str = BASELINE
     """What its trials are divided by: a target, or words."""
@@ -83,10 +81,6 @@ class ContrastKind:
     """Whose disturbances withhold its verdicts; see ``standing``."""
     title: str = ""
     """The title of its table; empty for its name."""
-
-
-def _targets(ok: pd.DataFrame) -> Iterator[Sides]:
-    yield Sides(plain(ok), baseline(ok))
 
 
 def _again(ok: pd.DataFrame) -> Iterator[Sides]:
@@ -115,7 +109,8 @@ def victims(ok: pd.DataFrame) -> pd.DataFrame:
     return trials if (trials["aggressor"] != "").any() else trials[:0]
 
 
-TARGET, AGAIN = ContrastKind("target", _targets), ContrastKind("again", _again)
+TARGET = ContrastKind("target", lambda ok: [Sides(plain(ok), baseline(ok))])
+AGAIN = ContrastKind("again", _again)
 ABLATION = ContrastKind("ablation", _ablations, "the same target as it is", title="switched")
 AGGRESSOR = ContrastKind("aggressor", _aggressors, "the same target alone", SHARED_METRICS, "alone")
 LAYERS = ContrastKind("layers", over="container times vm", disturbed_by="layers")
@@ -365,9 +360,8 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margi
     """
     unjudged = []
     for base, own in pairs:
-        own_logs, base_logs = (by_sweep(side.logs, sweeps)[RATIO].dropna() for side in (own, base))
-        contrast = Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric)
-        unjudged.append(Unjudged(contrast, over(own_logs, base_logs)[1]))
+        _, ratio = over(*(by_sweep(side.logs, sweeps)[RATIO].dropna() for side in (own, base)))
+        unjudged.append(Unjudged(Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric), ratio))
     return [*judged(unjudged, margin)]
 
 

@@ -14,23 +14,12 @@ import pandas as pd
 
 from analysis.compare import pairing
 from analysis.compare.contrasts import TARGET, Floors, effect, valued
-from analysis.compare.results import (
-    Arm,
-    Circumstances,
-    Contrast,
-    Cost,
-    Disturbed,
-    Group,
-    GroupKey,
-    TargetSummary,
-    known_first,
-)
+from analysis.compare.results import Arm, Circumstances, Contrast, Cost, Disturbed, Group, GroupKey, TargetSummary
 from analysis.compare.validity import all_named, compact
 from analysis.load.metrics import Metric, in_units, metrics_of, with_trait
 from analysis.statistics.ratios import locate
 from suite.job.envelope import GIB
-from suite.registries import WORKLOADS
-from suite.targets import BASELINE, TARGETS
+from suite.targets import BASELINE
 
 _BLOCK = ["run_id", "block"]
 ALL_IN = "serving_cpu_s"
@@ -59,7 +48,7 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
     targets: dict[GroupKey, list[TargetSummary]] = defaultdict(list)
     units: dict[GroupKey, object] = {}
     with_base = dict(pairing.grouped(pairs))
-    for key, rows in pairing.grouped(trials):
+    for key, rows in sorted(pairing.grouped(trials), key=lambda group: pairing.papers_order(*group[0])):
         job, model, target = key
         own_pairs, finished = with_base.get(key, pairs[:0]), rows[rows["ok"]]
         named = all_named(own_pairs["named"])
@@ -75,17 +64,15 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
         )
         targets[job, model].append(summary)
         units[job, model] = rows["unit"].iloc[0]
-    names = WORKLOADS.names()
-    # Trainings are the question; the probes after them explain.
-    order = sorted(targets, key=lambda key: (key[0].traits.probes, key[0], known_first(names, key[1])))
     return [
         Group(
             job=job,
             model=model,
-            targets=tuple(sorted(targets[job, model], key=lambda summary: known_first(TARGETS, summary.target))),
+            targets=tuple(targets[job, model]),
             metrics=in_units(metrics_of(metrics, job.scenario, model), units[job, model]),
         )
-        for job, model in order
+        # Trainings are the question; the probes after them explain.
+        for job, model in sorted(targets, key=lambda key: key[0].traits.probes)
     ]
 
 
@@ -130,8 +117,7 @@ def circumstances(
     trials: pd.DataFrame, disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]], *, decided: bool = False
 ) -> dict[GroupKey, Circumstances]:
     """Return engine, hosts, what a further block takes, and what disturbed all trials that count, by job and model."""
-    block_s = _block_seconds(trials)
-    groups = {}
+    block_s, groups = _block_seconds(trials), {}
     for key, rows in pairing.grouped(trials, pairing.GROUP):
         own = [*vars(key[0]).values(), key[1]]
         spans = block_s[block_s.index.get_level_values("run_id").isin(rows["run_id"].unique())]

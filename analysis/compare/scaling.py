@@ -247,10 +247,6 @@ def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
 
 def _slopes(by_number: pd.DataFrame, *, whole: bool) -> list[float]:
     """Return the slope of every block; ``whole``: of the values times the numbers of instances."""
-    found = []
-    for _, row in by_number.iterrows():
-        numbers = row.dropna()
-        if len(numbers) > 1:
-            counts = np.asarray(numbers.index, dtype=float)
-            found.append(float(np.polyfit(counts, numbers.to_numpy() * (counts if whole else 1), 1)[0]))
-    return found
+    values = by_number.mul(by_number.columns, axis=1) if whole else by_number
+    rows = [row.dropna() for _, row in values.iterrows()]
+    return [float(np.polyfit(row.index.to_numpy(float), row, 1)[0]) for row in rows if len(row) > 1]

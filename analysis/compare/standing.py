@@ -50,11 +50,10 @@ def with_standing(
     """Return contrasts with the reasons in place of every verdict that their trials do not carry."""
     standing = []
     for contrast in contrasts:
-        if contrast.verdict:
+        if verdict := contrast.verdict:
             ratios = _sides(contrast, circumstances)
-            reasons = withheld(contrast.job.profile, contrast.blocks, *ratios, dependent=contrast.dependent)
-            if reasons:
-                contrast = replace(contrast, verdict=replace(contrast.verdict, name=None, withheld=reasons))
+            if why := withheld(contrast.job.profile, contrast.blocks, *ratios, dependent=contrast.dependent):
+                contrast = replace(contrast, verdict=replace(verdict, name=None, withheld=why))
         standing.append(contrast)
     return tuple(standing)
 

@@ -36,8 +36,6 @@ _STEP_SLACK = 1e-9
 
 
 class Owned(Part):
-    """A machine that was bought."""
-
     purchase: Money
     life_years: Positive
     yearly: Money = 0.0

@@ -59,19 +59,15 @@ class Parts:
 
     @classmethod
     def of(cls, record: Any) -> "Parts":  # noqa: ANN401 (decoded by the table of columns)
-        """Return the parts of a decoded record."""
         steps, timeline = record.steps, record.timeline
-        if record.elapsed_s is None:
-            total_s = (timeline.measured_s if timeline else None) or 0.0
-        else:
-            total_s = (record.open_s or 0.0) + record.elapsed_s
+        whole_s = None if record.elapsed_s is None else (record.open_s or 0.0) + record.elapsed_s
         return cls(
             seconds=_seconds(record),
             phases={
                 OPENING: record.opening or {},
                 COMPUTE: {name: math.fsum(column) for name, column in steps.phases.items()} if steps else {},
             },
-            total_s=total_s,
+            total_s=((timeline and timeline.measured_s) or 0.0) if whole_s is None else whole_s,
             steps_s=(steps and steps.elapsed_s) or (),
         )
 

@@ -21,7 +21,7 @@ import pandas as pd
 
 from analysis.compare.contrasts import RATIO, TARGET, effect, form
 from analysis.compare.pairing import ROW, filled, grouped
-from analysis.compare.results import Comparison, Contrast, Effect
+from analysis.compare.results import Comparison, Effect
 from analysis.costs.job import preempted
 from analysis.explain.explanation import (
     OPENING,
@@ -84,9 +84,9 @@ def with_predictions(
     ok = ok.assign(layers=_places(ok, _HOST, _LAYERS), network=network)
     first, ranks = ok.groupby(ROW).first(), records.evidence.set_index("path")["ranks"]
     probes, exchanges = ok[with_trait(ok, "probes")], ok[ok["model"] == "collectives"]
-    predictors = {*chain(*PREDICTORS.values())}
-    metrics = [metric for metric in records.metrics if metric.column in predictors]
-    undecided = {row.target for row in comparison.contrasts if _is_withheld_probe(row)}
+    metrics = [metric for metric in records.metrics if metric.column in chain(*PREDICTORS.values())]
+    of_probes = (row for row in comparison.contrasts if row.kind == TARGET.name and row.job.traits.probes)
+    undecided = {row.target for row in of_probes if row.verdict and row.verdict.withheld}
     for one in explanations:
         training = first.loc[(*vars(one.job).values(), one.model, one.target)]
         same = probes[probes["layers"] == training["layers"]]
@@ -95,11 +95,6 @@ def with_predictions(
         prediction = predict(one, ratios, _off_disk(one, training), decides=decides)
         share = _communicating_share(one, training, ranks[training["path"]] or (), exchanges)
         yield replace(one, prediction=prediction, communicating=share)
-
-
-def _is_withheld_probe(row: Contrast) -> bool:
-    """Return whether the trials of a probe decide nothing on a target."""
-    return row.kind == "target" and row.job.traits.probes and bool(row.verdict and row.verdict.withheld)
 
 
 def _off_disk(one: Explanation, training: "pd.Series[Any]") -> set[str]:
@@ -164,9 +159,8 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
     every = form(TARGET, probes, metrics, force=force).ratios
     found = {}
     for metric in metrics:
-        of_target = (rows for arm, rows in every[metric.column].items() if arm.target == target)
-        ratios = max(of_target, key=len, default=None)
-        if ratios is not None and (place := locate(ratios[RATIO].to_numpy())):
+        of_target = (rows[RATIO].to_numpy() for arm, rows in every[metric.column].items() if arm.target == target)
+        if place := locate(max(of_target, key=len, default=())):
             found[metric.column] = (metric, effect(place))
     return found
 

@@ -60,10 +60,6 @@ def only(comparison: Comparison) -> AnswerRow:
     return row
 
 
-def why(comparison: Comparison) -> str:
-    return answer(comparison).why
-
-
 @pytest.mark.parametrize(
     ("factor", "margin", "word", "reason"),
     [
@@ -100,7 +96,7 @@ def test_what_is_undecided_says_how_many_blocks_and_how_much_time_would_decide_a
     assert block_s == pytest.approx(41, abs=2), "two trials, each opened in half a second"
     assert claim.more_s == pytest.approx(more * block_s)
     assert only(comparison).word == "undecided"
-    assert why(comparison).startswith("within or beyond the margin of 2 % (")
+    assert answer(comparison).why.startswith("within or beyond the margin of 2 % (")
     about = f"{more:,} more blocks, about {duration(more * block_s)} on a quiet machine"
     assert answer(comparison).next.startswith(about)
     assert answer(comparison, directory).next.startswith(
@@ -124,7 +120,7 @@ def test_the_time_of_a_block_holds_what_lies_between_its_trials(save: Save) -> N
 def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(save: Save) -> None:
     comparison = run(save, 0.8, blocks=4, profile="smoke")
     assert (only(comparison).number[:3], only(comparison).word) == ("0.8", "no verdict")
-    assert why(comparison) == "smoke run: not a measurement; at least 5 blocks are needed"
+    assert answer(comparison).why == "smoke run: not a measurement; at least 5 blocks are needed"
     row = next(row for row in json.loads(as_json(comparison))["rows"] if row["target"] == "container")
     assert row["withheld"] == ["smoke run: not a measurement", "at least 5 blocks are needed"]
     assert row["verdict"] is None
@@ -150,7 +146,7 @@ def test_a_reason_of_one_row_has_its_name(save: Save) -> None:
 
 
 def test_a_great_factor_is_no_per_cent(save: Save) -> None:
-    found = why(run(save, 4, noise=0.1, margin=2.99))
+    found = answer(run(save, 4, noise=0.1, margin=2.99)).why
     assert re.search(r"\(3[.0-9]* times as fast to 4[.0-9]* times as fast\)", found), found
 
 
@@ -165,13 +161,13 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
     busy = "the CPUs were busy with other work"
     if stands:
         assert only(comparison).word == "slower"
-        assert why(comparison).endswith(
+        assert answer(comparison).why.endswith(
             f"; {busy}, within bounds (over 2 % of the CPU time in {disturbed} of 20 trials, "
             f"over 10 % of the CPU time in {disturbed}, which trimming leaves out)"
         )
     else:
         assert (only(comparison).number[:3], only(comparison).word) == ("0.8", "no verdict")
-        assert why(comparison) == f"{busy} (over 10 % of the CPU time in 4 of 20 trials on container)"
+        assert answer(comparison).why == f"{busy} (over 10 % of the CPU time in 4 of 20 trials on container)"
 
 
 def test_what_is_not_trimmed_is_not_called_left_out(save: Save) -> None:
@@ -228,7 +224,7 @@ def test_blocks_that_resemble_the_one_before_withhold_the_verdict_from_ten_on(sa
             save(block=block, target=target, environment=PLACE, throughput_per_s=speed, elapsed_s=200 / speed)
     comparison = save.compare()
     assert only(comparison).word == "no verdict"
-    assert why(comparison).startswith("blocks resemble the one before (p = ")
+    assert answer(comparison).why.startswith("blocks resemble the one before (p = ")
     (warning,) = [one for one in comparison.warnings if one.kind == "dependent-blocks"]
     assert {(one.target, one.model) for one in warning.touches} == {("container", "resnet50")}
     quiet = run(save, 0.8)
@@ -276,7 +272,7 @@ def test_a_run_of_bare_metal_alone_says_what_to_add(save: Save) -> None:
     )
 
 
-def test_a_target_without_a_number_says_why(save: Save) -> None:
+def test_a_target_without_a_number_and_a_run_without_a_finished_trial_say_why(save: Save) -> None:
     save()
     save(target="vm", failed="no memory")
     failed = answer(save.compare())
@@ -285,12 +281,9 @@ def test_a_target_without_a_number_says_why(save: Save) -> None:
     save(run_id="alone", target="vm")
     alone = answer(save.compare("alone"))
     assert (*map(str, alone.rows), alone.why) == ("vm: 10.0 images/s, no number", "no bare-metal trial to compare with")
-
-
-def test_a_run_without_a_finished_trial_says_that_its_trials_failed(save: Save) -> None:
-    save(failed="no memory")
-    found = why(save.compare())
-    assert found == "nothing to compare: 1 trial of resnet50 failed, and none has finished"
+    save("unfinished", failed="no memory")
+    unfinished = answer(save.compare("unfinished"))
+    assert unfinished.why == "nothing to compare: 1 trial of resnet50 failed, and none has finished"
 
 
 def test_numbers_beyond_sense_are_not_printed(save: Save) -> None:

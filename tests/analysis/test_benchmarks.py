@@ -1,12 +1,11 @@
 """Benchmarks read stored records and use the statistics of the suite; one simulates two independent samples."""
 
-import importlib.util
 import json
 import math
 import re
-import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,22 +23,12 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Benchmarks are scripts: each imports what stands beside it."""
+    """Benchmarks are scripts: tests, and each of them, import what stands there."""
     monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
 
 
-def benchmark(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"benchmarks/{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_copy_phase_of_the_gpu_day_is_a_rate_over_that_of_the_probe() -> None:
-    day = benchmark("gpu_day")
+    day = import_module("gpu_day")
     moved_bytes = 2 * 3 * 10**2 * 4
     training = {"job": {"sizes": {"batch": 2, "image_px": 10}}, "steps": {"copy_s": [9.0, moved_bytes / 20e9, 0.0]}}
     probe = {"metrics": {"host-to-device-pinned": {"value": 25.0}}}
@@ -49,27 +38,29 @@ def test_the_copy_phase_of_the_gpu_day_is_a_rate_over_that_of_the_probe() -> Non
 
 
 @pytest.mark.parametrize(("rehearse", "expected"), [(False, {"a": True, "b": False, "c": False}), (True, {"c": False})])
-def test_a_gpu_day_judges_all_that_has_bounds_and_a_rehearsal_counts_alone(
+def test_a_gpu_day_judges_all_that_has_bounds_or_counts_alone_and_reads_columns_that_the_json_has(
     rehearse: bool, expected: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    day = benchmark("gpu_day")
+    day = import_module("gpu_day")
     monkeypatch.setattr(day, "BOUNDS", {"a": (0.9, 1.1), "b": (0.9, 1.1), "c": (0.0, 0.0), "d": (0.0, 0.0)})
     facts = {"a": 1.0, "b": None, "c": 1, "d": day.REHEARSED, "e": 5.0}
     state = SimpleNamespace(options=SimpleNamespace(rehearse=rehearse), facts={"A": facts})
     assert day.judged(state, "A") == expected
+    source = (REPOSITORY / "benchmarks/gpu_day.py").read_text()
+    assert {*re.findall(r'\brow\["(\w+)"\]', source)} <= {*KEYS}
 
 
 def test_the_bare_script_gets_the_job_of_the_suites_trial() -> None:
     record = json.loads((REPOSITORY / "tests/samples/record.json").read_text())
     job = record["job"]
-    argv = benchmark("intrusion").bare_argv(Path("/tree"), record)
+    argv = import_module("intrusion").bare_argv(Path("/tree"), record)
     assert argv[:2] == ["taskset", "--cpu-list"]
     sizes = [str(job["sizes"][name]) for name in ("batch", "image_px", "warmup_steps", "steps")]
     assert argv[-7:] == [job["model"], *sizes, str(job["envelope"]["threads"]), str(record["seed"])]
 
 
 def test_the_power_benchmark_locates_as_the_suite_does_and_finds_the_promised_power() -> None:
-    power = benchmark("power")
+    power = import_module("power")
     values = np.random.default_rng(0).normal(0, 1, (3, 17))
     places = power.located(values)
     for number, row in enumerate(values):
@@ -82,7 +73,7 @@ def test_the_power_benchmark_locates_as_the_suite_does_and_finds_the_promised_po
 
 
 def test_the_blocks_to_an_interval_go_with_the_square_of_its_width() -> None:
-    alternating = benchmark("alternating")
+    alternating = import_module("alternating")
     values = np.random.default_rng(0).normal(0, 0.05, 30)
     needed = alternating.blocks_within(values, 0.02)
     assert needed == pytest.approx(30 * (known(located(values).half_width) / np.log1p(0.02)) ** 2, abs=1)
@@ -90,7 +81,7 @@ def test_the_blocks_to_an_interval_go_with_the_square_of_its_width() -> None:
 
 
 def test_the_history_benchmark_finds_large_changes_and_none_in_noise() -> None:
-    history = benchmark("history")
+    history = import_module("history")
     noise = [history.raw(np.random.default_rng(1), name, 20_000) for name in history.NOISES]
     assert [float(np.std(values)) for values in noise] == pytest.approx([1.0] * len(noise), rel=0.15)
     found = history.found("normal", 5.0, years=4, seed=1)
@@ -100,7 +91,7 @@ def test_the_history_benchmark_finds_large_changes_and_none_in_noise() -> None:
 
 
 def test_the_alternating_design_covers_as_the_sequential_one_and_takes_a_fifth_of_the_time() -> None:
-    simulation = benchmark("alternating_simulation")
+    simulation = import_module("alternating_simulation")
     measured = simulation.MEASURED
     for arrangement, deviation in ((simulation.SEQUENTIAL, 0.055), (simulation.ALTERNATING, 0.017)):
         row = simulation.coverage(0, arrangement, runs=200, seed=1)
@@ -115,14 +106,14 @@ def test_the_alternating_design_covers_as_the_sequential_one_and_takes_a_fifth_o
 
 
 def test_pilots_of_a_known_host_find_its_components_and_a_good_arrangement() -> None:
-    simulation = benchmark("alternating_simulation")
+    simulation = import_module("alternating_simulation")
     found = simulation.chosen(simulation.MEASURED, runs=400, seed=1)
     assert found["instance"] == pytest.approx(simulation.MEASURED.placement * 2**0.5, rel=0.25)
     assert found["gain"] > 0.75 * found["best"], "the best of many noisy gains is itself a little too good"
 
 
 def test_either_side_of_a_decision_holds_five_percent_where_the_truth_lies_on_the_margin() -> None:
-    deciding = benchmark("deciding")
+    deciding = import_module("deciding")
     for noise in deciding.NOISES:
         ours, before, _ = deciding.simulated(noise, truth=1.0, runs=4000, seed=2)
         # 5 %, and two standard errors.
@@ -134,7 +125,7 @@ def test_either_side_of_a_decision_holds_five_percent_where_the_truth_lies_on_th
 
 
 def test_the_simulated_runs_end_as_the_suite_ends_them() -> None:
-    deciding = benchmark("deciding")
+    deciding = import_module("deciding")
     (rule, *_) = deciding.RULES
     rng, most = np.random.default_rng(3), deciding.MOST_BLOCKS
     for truth in (0.5, 0.9, 1.5):
@@ -152,18 +143,13 @@ def test_the_simulated_runs_end_as_the_suite_ends_them() -> None:
 def test_in_the_balanced_order_intervals_cover_under_drift_and_place_where_each_block_by_itself_fails(
     effect: str,
 ) -> None:
-    shares = benchmark("order").shares
+    shares = import_module("order").shares
     covers, false = shares(effect, "balanced", 2, 7, 200, 1)
     assert covers > 0.94
     assert false == 0.0
     covers, false = shares(effect, "by itself", 2, 7, 200, 1)
     assert covers < 0.85
     assert (false > 0.2) == (effect == "place")
-
-
-def test_the_gpu_day_reads_columns_that_the_json_has() -> None:
-    source = (REPOSITORY / "benchmarks/gpu_day.py").read_text()
-    assert {*re.findall(r'\brow\["(\w+)"\]', source)} <= {*KEYS}
 
 
 BOUND = math.log1p(0.05)
@@ -193,20 +179,16 @@ def test_what_blocks_detect_is_what_more_blocks_aims_at() -> None:
 
 def test_a_single_value_has_no_interval_and_equal_values_have_none_either() -> None:
     one, equal = located([0.1]), located([0.0] * 6)
-    assert difference(equal, one).half_width is None
-    assert detectable(equal, one) is None
-    assert difference(equal, equal).half_width == 0
-    assert more_blocks(equal, equal, 0.1) == 1
-
-
-def test_what_would_take_ten_thousand_blocks_is_out_of_reach() -> None:
+    assert (difference(equal, one).half_width, detectable(equal, one)) == (None, None)
+    assert (difference(equal, equal).half_width, more_blocks(equal, equal, 0.1)) == (0, 1)
     rng = np.random.default_rng(3)
-    assert more_blocks(sample(rng, 6, 3.0), sample(rng, 6, 3.0), 1e-3) is None
+    many = more_blocks(sample(rng, 6, 3.0), sample(rng, 6, 3.0), 1e-3)
+    assert many is None, "what would take ten thousand blocks is out of reach"
 
 
 @pytest.mark.parametrize(("noise", "most"), [("normal", 0.045), ("heavy", 0.06), ("skewed", 0.095), ("lasting", 0.06)])
 def test_nights_that_differ_raise_few_false_alarms_once_three_old_runs_show_it(noise: str, most: float) -> None:
-    simulated = benchmark("between_runs")
+    simulated = import_module("between_runs")
     one, five = (simulated.rates(noise, 0.03, old, runs=300) for old in (1, 5))
     assert one["at the bound"] > 0.25, "a single old run holds no spread between runs"
     assert max(five["at the bound"], five["missed"]) <= most
@@ -220,13 +202,10 @@ RUNS = [[0.0, 0.1], [0.3, 0.4], [0.5, 0.7]]
 
 def test_the_level_of_old_runs_is_that_of_the_formula() -> None:
     level = known(level_of(RUNS))
-    error = known(level.standard_error)
-    centres, within = [0.05, 0.35, 0.6], (0.05**2 + 0.05**2 + 0.1**2) / 3
-    between = np.var(centres, ddof=1) - within
-    assert level.centre == pytest.approx(1 / 3)
-    assert (level.n, level.degrees_of_freedom) == (6, 2)
-    assert level.spread == pytest.approx(math.sqrt(between))
-    assert error == pytest.approx(math.sqrt(between + np.var(centres, ddof=1) / 3))
+    observed, within = np.var([0.05, 0.35, 0.6], ddof=1), (0.05**2 + 0.05**2 + 0.1**2) / 3
+    between, error = observed - within, math.sqrt(observed - within + observed / 3)
+    formula = Location(1 / 3, error, 2, 6, math.sqrt(between))
+    assert vars(level) == pytest.approx(vars(formula))
     new = located([0.0, 0.1, 0.2])
     shift = difference(level, new)
     assert shift.half_width

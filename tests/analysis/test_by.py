@@ -79,8 +79,7 @@ def test_a_host_of_half_the_speed_is_slower_and_what_else_differs_is_named(save:
     rows = [one for one in found.contrasts if one.metric.name == "throughput" and one.arm.cell == ("host=b",)]
     assert [(one.target, names(one)) for one in rows] == [("bare-metal", "slower"), ("container", "slower")]
     for one in rows:
-        assert one.ratio == pytest.approx(0.5, rel=0.02)
-        assert one.base == ("host=a",)
+        assert (one.ratio, one.base) == (pytest.approx(0.5, rel=0.02), ("host=a",))
         assert "kernel 6.1 -> 6.18" in one.notes
     text = markdown(by_document(found))
     assert "CPU model a CPU -> another" in text
@@ -114,8 +113,7 @@ def test_cells_of_a_sweep_are_paired_by_block_and_cells_of_two_are_not(tmp_path:
     together = compare_by(save.load("s/small", "s/large"), ("batch",))
     apart = compare_by(save.load("s/small", "other/large"), ("batch",))
     paired, independent = (ratios(found)["batch=4",] for found in (together, apart))
-    assert names(paired) == "faster"
-    assert names(independent) == "undecided"
+    assert (names(paired), names(independent)) == ("faster", "undecided")
     (low, high), (lowest, highest) = (known(one.interval) for one in (paired, independent))
     assert high / low < 1.02 < highest / lowest
     turned = ratios(compare_by(save.load("s/small", "s/large"), ("batch",), ("4",)))["batch=2",]
@@ -185,8 +183,7 @@ def test_models_by_data_sets_are_a_table_and_one_picture(tmp_path: Path, save: S
     sets(save, np.random.default_rng(4))
     (tmp_path / "s/sweep.json").write_text("{}")
     records = load(sorted(path for path in (tmp_path / "s").iterdir() if path.is_dir()))
-    variants = {group.job.variant for group in compare(records).groups}
-    assert variants == {""}, "what follows from the data is named by it"
+    assert {group.job.variant for group in compare(records).groups} == {""}, "what follows from the data"
     found = compare_by(records, ("model", "data"), ("gan-published", "mnist"))
     rows = [one for one in found.contrasts if one.metric.name == "epoch" and one.target == "container"]
     assert {one.arm.cell: round(one.ratio or 0, 1) for one in rows} == {

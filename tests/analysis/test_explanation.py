@@ -84,8 +84,8 @@ def test_the_parts_and_what_is_unexplained_sum_to_the_whole(save: Save) -> None:
         save(block=block, target="vm", **hidden)
     one = explained(save)
     assert sum(part.difference_s for part in one.parts) == pytest.approx(one.whole.difference_s)
-    assert one.parts[-1].name == "unexplained"
-    assert one.parts[-1].difference_s == pytest.approx(2.0, abs=0.01)
+    unexplained = one.parts[-1]
+    assert (unexplained.name, unexplained.difference_s) == ("unexplained", pytest.approx(2.0, abs=0.01))
 
 
 def test_a_part_that_one_side_does_not_have_stays_unexplained(save: Save) -> None:
@@ -212,15 +212,12 @@ def test_each_part_is_predicted_by_its_own_probe_and_their_sum_stands_beside_the
         "data": "disk/sequential-read-throughput",
         "compute": "cpu/matrix-product-all-threads",
     }
-    assert found["imports"].difference_s == pytest.approx(2.0, rel=0.02)
-    assert found["data"].difference_s == pytest.approx(4.0, rel=0.02)
-    assert found["compute"].difference_s == pytest.approx(2.5, rel=0.03)
     whole = known(one.prediction)
-    assert whole.difference_s == pytest.approx(8.5, rel=0.02)
+    seconds = [each.difference_s for each in (found["imports"], found["data"], found["compute"], whole)]
+    assert seconds == pytest.approx([2.0, 4.0, 2.5, 8.5], rel=0.02)
     low, high = known(whole.interval)
     assert low < 8.5 < high
-    assert not whole.parts
-    assert not any(each.parts for each in found.values())
+    assert not any(each.parts for each in (whole, *found.values()))
     assert whole.silent == ("launch", "build", "teardown")
 
 
@@ -259,15 +256,10 @@ def test_where_measurement_and_prediction_part_a_sentence_says_so(save: Save) ->
     assert "measurement and prediction differ" in save.page("run", "probes")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"envelope": Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1)},
-        {"engine": "docker"},
-        {"accelerator": "kvm"},
-        {"provider": "another"},
-    ],
-)
+ONE_CPU = {"envelope": Envelope(cpus=(0,), memory_bytes=2 * GIB, threads=1)}
+
+
+@pytest.mark.parametrize("changes", [ONE_CPU, {"engine": "docker"}, {"accelerator": "kvm"}, {"provider": "another"}])
 def test_probes_of_another_envelope_or_of_other_layers_predict_nothing(save: Save, changes: dict[str, Any]) -> None:
     assert made(save, **changes).prediction is None
 
@@ -346,11 +338,9 @@ def test_collectives_predict_the_communicating_share_beside_the_measured_one(
         save("training", target=target, **joined(strategy, sent_bytes=4 * step_bytes))
         exchanging(save, "exchange", target)
     (share,) = shares(save)
-    assert share.step_bytes == step_bytes
-    assert share.bandwidth_mb_s == pytest.approx(rate, rel=1e-4)
     predicted_s = step_bytes / rate / 1e6
-    assert share.predicted == pytest.approx(predicted_s / (1 + predicted_s), rel=1e-4)
-    assert share.measured == 0.5
+    assert (share.step_bytes, share.measured) == (step_bytes, 0.5)
+    assert (share.bandwidth_mb_s, share.predicted) == pytest.approx((rate, predicted_s / (1 + predicted_s)), rel=1e-4)
     (one, *_) = save.explain("training", "exchange").explanations
     (line,) = prediction_lines(one)
     assert line.startswith(f"communication: a rank sends {step_bytes / 1e6:.3g} MB in a step")

@@ -56,13 +56,11 @@ def priced(save: Save, job: str, *places: PricedPlace) -> Any:
 def test_a_time_is_billed_by_minimum_and_step_or_as_a_share_of_an_owned_machine(
     prices: dict[str, Any], seconds: float, money: float
 ) -> None:
-    bill = place(**prices).bill("money", np.array([seconds]))
-    assert bill == pytest.approx([money])
+    assert place(**prices).bill("money", np.array([seconds])) == pytest.approx([money])
 
 
 def test_spot_and_reserved_have_prices_of_their_own_and_an_owned_machine_one_for_all() -> None:
-    rented, owned = place(per_hour=3.6, spot_per_hour=1.8), place(owned=CELLAR)
-    hour = np.array([3600.0])
+    rented, owned, hour = place(per_hour=3.6, spot_per_hour=1.8), place(owned=CELLAR), np.array([3600.0])
     assert [rented.bill(name, hour) for name in ("money", "money-spot", "money-reserved")] == [3.6, 1.8, None]
     assert [owned.bill(name, hour) for name in ("money", "money-spot")] == [0.5, 0.5]
 
@@ -167,11 +165,10 @@ def test_targets_of_one_place_are_compared_in_money_too(tmp_path: Path, save: Sa
     answer = json.loads(shown.stdout)["answer"]
     assert answer[0].startswith("container takes 25 % (25 % to 25 %) longer and costs 25 %"), shown.output
     plots = tmp_path / "plots"
-    text = bench_compare(*words, "--plots", plots)
-    assert text.stdout.startswith("container takes 25 %")
-    price = "host=a: 1.00 EUR per hour, at least 0 s in steps of 1 s (a list, 2026-11-01)"
-    assert price in " ".join(text.stdout.split())
-    assert "energy: no trial has a counter of it" in text.stdout
+    text = " ".join(bench_compare(*words, "--plots", plots).stdout.split())
+    assert text.startswith("container takes 25 %")
+    assert "host=a: 1.00 EUR per hour, at least 0 s in steps of 1 s (a list, 2026-11-01)" in text
+    assert "energy: no trial has a counter of it" in text
     assert {path.name for path in plots.iterdir()} >= {"synthetic-time-money.png"}
 
 
@@ -222,9 +219,9 @@ def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_tha
     sizes = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
     epochs = Epochs(steps=3, seconds=[0.6], checkpoints=Checkpoints(seconds=[0.01], size_bytes=1))
     for block in range(3):
-        save("without", block=block, **on("a"), **measured(10 + 0.01 * block))
-        steps = measured(10 + 0.01 * block)
-        save("with", block=block, **on("a"), **steps, sizes=sizes, epochs=epochs, checkpoint="on")
+        steps = on("a") | measured(10 + 0.01 * block)
+        save("without", block=block, **steps)
+        save("with", block=block, **steps, sizes=sizes, epochs=epochs, checkpoint="on")
     words = ("--job", "1e5 images", "--prices", tmp_path / "prices.toml", "--force")
     shares = []
     for more in ((), ("--preempt", "mean=5m")):
@@ -233,9 +230,8 @@ def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_tha
     assert shares[0] == pytest.approx(0.3)
     assert 0.3 < shares[1] < 0.33
     shown = bench_compare(tmp_path / "without", *words, "--preempt", "mean=1h", "--markdown").stdout
-    assert "no trial wrote a checkpoint; to measure one, add --checkpoint on --checkpoint-every 10" in " ".join(
-        shown.split()
-    )
+    advice = "no trial wrote a checkpoint; to measure one, add --checkpoint on --checkpoint-every 10"
+    assert advice in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(("mean", "verdict"), [("1m", "contradicted"), ("50h", "confirmed")])

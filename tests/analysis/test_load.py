@@ -1,6 +1,5 @@
 """Records as they are read and exported: what is left out; every field is a column, or exempt with a reason."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from suite.records.reader import Projection, UnusableRecordError
 from suite.records.record import MetricValue, Steps, TrialRecord
 from suite.results.store import Run
 from tests.analysis.conftest import Save, edited, probe, record
+from tests.analysis.test_audit import put
 from tests.analysis.test_differences import LEAVES, leaves
 
 
@@ -54,9 +54,8 @@ def test_a_file_that_is_no_usable_record_is_named_with_the_reason(save: Save, co
     bad = file_of(save).with_name("bad.json")
     bad.write_bytes(content)
     records = save.load()
-    assert len(records.trials) == 1
     (found,) = records.warnings
-    assert found.kind == "skipped-record"
+    assert (len(records.trials), found.kind) == (1, "skipped-record")
     assert found.message.startswith(f"{bad} is left out: ")
     assert why in found.message
 
@@ -89,7 +88,7 @@ def test_records_of_several_environments_in_turn_keep_each_their_own(save: Save)
     for block in range(6):
         save(block=block, userland="ab"[block % 2] * 64, capability=("AVX2", "AVX512")[block // 3])
     trials = save.load().trials
-    assert [text[0] for text in trials["userland_sha256"]] == ["a", "b"] * 3
+    assert trials["userland_sha256"].str[0].tolist() == ["a", "b"] * 3
     assert trials["torch_cpu_capability"].tolist() == ["AVX2"] * 3 + ["AVX512"] * 3
 
 
@@ -113,23 +112,18 @@ def test_no_record_at_all_is_refused_with_what_was_found_instead(tmp_path: Path)
         load([tmp_path / "run"])
 
 
-def test_an_empty_run_beside_a_full_one_is_a_warning(tmp_path: Path, save: Save) -> None:
-    save()
+def test_an_empty_run_and_a_copy_are_named_and_a_run_named_twice_counts_once(tmp_path: Path, save: Save) -> None:
+    made = save()
     (tmp_path / "empty").mkdir()
     (found,) = save.load("run", "empty").warnings
     assert (found.kind, found.message) == ("empty-run", f"{tmp_path / 'empty'} holds no usable record")
-
-
-def test_a_run_named_twice_and_a_copy_of_a_run_count_once_and_the_copy_is_named(tmp_path: Path, save: Save) -> None:
-    made = save()
     assert len(load([tmp_path / "run", tmp_path / "." / "run"]).trials) == 1
     copy = tmp_path / "copy" / "trials" / "other-name.json"
     copy.parent.mkdir(parents=True)
     copy.write_text(made.model_dump_json())
     records = save.load("run", "copy")
-    assert len(records.trials) == 1
     (found,) = records.warnings
-    assert found.kind == "copied-records"
+    assert (len(records.trials), found.kind) == (1, "copied-records")
     assert found.message == f"1 records are copies of others and count once (the first: {copy})"
 
 
@@ -167,15 +161,11 @@ def unread(model: type[TrialRecord], columns: tuple[Column, ...]) -> list[str]:
     return [leaf for leaf in fields if not any(f"{leaf}.".startswith(f"{path}.") for path in read)]
 
 
-def test_every_field_is_a_column_or_exempt_with_a_reason() -> None:
+def test_every_field_is_a_column_of_a_name_of_its_own_or_exempt_with_a_reason() -> None:
     assert unread(TrialRecord, COLUMNS) == []
     assert [path for path in EXEMPT if not any(f"{leaf}.".startswith(f"{path}.") for leaf in LEAVES)] == []
     assert all(EXEMPT.values())
-
-
-def test_every_column_has_a_name_of_its_own() -> None:
-    names = [column.name for column in COLUMNS]
-    assert len(set(names)) == len(names)
+    assert len({column.name for column in COLUMNS}) == len(COLUMNS)
 
 
 class ToyRecord(TrialRecord):
@@ -196,9 +186,8 @@ def test_a_new_field_that_is_shown_is_the_models_and_one_row(
         (tmp_path / f"run/trials/{made.trial_id}.json").write_text(made.model_dump_json(indent=1))
     monkeypatch.setattr(loading, "RECORD", Projection((*TABLE, TOY, *AUDIT), FURTHER))
     monkeypatch.setattr(loading, "COLUMNS", (*loading.COLUMNS, "toy_s"))
-    table = trials_table(save.load())
-    assert table["toy_s"].dtype == "float64"
-    assert table["toy_s"].fillna(0).tolist() == [1.5, 0]
+    column = trials_table(save.load())["toy_s"]
+    assert (column.dtype, column.fillna(0).tolist()) == ("float64", [1.5, 0])
 
 
 @pytest.mark.parametrize(
@@ -219,11 +208,7 @@ def test_a_new_field_that_is_shown_is_the_models_and_one_row(
 )
 def test_a_value_of_another_type_or_beyond_its_bounds_is_named(path: str, value: object, message: str) -> None:
     record = json.loads(RECORD)
-    *parts, last = path.split(".")
-    part = record
-    for name in parts:
-        part = part[name]
-    part[last] = value
+    put(path, value)(record)
     columns = Projection((*TABLE, *AUDIT), FURTHER)
     with pytest.raises(UnusableRecordError) as caught:
         columns.row(columns.decode(json.dumps(record).encode()))
@@ -244,9 +229,8 @@ def test_every_trial_comes_back_from_every_format_with_its_values(tmp_path: Path
     path = tmp_path / "deep/trials.x"
     assert write([trials_table(load([tmp_path / "run"], warm_ups=True))], form, path) == 3
     found = back(path, form).set_index("trial_id")
-    ok = found.loc["synthetic-resnet50-bare-metal-b000"]
-    assert ok["throughput_per_s"] == pytest.approx(1 / 3, rel=1e-12)
-    assert (ok["memory_bytes"], ok["elapsed_s"], bool(ok["ok"])) == (2 << 30, 20.0, True)
+    ok = found.loc["synthetic-resnet50-bare-metal-b000", ["throughput_per_s", "memory_bytes", "elapsed_s", "ok"]]
+    assert ok.tolist() == [pytest.approx(1 / 3, rel=1e-12), 2 << 30, 20.0, True]
     failed = found.loc["synthetic-resnet50-bare-metal-b001"]
     assert (failed["error_message"], failed["substitutes"]) == ("no memory", "accelerator:tcg\nb")
     unmeasured = failed[["throughput_per_s", "elapsed_s", "open_s", "clock_ratio"]].astype(float)
@@ -264,20 +248,15 @@ def test_every_step_of_the_trials_that_are_ok_is_a_row(tmp_path: Path, save: Sav
     skipped: list[AnalysisWarning] = []
     assert write(steps_tables(save.load(), skipped), form, path) == 3
     found = back(path, form)
-    assert tuple(found.columns) == STEP_COLUMNS
-    assert found["block"].tolist() == [0, 0, 1]
-    assert found["step"].tolist() == [0, 1, 0]
-    assert found["elapsed_s"].tolist() == [0.3, 0.4, 0.5]
-    assert found["copy_s"].fillna(-1).tolist() == [0.0, 0.1, -1]
-    assert skipped == []
+    assert (tuple(found.columns), skipped) == (STEP_COLUMNS, [])
+    columns = found[["block", "step", "elapsed_s", "copy_s"]].fillna(-1).to_numpy().tolist()
+    assert columns == [[0, 0, 0.3, 0.0], [0, 1, 0.4, 0.1], [1, 0, 0.5, -1]]
 
 
 def test_tables_one_after_the_other_have_one_line_of_names(tmp_path: Path, save: Save) -> None:
     save()
-    table = trials_table(save.load())
-    path = tmp_path / "twice.csv"
-    write([table, table], "csv", path)
-    assert len(pd.read_csv(io.StringIO(path.read_text()))) == 2
+    write([trials_table(save.load())] * 2, "csv", tmp_path / "twice.csv")
+    assert len(pd.read_csv(tmp_path / "twice.csv")) == 2
 
 
 def test_without_a_step_nothing_is_written_and_an_older_file_stays(tmp_path: Path, save: Save) -> None:
@@ -318,10 +297,9 @@ def test_parquet_has_one_schema_for_all_runs_with_integers_and_timestamps(tmp_pa
     assert without_unit["metrics"] == [("training/resnet50/own-frechet", 37.0)]
     types = {field.name: str(field.type) for field in schemas[0]}
     assert {types[name] for name in COUNTS} == {"int64"}
-    assert types["started_at"] == "timestamp[us, tz=UTC]"
-    assert types["engine"] == "string"
+    kinds = ["timestamp[us, tz=UTC]", "string", "bool", "double"]
+    assert [types[name] for name in ("started_at", "engine", "ok", "elapsed_s")] == kinds
     assert types["metrics"].startswith("map<string, double")
-    assert (types["ok"], types["elapsed_s"]) == ("bool", "double")
     (row,) = parquet.read_table(tmp_path / "probing.parquet").to_pylist()
     assert (row["metrics"], row["engine"]) == ([("disk/seq-read [MB/s]", 512.0)], "runc")
     assert row["started_at"].isoformat() == "2026-01-01T00:00:00+00:00"

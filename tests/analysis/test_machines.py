@@ -92,21 +92,16 @@ def test_records_of_hosts_that_are_not_equal_are_compared_with_a_warning_that_na
     assert warning.message.endswith("(a, b): memory: a 64 GiB, b 32 GiB; mitigations of mds: not the same on a and b")
 
 
-def test_equal_hosts_are_pooled_without_a_word(save: Save) -> None:
+def test_equal_hosts_are_pooled_without_a_word_but_form_no_ratio_in_a_block(save: Save) -> None:
     for target in ("bare-metal", "container"):
         save(target=target, block=0, **of("a"))
         save(target=target, block=1, **of("b"))
     found = save.compare()
     assert "hosts-differ" not in [one.kind for one in found.warnings]
-    (group,) = found.groups
-    assert group.of_target("container")["throughput"].blocks == 2
-
-
-def test_no_ratio_is_formed_of_trials_of_two_hosts_also_when_they_are_equal(save: Save) -> None:
-    save(target="bare-metal", block=0, **of("a"))
-    save(target="container", block=0, **of("b"))
-    found = save.compare()
-    (refusal,) = [one for one in found.warnings if one.kind == "incomparable"]
+    assert found.groups[0].of_target("container")["throughput"].blocks == 2
+    for target, host in (("bare-metal", "a"), ("container", "b")):
+        save("block", target=target, **of(host))
+    (refusal,) = (one for one in save.compare("block").warnings if one.kind == "incomparable")
     assert "host b against a" in refusal.message
 
 
