@@ -24,7 +24,6 @@ class Audit:
 
     @property
     def refused(self) -> tuple[Finding, ...]:
-        """The findings for which records are left out."""
         return tuple(finding for finding in self.findings if finding.severity == "refused")
 
 
@@ -52,16 +51,13 @@ def audited(records: Records, *, force: bool = False) -> Records:
     refused: dict[str, list[str]] = {}
     for finding in result.refused:
         refused.setdefault(str(finding.where), []).append(f"audit {finding.kind}")
-
-    def why(path: str) -> str:
-        """Return why a record is refused: for itself, or with its whole run."""
-        return ", ".join(dict.fromkeys((*refused.get(path, ()), *refused.get(run_of(path), ()))))
-
     compared = (finding for finding in result.findings if finding.kind not in _NOT_COMPARED)
     warnings = [*map(warning_of, grouped(compared))]
     trials = records.trials
     if refused:
-        forced = trials["path"].map(why)
+        # A record is refused for itself, or with its whole run.
+        kinds = trials["path"].map(lambda path: (*refused.get(path, ()), *refused.get(run_of(path), ())))
+        forced = kinds.map(lambda found: ", ".join(dict.fromkeys(found)))
         trials = trials.assign(forced=forced) if force else trials[forced == ""].reset_index(drop=True)
     if not len(trials):
         raise RequestError(

@@ -51,7 +51,6 @@ def _problems(recorded: Facts, job: Job, target: str, ablation: str | None) -> I
 
 
 def _facts_by_place(recorded: Facts) -> dict[str, Inside]:
-    """Return the facts of the host, the target, and each rank and aggressor, by the name of the place."""
     by_place: dict[str, Inside] = {"": {}}  # an inside of which nothing is known is one, too
     for path, value in recorded.by_path.items():
         place, _, name = path.rpartition("/")

@@ -96,8 +96,7 @@ def sums(trials: pd.DataFrame) -> Iterator[Finding]:
     yield from _mismatches(STEPS, trials[wrong], "steps_s", "s of steps", "it measured", measured)
 
     elapsed, interval = trials["elapsed_s"], trials["interval_s"]
-    most_s = CLOCKS_SHARE * measured + LATE_SHARE * trials["launch_s"] + LATE_S
-    wrong = (trials["timeline_s"] - elapsed).abs() > most_s
+    wrong = (trials["timeline_s"] - elapsed).abs() > CLOCKS_SHARE * measured + LATE_SHARE * trials["launch_s"] + LATE_S
     yield from _mismatches(TIMELINE, trials[wrong], "timeline_s", "s in its timeline", "elapsed are", elapsed)
     wrong = (interval < elapsed * (1 - EXACT)) | (interval > elapsed * (1 + CLOCKS_SHARE) + COUNTING_S)
     yield from _mismatches(INTERVAL, trials[wrong], "interval_s", "s between its counters", "elapsed are", elapsed)

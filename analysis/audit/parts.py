@@ -67,7 +67,6 @@ def _ranks(ranks: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str
 
 
 def _workers(workers: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str]:
-    """Yield what contradicts itself in the workers, and between them and the record."""
     if not workers:
         return
     trained = workers[:1] if job.one_batch else workers
@@ -217,7 +216,6 @@ def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
 
 
 def _kept(kept: Sequence[KeptModel], job: Job, row: dict[Any, Any]) -> Iterator[str]:
-    """Yield what models differ in from the epochs that they were trained for."""
     wanted = {"each": [*range(1, job.epochs + 1)], "last": [job.epochs or None], None: []}[job.keep_model]
     if (numbers := [model.epoch for model in kept]) != wanted:
         yield f"it kept models of the epochs {numbers}, and its job keeps those of {wanted}"

@@ -51,7 +51,6 @@ NO_MANIFEST = Kind(
 _PLACE = ("block", "position", "warm_up", "seed")
 _ARM = ("target", "replica", "ablation", "aggressor")
 _BLOCK = ["warm_up", "block", "model", "design"]
-_TOGETHER = [*_BLOCK, "block_s"]
 _CHOSEN = ("envelope.cpus", "envelope.node_cpus")
 TOLERANCE_S = 2.0
 """Starts are whole seconds, and the clock of the day is corrected in small steps."""
@@ -122,7 +121,8 @@ def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator
     timed = trials.assign(begin_s=begin_s, taken_s=taken_s, end_s=begin_s + taken_s)
     timed = timed.sort_values(["warm_up", "block", "begin_s", "position"])
     # Trials that take turns overlap on purpose: the first stands for all of its block.
-    timed = timed[(timed["design"] == SEQUENTIAL) | (timed["block_s"].notna() & ~timed.duplicated(_TOGETHER))]
+    first = timed["block_s"].notna() & ~timed.duplicated([*_BLOCK, "block_s"])
+    timed = timed[(timed["design"] == SEQUENTIAL) | first]
     block = [timed["warm_up"], timed["block"]]
     before = timed.groupby(block, sort=False)[["end_s", "path", "ok", "position"]].shift()
     pause_s = timed["begin_s"] - before["end_s"]
@@ -137,8 +137,7 @@ def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator
     for key, pauses in pause_s[pause_s > bound_s].groupby(block):
         pause = datetime.timedelta(seconds=round(float(pauses.max())))
         yield APART.at(run, f"{_name(*key)}: up to {pause} h lie between its trials, more than they all take")
-    late = timed[timed["position"] < before["position"]]
-    for key, _ in late.groupby(["warm_up", "block"]):
+    for key, _ in timed[timed["position"] < before["position"]].groupby(["warm_up", "block"]):
         yield ORDER.at(run, f"{_name(*key)}: its trials began in another order than planned")
     changes: dict[str, dict[str, None]] = {}
     # Probes look at different facts, so that each is held against itself.

@@ -84,8 +84,7 @@ def turn_sums(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str
 
 def turns_of_blocks(trials: pd.DataFrame, block: list[str]) -> Iterator[Finding]:
     """Yield the trials, with ``begin_s``, of a block that took no turns together, or that computed at the same time."""
-    taking = trials[trials["alternation"].notna()]
-    for (_, number, *_), rows in taking.groupby(block, observed=True):
+    for (_, number, *_), rows in trials[trials["alternation"].notna()].groupby(block, observed=True):
         if rows["block_s"].nunique() > 1 or rows["begin_s"].max() - rows["begin_s"].min() > rows["block_s"].max():
             for path in rows["path"]:
                 yield TURNS.at(path, f"the trials of block {number} did not take their turns together")
@@ -109,5 +108,4 @@ def _turns_together(number: object, rows: pd.DataFrame) -> Iterator[Finding]:
     spans = sorted((burst.begun_s, burst.ended_s, path) for burst, path in bursts)
     for (_, ended_s, path), (begun_s, _, next_path) in itertools.pairwise(spans):
         if begun_s < ended_s:
-            ended = f"its turn ended {ended_s - begun_s:.3g} s after {Path(next_path).stem} had begun one"
-            yield TURNS.at(path, ended)
+            yield TURNS.at(path, f"its turn ended {ended_s - begun_s:.3g} s after {Path(next_path).stem} had begun one")

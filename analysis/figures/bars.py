@@ -72,8 +72,7 @@ def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
                 name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
                 cells.append((f"{name}\n{metric.unit}, {metric.better} is better", group, metric))
             title = f"The probe {group.model}: every metric on every target"
-            chart = _chart(cells, f"Probe: {group.model}", "the measured value")
-            yield drawing.Drawing(group.model, title, chart)
+            yield drawing.Drawing(group.model, title, _chart(cells, f"Probe: {group.model}", "the measured value"))
 
 
 def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | None = None) -> Figure:

@@ -173,22 +173,9 @@ def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: 
 
 def grouped(axes: Axes, bars: pd.DataFrame, places: Sequence[str], targets: Sequence[str]) -> None:
     """Draw a bar of its ``height`` for each row, by ``place`` and, inside that, ``target``; add ``x``, its middle."""
-    sns.barplot(
-        bars,
-        x="place",
-        y="height",
-        hue="target",
-        order=places,
-        hue_order=targets,
-        palette=palette(targets),
-        saturation=1,
-        errorbar=None,
-        legend=False,
-        width=WIDTH,
-        edgecolor="white",
-        linewidth=0.8,
-        ax=axes,
-    )
+    order = {"x": "place", "y": "height", "hue": "target", "order": places, "hue_order": targets}
+    look = {"saturation": 1, "errorbar": None, "width": WIDTH, "edgecolor": "white", "linewidth": 0.8, "legend": False}
+    sns.barplot(bars, **order, **look, palette=palette(targets), ax=axes)
     for number, target in enumerate(targets):
         for patch in axes.containers[number]:
             patch.set_hatch(_HATCHES.get(target, "..."))

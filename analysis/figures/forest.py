@@ -76,8 +76,7 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     lines = sum(max(2, _text(contrast).count("\n") + 1) for contrast in rows)
     with style():
         chart = canvas(_INCHES, _AROUND + _ROW / 2 * lines + 0.19 * (title.count("\n") + foot.count("\n")))
-        axes = chart.subplots()
-        _draw(axes, rows, comparison)
+        _draw(chart.subplots(), rows, comparison)
         chart.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
         chart.supxlabel(foot, fontsize=8, color="0.3", x=0.01, ha="left")
     text = "every ratio to bare metal with its blocks, interval and verdict"
@@ -136,8 +135,7 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: float) -> None:
     axes.xaxis.set_major_locator(near if high < 100 * low else LogLocator())
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    alone = any(contrast.kind == "aggressor" for contrast in rows)
-    base = "the same victim alone" if alone else BASELINE
+    base = "the same victim alone" if any(contrast.kind == "aggressor" for contrast in rows) else BASELINE
     what = f"ratio to {base}, log scale; grey band: the margin of {percent(margin)}; small dots: blocks"
     axes.set_xlabel(what, fontsize=8.5)
     axes.grid(visible=False, axis="y")
@@ -154,7 +152,6 @@ def _interval(axes: Axes, place: int, found: Interval | None, ends: Interval, lo
 
 
 def _foot(comparison: Comparison) -> Iterator[str]:
-    """Yield host, engine, blocks, profile, date and substitutes."""
     found, groups = claims(comparison), comparison.groups
     yield from dict.fromkeys(
         f"host {' and '.join(contrast.around.hosts)}" for contrast in found if contrast.around.hosts

@@ -43,16 +43,14 @@ def values(history: History) -> Iterator[Drawing]:
 
 def _drawing(name: str, series: Sequence[Series]) -> Drawing:
     first = series[0]
-    targets = [row.target for row in series]
-    colours = palette(targets)
+    colours = palette([row.target for row in series])
     with style():
         chart = canvas(8.0, 4.0)
         axes = chart.subplots()
         entries = [_line(axes, row, colours[row.target]) for row in series]
         unit = f"relative to {BASELINE}" if first.normalised else first.unit
-        job = ", ".join(
-            filter(None, (first.scenario, first.data, first.profile, first.recipe, first.variant, first.host))
-        )
+        parts = (first.scenario, first.data, first.profile, first.recipe, first.variant, first.host)
+        job = ", ".join(filter(None, parts))
         below = f"{job}\none dot per run with its 95 % interval; dashed: the level of {first.metric} changed"
         label(axes, f"{first.model}: {first.what}", below, unit, normalised=first.normalised)
         axes.tick_params(axis="x", labelrotation=30)
@@ -71,8 +69,7 @@ def _line(axes: Axes, series: Series, colour: object) -> Line2D:
     axes.plot(times, [point.value for point in series.points], marker="o", markersize=3, **look)
     changes = _times(shift.started_at for shift in series.shifts)
     axes.vlines(changes, 0, 1, transform=axes.get_xaxis_transform(), linestyle=(0, (4, 3)), **look)
-    name = ", ".join(filter(None, (series.target, series.arm)))
-    return Line2D([], [], marker="o", markersize=3, label=name, **look)
+    return Line2D([], [], marker="o", markersize=3, label=", ".join(filter(None, (series.target, series.arm))), **look)
 
 
 def _times(started_at: Iterable[str]) -> "np.ndarray[tuple[int], np.dtype[np.datetime64]]":

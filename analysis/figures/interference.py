@@ -20,12 +20,10 @@ from analysis.report.formatting import notes_by_target, notes_of
 from analysis.statistics.ratios import slower_by
 from suite.job.sharing import aggressor_names, victim_names
 
-_PAPERS_AGGRESSOR = "alexnet"
-
 
 def loss_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield what each victim loses beside AlexNet: the paper's figure 10, the time added, and the throughput lost."""
-    rows = {arm: measured for arm, measured in _as_they_are(comparison).items() if arm.aggressor == _PAPERS_AGGRESSOR}
+    rows = {arm: measured for arm, measured in _as_they_are(comparison).items() if arm.aggressor == "alexnet"}
     for metric in SHARED_METRICS[:2]:
         if any(metric.name in measured for measured in rows.values()):
             figure = figure_number(comparison.jobs[0], metric.name)
@@ -95,20 +93,10 @@ def _map(rows: Rows, title: str) -> Figure:
                 columns=pd.Index(aggressors),
                 dtype=float,
             )
-            last = column == len(notes) - 1
-            sns.heatmap(
-                table,
-                ax=axes,
-                vmin=0.0,  # who gains beside another has lost nothing: the number says by how much
-                vmax=top,
-                cmap="rocket_r",
-                annot=True,
-                fmt=".0f",
-                cbar=last,
-                cbar_kws={"label": "throughput lost, %"},
-                yticklabels=column == 0,
-                linewidths=1,
-            )
+            # From zero: who gains beside another has lost nothing, and the number says by how much.
+            scale = {"vmin": 0.0, "vmax": top, "cmap": "rocket_r", "cbar_kws": {"label": "throughput lost, %"}}
+            look = {"annot": True, "fmt": ".0f", "linewidths": 1, "yticklabels": column == 0}
+            sns.heatmap(table, ax=axes, **scale, **look, cbar=column == len(notes) - 1)
             axes.set_title("\n".join((target, *notes[target])), fontsize=10)
         chart.suptitle(f"{title}\n{next(iter(rows)).job}", fontsize=10, x=0.01, ha="left")
     return chart

@@ -27,8 +27,6 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing with the stem of its files and its caption."""
-
     stem: str
     caption: str
     drawing: Drawing

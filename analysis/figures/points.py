@@ -179,15 +179,11 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
             for axes, metric, unit in zip(chart.subplots(1, 2), (TIMES[0], EACH[0]), ("s", "MB each"), strict=True):
                 for place, (name, of_name) in enumerate(lines.items()):
                     points = {number: of[metric.name] for number, of in of_name.items() if metric.name in of}
-                    look: dict[str, Any] = {
-                        "color": f"C{place}",
-                        "marker": _MARKERS[place % len(_MARKERS)],
-                        "label": name,
-                    }
-                    axes.plot(sorted(points), [points[number].value or 0.0 for number in sorted(points)], **look)
+                    colour, marker = f"C{place}", _MARKERS[place % len(_MARKERS)]
+                    values = [points[number].value or 0.0 for number in sorted(points)]
+                    axes.plot(sorted(points), values, color=colour, marker=marker, label=name)
                     for number, one in points.items():
-                        ends = one.value_interval or [one.value or 0.0] * 2
-                        axes.vlines(number, *ends, color=f"C{place}", linewidth=1)
+                        axes.vlines(number, *(one.value_interval or [one.value or 0.0] * 2), color=colour, linewidth=1)
                 axes.set_ylim(bottom=0)
                 below = f"{metric.name}; {job}\nmean over the blocks, with 95 % intervals"
                 drawing.label(axes, title * (metric is TIMES[0]), below, unit, normalised=False)

@@ -39,7 +39,6 @@ class Computed(NamedTuple):
 
     @property
     def recorded(self) -> bool:
-        """Return whether the record has any of it."""
         return bool(self.losses or self.weights or self.drawn or self.last_step is not None)
 
     def apart(self, other: "Computed") -> float | None:

@@ -38,17 +38,12 @@ class Metric:
 
     @property
     def more_is_faster(self) -> bool:
-        """Return whether a ratio above 1 is an improvement."""
         return self.better == "more"
 
     def logs(self, table: pd.DataFrame) -> "pd.Series[float]":
         """Return the logarithms of the metric; a zero has none, and is left out like an absent value."""
         values = table[self.column].to_numpy(dtype=np.float64)
         return pd.Series(np.log(np.where(values > 0, values, np.nan)), table.index)
-
-    def of(self, scenario: str, model: str) -> bool:
-        """Return whether trials of this scenario and model measure it."""
-        return traits_of(scenario).probes == self.of_probe and self.model in (None, model)
 
 
 METRICS = (
@@ -62,7 +57,8 @@ METRICS = (
 
 def metrics_of(metrics: Sequence[Metric], scenario: str, model: str) -> tuple[Metric, ...]:
     """Return the metrics that trials of this scenario and model measure."""
-    return tuple(metric for metric in metrics if metric.of(scenario, model))
+    probes = traits_of(scenario).probes
+    return tuple(metric for metric in metrics if metric.of_probe == probes and metric.model in (None, model))
 
 
 def in_units(metrics: Sequence[Metric], unit: object) -> tuple[Metric, ...]:

@@ -38,7 +38,6 @@ COLUMNS = (*(one.name for one in TABLE), "computed", "facts")
 EVIDENCE = (*(one.name for one in AUDIT), "job", "turn_steps")
 """The columns that the audit needs besides; ``job`` is a ``SharedJob``, ``turn_steps`` are the seconds of each step of
 a trial that takes turns."""
-FLOATS = tuple(one.name for one in TABLE if one.is_float)
 _DERIVED = ("computed", "facts", "job", "turn_steps", "path")
 _DATA_FACTS = ("sha256", "decoder", "loader_workers", "filesystem", "device")
 _CHUNK = 1 << 16
@@ -65,7 +64,6 @@ class Facts:
 
 @lru_cache(maxsize=10_000)
 def _shared(*texts: str) -> Facts:
-    """Return the facts of texts of JSON."""
     return Facts({path: value for text in texts for path, value in json.loads(text).items()})
 
 
@@ -168,7 +166,6 @@ def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the tabl
 
 
 def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
-    """Return the values of a record, or why there are none."""
     try:
         if isinstance(record := read_record(path), AnalysisWarning):
             return record

@@ -13,7 +13,7 @@ from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import PAPERS_KEY
 from analysis.report import formatting, tables
-from analysis.report.answers.answer import Answer, answer
+from analysis.report.answers.answer import MOST_ROWS, Answer, answer
 from analysis.report.elements import Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
 from analysis.report.sweeps.scaling import growth_elements, scaling_elements
 from analysis.report.waterfall import explained_job, reason
@@ -61,7 +61,8 @@ def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
     if guide := formatting.reading_guide(comparison):
         yield Heading("How to read the numbers", rank=2)
         yield Line(f"{guide}. The noise floor is the smallest overhead that these blocks could have shown.", "dim")
-        yield Line(f"{formatting.EXPECTED_GUIDE}.", "dim", column=tables.EXPECTED)
+        expected = "expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays."
+        yield Line(expected, "dim", column=tables.EXPECTED)
         if figures:
             marks = "White diamonds and dotted boxes in the figures are the values and ranges of"
             yield Line(f"{marks} {citation(PAPERS_KEY)}, where it gives one.", "dim")
@@ -119,7 +120,7 @@ def _overview(comparison: Comparison, found: Answer, *, costs: bool) -> Iterator
     yield from growth_elements(comparison)
     trained = [group for group in comparison.groups if group.job.traits.normalised and not group.job.traits.probes]
     if trained:
-        yield tables.overview_table(trained, footnotes, judged=not found.complete)
+        yield tables.overview_table(trained, footnotes, judged=len(found.claims) > MOST_ROWS)
     for group in comparison.groups:
         parts: list[Element] = [tables.results_table(group, full=False)] if group.job.traits.probes else []
         parts += _tables(group, costs=costs, losses=False)

@@ -12,7 +12,7 @@ from typing import IO, Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.load.records import FLOATS, Records, read_record
+from analysis.load.records import Records, read_record
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError, missing_extra
 from suite.records.columns import TABLE, counted_steps
@@ -30,9 +30,8 @@ NOT_EXPORTED = ("losses", "computed", "rounds_freely", "facts", "forced")
 """Columns that serve the comparison alone; the records hold what they are made of."""
 COUNTS = tuple(one.name for one in TABLE if one.kind.values == "count")
 """The columns that hold whole numbers."""
-TRUTHS = tuple(one.name for one in TABLE if one.kind.values == "flag")
-STARTED = "started_at"
-METRICS_COLUMN = "metrics"
+_STARTED = "started_at"
+_METRICS = "metrics"
 """The one column of a Parquet file for the metrics of probes and workloads, which other runs do not have."""
 _TRIALS_AT_ONCE = 2000
 """The trials whose steps are in memory together: those of 100,000 would not fit."""
@@ -140,12 +139,19 @@ def _parquet(tables: Iterable[pd.DataFrame], file: IO[bytes]) -> int:
         from pyarrow import parquet
     except ImportError as error:
         raise missing_extra("pyarrow", "parquet") from error
+    types = {
+        **dict.fromkeys((*(one.name for one in TABLE if one.is_float), *_STEP_FLOATS), pyarrow.float64()),
+        **dict.fromkeys((*COUNTS, "step"), pyarrow.int64()),
+        **dict.fromkeys((one.name for one in TABLE if one.kind.values == "flag"), pyarrow.bool_()),
+        _STARTED: pyarrow.timestamp("us", tz="UTC"),
+        _METRICS: pyarrow.map_(pyarrow.string(), pyarrow.float64()),
+    }
     rows = 0
     with ExitStack() as closing:
         writer = None
         for table in tables:
             fixed = _with_fixed_columns(table)
-            schema = pyarrow.schema([(name, _parquet_type(name)) for name in fixed.columns])
+            schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in fixed.columns])
             fixed = fixed.astype({one.name: "str" for one in schema if one.type == pyarrow.string()})
             if writer is None:
                 writer = closing.enter_context(parquet.ParquetWriter(file, schema))
@@ -156,7 +162,7 @@ def _parquet(tables: Iterable[pd.DataFrame], file: IO[bytes]) -> int:
 
 def _with_fixed_columns(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose columns and types do not depend on what was run: metrics become one column of pairs."""
-    if STARTED not in table:
+    if _STARTED not in table:
         return table
     own = [name for name in table.columns if "/" in name]
     found = [
@@ -164,19 +170,5 @@ def _with_fixed_columns(table: pd.DataFrame) -> pd.DataFrame:
         for values in table[own].itertuples(index=False, name=None)
     ]
     fixed = table.drop(columns=own)
-    fixed[STARTED] = pd.to_datetime(fixed[STARTED], utc=True, format="ISO8601", errors="coerce")
-    return fixed.assign(**{METRICS_COLUMN: pd.Series(found, index=table.index, dtype=object)})
-
-
-def _parquet_type(name: str) -> Any:  # noqa: ANN401 (pyarrow has no types)
-    import pyarrow
-
-    if name in COUNTS or name == "step":
-        return pyarrow.int64()
-    if name in TRUTHS:
-        return pyarrow.bool_()
-    if name == STARTED:
-        return pyarrow.timestamp("us", tz="UTC")
-    if name == METRICS_COLUMN:
-        return pyarrow.map_(pyarrow.string(), pyarrow.float64())
-    return pyarrow.float64() if name in FLOATS or name in _STEP_FLOATS else pyarrow.string()
+    fixed[_STARTED] = pd.to_datetime(fixed[_STARTED], utc=True, format="ISO8601", errors="coerce")
+    return fixed.assign(**{_METRICS: pd.Series(found, index=table.index, dtype=object)})

@@ -224,12 +224,8 @@ def noted_effects(measured: Measured) -> str:
 
 def effects(measured: Measured, metrics: Sequence[Metric] = METRICS) -> str:
     """Return ``throughput 0.961x (0.950 to 0.970), slower; elapsed …``."""
-    return "; ".join(
-        f"{metric.name} {ratio(measured[metric.name])}" for metric in shown(metrics) if metric.name in measured
-    )
-
-
-EXPECTED_GUIDE = "expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays"
+    names = (metric.name for metric in shown(metrics) if metric.name in measured)
+    return "; ".join(f"{name} {ratio(measured[name])}" for name in names)
 
 
 def reading_guide(comparison: Comparison) -> str:

@@ -21,7 +21,6 @@ from analysis.statistics.two_samples import LEAST_RUNS
 from suite.job.profiles import PROFILES
 from suite.units import count, number
 
-_ORDER = (*EXIT_CODES,)
 _COLUMNS = ("old", "new", "ratio", "95 % interval", "slower by", "outcome")
 _CAPTION = (
     "old, new: trimmed geometric mean over the blocks; slower by: share of a rate that is lost, of a time that is added"
@@ -39,7 +38,12 @@ def gate_document(found: Regression, new: Path | None = None) -> Iterator[Elemen
             yield Line(f"the spread between runs is unknown: {LEAST_RUNS} old runs or more show it", label="warning")
     # Those that decide come first, those that fail nothing last.
     changes = sorted(found.changes, key=lambda change: (*EXIT_CODES, None).index(change.outcome))
-    yield _table(changes, judged=found.outcome is not None)
+    rows = tuple((Head(change.name), _cells(change)) for change in changes)
+    table = Table("", "", tuple(map(Head, _COLUMNS)), rows, _CAPTION, compact=True).only(
+        *range(6 if found.outcome else 5)
+    )
+    # The narrower form leaves out the values, and a gate's outcome is in all forms.
+    yield replace(table, narrower=table.only(*range(2, len(table.columns))))
     for detail, names in _details(found, answered.why).items() if found.outcome else ():
         yield Line(f"{'; '.join(names)}: {detail}", label="cannot tell")
     targets: dict[str, dict[str, None]] = {}
@@ -62,13 +66,6 @@ def _details(found: Regression, why: str) -> dict[str, list[str]]:
     return details
 
 
-def _table(changes: list[Change], *, judged: bool) -> Table:
-    """Return a row per change; the narrower form leaves out the values, and a gate's outcome is in all forms."""
-    rows = tuple((Head(change.name), _cells(change)) for change in changes)
-    whole = Table("", "", tuple(map(Head, _COLUMNS)), rows, _CAPTION, compact=True).only(*range(6 if judged else 5))
-    return replace(whole, narrower=whole.only(*range(2, len(whole.columns))))
-
-
 def _cells(change: Change) -> tuple[str | Styled, ...]:
     interval = ends(change.interval) if change.interval else f"{change.blocks} block"
     outcome = Styled(change.outcome or "", change.outcome if change.outcome in ("slower", "cannot tell") else "")
@@ -80,10 +77,11 @@ def answer(found: Regression, new: Path | None = None) -> Answer:
     """Return the answer of a gate: the rows that decide it first, each with its outcome as its word."""
     rows = [row_of(claim, claim.change.name) for claim in _claims(found)]
     rows += [AnswerRow(missing.name, "incomplete", why=(missing.why,)) for missing in found.missing]
-    rows.sort(key=lambda row: _ORDER.index(row.word))
+    order: list[str] = [*EXIT_CODES]
+    rows.sort(key=lambda row: order.index(row.word))
     if not rows:
         return Answer((), "nothing to compare: no row is in both runs", _next(found, new), ())
-    return formed(rows, _ORDER, [_next(found, new)], shortened=rows[:1])
+    return formed(rows, order, [_next(found, new)], shortened=rows[:1])
 
 
 def _claims(found: Regression) -> "Iterator[_GateClaim]":
@@ -105,7 +103,6 @@ class _GateClaim(Claim):
 
     @property
     def why(self) -> tuple[str, ...]:
-        """Return the reasons of the outcome."""
         change, verdict = self.change, self.change.verdict or Verdict(None, None)
         bound, runs = f"the bound of {percent(self.margin)}", ""
         if change.spread:
@@ -132,7 +129,6 @@ _NEXT = {
 
 
 def _next(found: Regression, new: Path | None) -> str:
-    """Return what to do after an outcome."""
     where = f" {shlex.quote(str(new))}" if new else ""
     if found.outcome in _NEXT:
         return _NEXT[found.outcome].format(where)

@@ -28,9 +28,6 @@ from suite.results.store import write_output
 from suite.selftest.certificate import Certificate
 from suite.targets import BASELINE
 
-TEMPLATE = "report.html.j2"
-_ELEMENTS = (Bar, Figure, Heading, Line, Notes, Styled, Table)
-
 
 def write_report(
     records: Records,
@@ -68,10 +65,10 @@ def render(
     page = document(comparison, "full", costs=True, explained=explained, figures=figures, run=run)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(formatting=formatting, line=line, certificate_document=certificate_document)
-    for kind in _ELEMENTS:
+    for kind in (Bar, Figure, Heading, Line, Notes, Styled, Table):
         environment.tests[kind.__name__.lower()] = lambda element, kind=kind: isinstance(element, kind)
-    template = environment.from_string((files("analysis.report") / TEMPLATE).read_text(encoding="utf-8"))
-    return template.generate(
+    source = (files("analysis.report") / "report.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(source).generate(
         runs=comparison.runs,
         document=with_explained_columns(page),
         provenance=provenance(records),

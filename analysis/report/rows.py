@@ -186,7 +186,6 @@ class ComparisonOutput(Columns):
 
 
 def comparison_output(comparison: Comparison) -> ComparisonOutput:
-    """Return the comparison as its JSON holds it."""
     return ComparisonOutput(
         answer=answer_output(comparison),
         runs=comparison.runs,
@@ -200,7 +199,6 @@ def comparison_output(comparison: Comparison) -> ComparisonOutput:
 
 
 def answer_output(comparison: Comparison) -> AnswerOutput:
-    """Return the answer with which the output begins, and every claim by itself."""
     return AnswerOutput.model_validate(answer(comparison))
 
 

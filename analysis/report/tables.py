@@ -60,18 +60,19 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
     names = (_THROUGHPUT.name if apart else _unit(groups[0]), *(_JUDGED if judged else ()))
     rows = []
     for group in groups:
+        cell = ", ".join(filter(None, (group.model, *(getattr(group.job, name) for name in settings))))
         for summary in group.targets:
-            cells = _overview_cells(group, summary, units_differ=apart, judged=judged)
-            rows.append((_overview_head(settings, group, summary, footnotes), cells))
+            # "resnet50, tuned: bare-metal", and for the targets below it "  vm accelerator:tcg [1]".
+            text = f"{cell}: {summary.target}" if summary is group.targets[0] else f"  {summary.target}"
+            head = Head(text, tuple(filter(None, (*summary.substitutes, footnotes.at(group, summary)))))
+            rows.append((head, _overview_cells(group, summary, units_differ=apart, judged=judged)))
     heads = tuple(map(Head, (*names, *(metric.name for metric in _OTHERS))))
     table = Table("", "", heads, tuple(rows), compact=True)
     return replace(table, narrower=table.only(*range(len(names)))) if judged else table
 
 
 def _overview_cells(group: Group, summary: TargetSummary, *, units_differ: bool, judged: bool) -> tuple[Cell, ...]:
-    """Return the throughput, what is judged of it, and what was spent."""
-    measured = group.of_target(summary.target)
-    throughput, *spent = (measured.get(metric.name) for metric in (_THROUGHPUT, *_OTHERS))
+    throughput, *spent = (group.of_target(summary.target).get(metric.name) for metric in (_THROUGHPUT, *_OTHERS))
     value, *cells = _judged_cells(throughput)
     value = f"{value} {_unit(group)}" if units_differ and throughput else value
     others = (f"{number(cell.value or 0.0)} {cell.metric.unit}" if cell else "-" for cell in spent)
@@ -84,13 +85,6 @@ def _unit(group: Group) -> str:
 
 def differing(jobs: Sequence[ComparedJob]) -> list[str]:
     return [field.name for field in fields(ComparedJob) if len({getattr(job, field.name) for job in jobs}) > 1]
-
-
-def _overview_head(settings: Sequence[str], group: Group, summary: TargetSummary, footnotes: "Footnotes") -> Head:
-    """Return ``resnet50, tuned: bare-metal``, or for the targets below it ``  vm accelerator:tcg [1]``."""
-    cell = ", ".join(filter(None, (group.model, *(getattr(group.job, name) for name in settings))))
-    text = f"{cell}: {summary.target}" if summary is group.targets[0] else f"  {summary.target}"
-    return Head(text, tuple(filter(None, (*summary.substitutes, footnotes.at(group, summary)))))
 
 
 def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
@@ -198,7 +192,6 @@ def own_table(group: Group, *, losses: bool) -> Table | None:
 
 
 def _losses(group: Group) -> dict[str, list[Cell]]:
-    """Return the last losses by name, one for each target."""
     names = dict.fromkeys(name for summary in group.targets for name in summary.losses)
     return {name: [_number(summary.losses.get(name)) for summary in group.targets] for name in names}
 
@@ -242,13 +235,11 @@ _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
     "GiB s used / allocated": lambda cost: _used(cost.memory_used_gib_s, cost.memory_allocated_gib_s),
 }
 
-_PARTED = tuple(_COSTS)[:2]
-
 
 def cost_table(group: Group) -> Table:
     """Return targets below each other and resources beside each other; no rows where nothing is known."""
-    parted = not group.job.traits.probes  # which have no steps
-    cells = _COSTS if parted else {name: cell for name, cell in _COSTS.items() if name not in _PARTED}
+    parted = not group.job.traits.probes  # which have no steps, of which the first two columns are
+    cells = _COSTS if parted else dict([*_COSTS.items()][2:])
     rows = tuple((Head(cost.target, cost.notes), tuple(cell(cost) for cell in cells.values())) for cost in group.costs)
     split = f"steps are the measured ones per {group.costs[0].unit}, start-up the rest of the job; " if parted else ""
     caption = (
@@ -340,8 +331,7 @@ def _beside(of_job: Comparison, arm: Arm, measured: Measured) -> Iterator[tuple[
     for metric in SHARED_METRICS:
         yield f"{beside} {metric.name}", measured.get(metric.name)
     yield f"{beside} the aggressor's speed over that before", of_job.of_kind("kept").get(arm, {}).get(KEPT.name)
-    steal = of_job.of_kind("steal")
-    shares = [steal.get(side, {}).get(STEAL.name) for side in (arm._replace(aggressor=""), arm)]
+    shares = [of_job.of_kind("steal").get(side, {}).get(STEAL.name) for side in (arm._replace(aggressor=""), arm)]
     texts = tuple(f"{number(share.value * 100)} %" for share in shares if share and share.value is not None)
     yield f"{beside} steal alone / beside", texts if len(texts) == len(shares) else None
 

@@ -106,8 +106,7 @@ def _table(one: Explanation, *, bars: bool) -> Table:
 
 def _cells(one: Explanation, part: TimeDifference) -> tuple[str, ...]:
     before, after = seconds(part.baseline_s).lstrip("+"), seconds(part.target_s).lstrip("+")
-    interval = " to ".join(map(seconds, part.interval or ()))
-    return before, after, seconds(part.difference_s), interval, _share(one, part)
+    return before, after, seconds(part.difference_s), " to ".join(map(seconds, part.interval or ())), _share(one, part)
 
 
 def _bars(one: Explanation) -> Iterator[Bar]:
@@ -121,7 +120,6 @@ def _bars(one: Explanation) -> Iterator[Bar]:
 
 
 def _step_lines(one: Explanation) -> Iterator[str]:
-    """Yield how the measured steps spread on bare metal and on the target."""
     for name, steps in ((BASELINE, one.baseline_steps), (one.target, one.target_steps)):
         if steps:
             times_s = {"p50": steps.p50_s, "p95": steps.p95_s, "p99": steps.p99_s, "jitter": steps.jitter_s}

@@ -79,8 +79,7 @@ def learning(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
 
 def diverged(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning per job and model of which a trial's losses were not finite."""
-    failed = trials[trials["error_kind"].eq("diverged")]
-    for _, rows in failed.groupby(["scenario", "model"], observed=True):
+    for _, rows in trials[trials["error_kind"].eq("diverged")].groupby(["scenario", "model"], observed=True):
         first = rows.iloc[0]
         yield AnalysisWarning(
             "diverged",

@@ -44,7 +44,6 @@ def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> li
     for found in warnings:
         key = found.finding if found.where else id(found)
         before = told.get(key)
-        message = f"{before.message}; {found.where}" if before else found.message
-        told[key] = replace(found, finding=message, where="")
+        told[key] = replace(found, finding=f"{before.message}; {found.where}" if before else found.message, where="")
     prefix = f"{next(iter(jobs))}: " if len(jobs) == 1 else ""
     return [replace(one, finding=one.finding.removeprefix(prefix)) for one in told.values()]

@@ -68,11 +68,6 @@ class Answer:
     claims: tuple[Claim, ...] = ()
 
     @property
-    def complete(self) -> bool:
-        """Return whether each claim has a row."""
-        return len(self.claims) <= MOST_ROWS
-
-    @property
     def lines(self) -> tuple[str, ...]:
         where = (self.where,) if self.where else ()
         return (*map(str, self.rows), f"why: {self.why}", f"next: {self.next}", *self.facts, *where)

@@ -165,11 +165,9 @@ class Claim:
 
     @property
     def more_s(self) -> float | None:
-        """Return the seconds that these take."""
         return self.more_blocks * self.around.block_s if self.more_blocks and self.around.block_s else None
 
     def _disturbed(self) -> Iterator[str]:
-        """Yield which trials of the two sides were disturbed, and how little."""
         sides = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
         by_finding = {one.finding: [other for other in sides if other.finding == one.finding] for one in sides}
         for disturbed in by_finding.values():

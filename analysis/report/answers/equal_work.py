@@ -55,7 +55,6 @@ _UNPROVEN = ", which does not prove the same data, order or seed"
 
 
 def _computed(alike: Sequence[SameWork]) -> str:
-    """Return what arms of one kind of agreement computed."""
     kind, apart = alike[0].kind, max((one.apart for one in alike if one.apart is not None), default=None)
     share = f"{number(apart * 100)} %" if apart else ""
     if kind == "other":

@@ -29,7 +29,7 @@ def by_document(comparison: Comparison) -> Iterator[Element]:
     probes = [row for row in rows_by_key(comparison) if row.job.traits.probes and row.verdict]
     for arm, of_arm in groupby(rows_by_key(comparison), lambda row: row.arm._replace(cell=())):
         rows = list(of_arm)
-        yield Heading(job_on(arm), f"{arm.job}; over {_text(rows[0].base)}")
+        yield Heading(job_on(arm), f"{arm.job}; over {', '.join(rows[0].base)}")
         yield from tables_of(rows)
         explaining = [row for row in probes if row.target == arm.target and not arm.job.traits.probes]
         yield Notes(tuple(_notes(rows, explaining, found)))
@@ -44,14 +44,13 @@ def by_answer(comparison: Comparison) -> Answer:
     if not claims:
         return Answer((), "nothing to compare: no two values have a metric in common", "bench compare --verbose", facts)
     several = len({job_on(claim.found.arm) for claim in claims}) > 1
-    parts = ((job_on(claim.found.arm) if several else "", _text(claim.found.arm.cell)) for claim in claims)
+    parts = ((job_on(claim.found.arm) if several else "", *claim.found.arm.cell) for claim in claims)
     rows = [row_of(claim, ", ".join(filter(None, names))) for claim, names in zip(claims, parts, strict=True)]
     worst = max(range(len(claims)), key=lambda number: abs(claims[number].slower or 0.0))
     return formed(rows, WORDS, [_next(claims)], facts, [rows[worst]])
 
 
 def _next(claims: Sequence[Claim]) -> str:
-    """Return what would decide the values that are open, or explain those that are decided."""
     still_open = [claim for claim in claims if claim.word in (UNDECIDED, NO_VERDICT)]
     if not still_open:
         return "bench compare RUN --explain, for each side (where the time goes)"
@@ -69,7 +68,7 @@ def slow_machines(comparison: Comparison) -> Iterator[str]:
     decisive = [row for row in rows if row.metric.of_probe == rows[0].metric.of_probe]
     if machines := len({row.arm.cell for row in decisive}):
         slow = dict.fromkeys(row.arm.cell for row in decisive if _verdict(row) in _BEYOND)
-        names = "; ".join(f"{_text(values)} (by {_shown_by(values, rows)})" for values in slow)
+        names = "; ".join(f"{', '.join(values)} (by {_shown_by(values, rows)})" for values in slow)
         bound = f"from the median of the others by more than {percent(comparison.margin)} (Holm)"
         text = f"{names} of {machines} machines differ" if names else f"None of {machines} machines differs"
         yield f"{text} {bound}{_undecided(decisive)}."
@@ -85,16 +84,12 @@ def _shown_by(values: Sequence[str], rows: Sequence[Contrast]) -> str:
 def _undecided(decisive: Sequence[Contrast]) -> str:
     """Return how many machines are neither equivalent nor beyond the margin, and why; empty if there are none."""
     rows = [row for row in decisive if _verdict(row) not in (*_BEYOND, "equivalent")]
-    reasons = _text(withheld(rows))
+    reasons = ", ".join(withheld(rows))
     return f"; undecided: {len({row.arm.cell for row in rows})}{f' ({reasons})' * bool(reasons)}" * bool(rows)
 
 
 def _verdict(row: Contrast) -> str | None:
     return row.verdict.name if row.verdict else None
-
-
-def _text(values: Sequence[str]) -> str:
-    return ", ".join(values)
 
 
 def job_on(arm: Arm) -> str:
@@ -108,7 +103,7 @@ def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
     tables: dict[str, dict[str, dict[str, Contrast]]] = {}
     for row in rows:
         table = tables.setdefault(row.metric.name if several else "", {})
-        table.setdefault(row.arm.cell[0], {})[_text(row.arm.cell[1:]) or row.metric.name] = row
+        table.setdefault(row.arm.cell[0], {})[", ".join(row.arm.cell[1:]) or row.metric.name] = row
     for name, table in tables.items():
         columns = dict.fromkeys(column for cells in table.values() for column in cells)
         body = tuple((Head(head), tuple(map(cells.get, columns))) for head, cells in table.items())
@@ -123,7 +118,7 @@ def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], found: Answer) 
         why = [text for text in withheld(of_cell) if text.partition(" (")[0] not in found.why]
         texts = {"besides": of_cell[0].notes, "no verdict": why, "probes": ratios}
         joined = {name: "; ".join(part) for name, part in texts.items()}
-        yield from (f"{_text(values)}: {name}: {text}" for name, text in joined.items() if text)
+        yield from (f"{', '.join(values)}: {name}: {text}" for name, text in joined.items() if text)
 
 
 def withheld(rows: Sequence[Contrast]) -> list[str]:
