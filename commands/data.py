@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel, ConfigDict
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from commands.lazy import SuggestingGroup
@@ -20,6 +19,7 @@ from scenarios.datasets.generated import SetPlan, data_folder, generated_sets, n
 from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make, verify
 from suite.errors import BenchError
+from suite.part import Part
 from suite.registries import DATA_KINDS
 from suite.untrusted.console import PlainConsole
 from worker.data.kinds.kind import PICTURE_SIZES
@@ -27,10 +27,8 @@ from worker.data.kinds.kind import PICTURE_SIZES
 SHOWN = 50
 
 
-class DescribedSet(BaseModel):
+class DescribedSet(Part):
     """A generated set: what decides its bytes, and what they are once it is whole."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     directory: str
     format: str

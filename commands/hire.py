@@ -4,7 +4,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from pydantic import BaseModel, ConfigDict
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
@@ -14,6 +13,7 @@ from provisioning import ledger
 from provisioning.clouds.base import CloudError, hired
 from provisioning.clouds.hire import INVENTORY, MachineOrder, hired_machines
 from suite.errors import BenchError, RequestError, nearest
+from suite.part import Part
 from suite.registries import CLOUDS
 from suite.request.option import Option
 
@@ -42,10 +42,8 @@ def _cloud_options() -> list[click.Parameter]:
     return [parameter for parameter, _ in declared.values()]
 
 
-class HiredMachine(BaseModel):
+class HiredMachine(Part):
     """A machine that is hired: ``state`` is the cloud's word, or why there is none."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     source: str

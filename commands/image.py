@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from pydantic import BaseModel, ConfigDict
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
@@ -17,6 +16,7 @@ from provisioning.images.image import Image, Mount, Stamp, broken, difference, f
 from provisioning.images.own import build_own
 from provisioning.images.suite import build_suite
 from suite.errors import RequestError
+from suite.part import Part
 
 
 @click.group(cls=SuggestingGroup)
@@ -118,10 +118,8 @@ def image_verify(digest: str | None) -> None:
     click.echo(f"{image.digest} is whole")
 
 
-class BuiltImage(BaseModel):
+class BuiltImage(Part):
     """An image in the JSON of the list, with the directory of its unpacked tree."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
     variant: str

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from commands.output import Output
@@ -54,9 +54,8 @@ def _show(diagnosis: Diagnosis, checks: list[Check]) -> None:
     for line in diagnosis.lines:
         console.print(Text(line, "bold"))
     console.print(Text(f"Next: {diagnosis.next_step}\n"))
-    table = Table(box=None, pad_edge=False)
-    for title in ("", "what", "evidence, or reason and remedy"):
-        table.add_column(title, overflow="fold")
+    columns = (Column(title, overflow="fold") for title in ("", "what", "evidence, or reason and remedy"))
+    table = Table(*columns, box=None, pad_edge=False)
     texts = {check: check.evidence if check.usable else f"{check.reason}; {check.remedy}" for check in checks}
     marks = 6  # columns, with the space between the columns
     room = console.width - max(len(f"{check.kind} {check.name}") for check in checks) - marks

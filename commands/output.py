@@ -5,8 +5,9 @@ from pkgutil import resolve_name
 from typing import Literal
 
 import click
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
+from suite.part import Part
 from suite.untrusted.parse import cleaned
 
 OUTPUTS = {
@@ -45,10 +46,8 @@ def model_of(name: str) -> type[BaseModel]:
     return model
 
 
-class Output(BaseModel):
+class Output(Part):
     """The JSON of a command. ``schema_version`` grows when a key goes or changes its meaning."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     schema_version: Literal[1] = 1
 
@@ -56,10 +55,8 @@ class Output(BaseModel):
         print_json(self, indent)
 
 
-class ErrorDetails(BaseModel):
+class ErrorDetails(Part):
     """An error: ``kind`` classifies it, ``remedy`` names the next step, ``exit_code`` is that of the command."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: str
     message: str

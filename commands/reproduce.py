@@ -22,12 +22,7 @@ from suite.units import count, format_duration
 
 _HOUR_S = 3600.0
 _BOTH = ("bare-metal", "container")
-_SMALLER: tuple[tuple[str | None, tuple[str, ...]], ...] = (
-    (None, ()),
-    ("quick", ()),
-    ("quick", _BOTH),
-    ("smoke", _BOTH),
-)
+_SMALLER: Sequence[tuple[str | None, tuple[str, ...]]] = ((None, ()), ("quick", ()), ("quick", _BOTH), ("smoke", _BOTH))
 """The profile and the targets that are tried in place of a plan's own, the largest first."""
 
 
@@ -91,11 +86,8 @@ def smaller(sweep: Sweep, profile: str | None, targets: tuple[str, ...]) -> Swee
 
 
 def _words(profile: str | None, targets: Sequence[str]) -> list[str]:
-    """Return the options that ask for this in place of the plan's."""
-    return [
-        *(["--profile", profile] if profile else []),
-        *(word for target in targets for word in ("--target", target)),
-    ]
+    chosen = ["--profile", profile] if profile else []
+    return [*chosen, *(word for target in targets for word in ("--target", target))]
 
 
 def _plans() -> dict[str, dict[Path, Sweep]]:

@@ -169,7 +169,6 @@ def prepared(chosen: Mapping[str, object], blocks: int, names: Sequence[str], no
 
 
 def emulated(run: Ready) -> bool:
-    """Return whether the CPU of a target is emulated."""
     return run.site.choices.accelerator == "tcg" and bool(VMS.intersection(run.plan.targets))
 
 

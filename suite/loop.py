@@ -12,16 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from suite.errors import MeasurementError
-from suite.interfaces import (
-    Instance,
-    Meter,
-    Observer,
-    OpenAccount,
-    OpenTarget,
-    Scenario,
-    TurnScenario,
-    TurnTaker,
-)
+from suite.interfaces import Instance, Meter, Observer, OpenAccount, OpenTarget, Scenario, TurnScenario, TurnTaker
 from suite.interruption import uninterrupted, unsuspended
 from suite.plan import Plan, Trial, rounds_of, together
 from suite.records.course import Course
@@ -42,9 +33,6 @@ class _Player:
     spent_s: float | None = None
     """What its meter said at the end of its turn before."""
     bursts: list[Burst] = field(default_factory=list)
-
-    def watch(self, meter: Meter) -> None:
-        self.meter, self.spent_s = meter, meter.cpu_s()
 
     def take_turn(self, number: int, position: int, first_s: float) -> None:
         """Let the job take its turn in a round. ``first_s`` is when the first turn of the block began."""
@@ -214,7 +202,8 @@ class Loop:
         account = self.open_account(trials[0], [each for player in players for each in player.instances])
         with account:
             for player in players:
-                player.watch(account.meter(player.instances))
+                player.meter = meter = account.meter(player.instances)
+                player.spent_s = meter.cpu_s()
             first_s = time.monotonic()
             for number, order in enumerate(rounds_of(trials)):
                 self.observer.phase("round", f"{number + 1} of {rounds}")  # all jobs wait

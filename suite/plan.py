@@ -47,7 +47,6 @@ class Trial(Part):
     """Place in its block, from 0, in the order in which the block was run."""
     seed: int
     order_seed: int | None = None
-    """That of its plan."""
     trial_timeout_s: int
     scratch_bytes: int | None = None
     """The disk space that the job needs on the data disk; None if it writes nothing."""

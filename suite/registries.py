@@ -70,9 +70,7 @@ CONTRASTS = Registry(
 )
 
 HISTORY_FIGURES = Registry(
-    "virtbench.history-figures",
-    "figure of a history",
-    {"values": "analysis.figures.history:values"},
+    "virtbench.history-figures", "figure of a history", {"values": "analysis.figures.history:values"}
 )
 
 BACKENDS = Registry(

@@ -24,7 +24,6 @@ _MARGIN = click.option(
 _FORCE = click.option(
     "--force", is_flag=True, help="Keep records that the audit refuses, form all ratios, and mark them."
 )
-
 _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of papers by the records.")
 
 

@@ -71,7 +71,7 @@ def judged(
 
     With ``across_code`` those of other code are compared, too, and the change is named.
     """
-    older = list(chain.from_iterable(old))
+    older = list(chain(*old))
     _refuse_itself(older, new)
     before, after = (_sound(load(side), force=force) for side in (older, new))
     change = other_code(before.trials, after.trials) if across_code else ""
@@ -131,9 +131,8 @@ def show_change(records: Records, directories: Sequence[Path], *, force: bool) -
     sides = [_part(records, directory) for directory in directories]
     hosts = other_hosts(*(side.trials for side in sides))
     if hosts and not force:
-        click.echo(
-            f"no change between the runs is shown, for they are of other hosts: {hosts}; add --by host", err=True
-        )
+        shown = "no change between the runs is shown, for they are of other hosts"
+        click.echo(f"{shown}: {hosts}; add --by host", err=True)
     elif all(len(side.trials) for side in sides):
         PlainConsole().print(Terminal(gate_document(regress(sides[0], sides[1]))))
 
@@ -146,5 +145,4 @@ def _part(records: Records, directory: Path) -> Records:
 
 
 def _runs(directories: Sequence[Path]) -> set[str]:
-    """Return the runs of directories as records name them."""
     return {str(run) for directory in directories for run in runs_below(Path(os.path.normpath(directory)))}

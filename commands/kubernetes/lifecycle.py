@@ -19,7 +19,7 @@ from provisioning.kubernetes.owned import find, remove_selected
 from provisioning.kubernetes.refusals import ApiError, AwayError, fault, refused_as_request
 from provisioning.kubernetes.states import JobState, State, condition, events_of
 from suite.errors import MeasurementError, RequestError
-from suite.part import Count, Seconds
+from suite.part import Count, Part, Seconds
 from suite.units import count
 from suite.untrusted.parse import parse_object
 
@@ -52,10 +52,8 @@ class TrainedModel(BaseModel):
         return f"{epochs}{count(self.steps, 'step')} in {self.training_s:.1f} s"
 
 
-class PipelinePart(BaseModel):
+class PipelinePart(Part):
     """One object of a pipeline in the cluster."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
     name: str
@@ -150,8 +148,7 @@ def ensure(cluster: Cluster, manifest: Object, *, create: bool = True) -> None:
 def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
     """Raise RequestError unless an object is the one that would be made: its labels, and its whole specification."""
     called = f"{manifest['kind']} {manifest['metadata']['name']}"
-    labels = manifest["metadata"]["labels"]
-    there = live["metadata"].get("labels", {})
+    labels, there = manifest["metadata"]["labels"], live["metadata"].get("labels", {})
     if missing := [f"{key}={value}" for key, value in labels.items() if there.get(key) != value]:
         raise RequestError(
             f"the {called} exists already, and does not belong to this pipeline: it has no label {missing[0]}",
@@ -254,11 +251,9 @@ def ask(cluster: Cluster, pipeline: Pipeline, item: PipelineModel) -> str | None
         if error.status == INTERNAL_ERROR:  # the service's own word: it could make no image
             raise
         return error.message
-    text = str(answer.get("text", ""))
-    if text[1:4] != "PNG":
-        content = text[:300] or json.dumps(answer)[:300]
+    if (text := str(answer.get("text", "")))[1:4] != "PNG":
         raise MeasurementError(
-            f"Service {pipeline.name}-serve: no image, but {content}",
+            f"Service {pipeline.name}-serve: no image, but {(text or json.dumps(answer))[:300]}",
             remedy=f"kubectl logs deployment/{pipeline.name}-serve has the reason",
         )
     return None

@@ -174,9 +174,8 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     except RequestError as error:  # what was measured stays measured
         click.echo(f"no answer: {error.message}", err=True)
     if as_json:
-        trials = [record.trial_id for record in records]
+        trials, where = [record.trial_id for record in records], str(store.directory)
         told = answer_output(comparison) if comparison else None
-        where = str(store.directory)
         RunOutput(run_id=store.run_id, directory=where, trials=trials, failed=failed, answer=told).tell()
     else:
         if comparison:

@@ -67,7 +67,6 @@ class Outlook:
         return self._warm_ups + self.blocks * self._of_block
 
     def kept(self) -> int:
-        """Return how many of the trials are there already."""
         return len(set(self._store.finished()))
 
     def begun(self) -> None:
@@ -88,11 +87,8 @@ class Outlook:
             return
         seconds = self.clock.seconds_of((blocks - done) * self._of_block)
         found.append(f"about {format_duration(seconds)} to go" if seconds else "")
-        whole = (
-            f"{count(blocks, 'block')} in the budget"
-            if blocks < self.blocks
-            else f"{'at least ' * at_least}{count(blocks, 'block')}"
-        )
+        counted = count(blocks, "block")
+        whole = f"{counted} in the budget" if blocks < self.blocks else f"{'at least ' * at_least}{counted}"
         self.note(f"after {done} of {whole}: {'; '.join(filter(None, found))}")
 
 

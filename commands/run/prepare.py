@@ -234,27 +234,21 @@ def _options_of_engine(resolved: Resolved) -> dict[str, Any]:
     site = resolved.site
     if "container" not in site.targets:
         return {}
-    own = [each for each in OPTIONS.values() if each.engine == site.choices.engine and each.about.meaning]
-    values = {
-        each.name: resolved.inputs.request.value(each.name) for each in own if each.name not in Layers.model_fields
-    }
+    own = [each.name for each in OPTIONS.values() if each.engine == site.choices.engine and each.about.meaning]
+    values = {name: resolved.inputs.request.value(name) for name in own if name not in Layers.model_fields}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def refuse_changed(dataset: Dataset) -> None:
     """Raise RequestError if the directory no longer holds what was planned: a sweep plans hours before it packs."""
-    of_command = dataset.kind == "files"
+    place = dataset.directory
     try:
-        now = files_of(Path(dataset.directory)).sha256 if of_command else sha256_now(dataset)
+        now = files_of(Path(place)).sha256 if dataset.kind == "files" else sha256_now(dataset)
     except OSError as error:
-        raise RequestError(
-            f"cannot read {dataset.directory}: {error.strerror}", remedy="see who may read it"
-        ) from error
+        raise RequestError(f"cannot read {place}: {error.strerror}", remedy="see who may read it") from error
     if now != dataset.sha256:
-        raise RequestError(
-            f"{dataset.directory} has changed since this command read it",
-            remedy="repeat the command when nothing writes to it",
-        )
+        message = f"{place} has changed since this command read it"
+        raise RequestError(message, remedy="repeat the command when nothing writes to it")
 
 
 @contextmanager

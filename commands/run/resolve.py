@@ -34,7 +34,6 @@ class Resolved:
     models: tuple[str, ...]
     """The workloads, the probes or the command, by the names that records have for them."""
     data: str
-    """The name of the data."""
 
     @property
     def profile(self) -> Profile:

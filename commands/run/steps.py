@@ -181,7 +181,6 @@ def _unfinished(plan: Plan, store: Run) -> list[int]:
 
 
 def spent_s(store: Run) -> float:
-    """Return the seconds that the trials of a run have taken."""
     return math.fsum(header.duration_s for header in headers(store.directory))
 
 

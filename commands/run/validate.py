@@ -1,6 +1,6 @@
 """Refuse contradictions of a resolved request, ablations that switch nothing, and turns that cannot be taken."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from provisioning.engines.base import get_engine
 from provisioning.hindrances import refuse_ablation
@@ -9,7 +9,7 @@ from suite.errors import RequestError, option, spelled
 from suite.interfaces import Note, TurnScenario
 from suite.job import ablations
 from suite.job.envelope import GIB
-from suite.job.job import SEQUENTIAL, CpuCapability, Job
+from suite.job.job import SEQUENTIAL, CpuCapability
 from suite.job.profiles import PROFILES
 from suite.plan import Plan, lower, together
 from suite.registries import ABLATIONS, WORKLOADS
@@ -120,8 +120,12 @@ def fitted(plan: Plan, host_memory_bytes: int, note: Note) -> Plan:
     if not (why := _lacking_memory(plan, host_memory_bytes)):
         return plan
     partners = [target for target in plan.targets if target != BASELINE or plan.aa]
-    pairs = tuple(pair for job in plan.jobs for pair in (_pairs(job, partners) if job.turns else (job,)))
-    paired = plan.model_copy(update={"jobs": pairs})
+    pairs = [
+        job.model_copy(update={"turns": job.turns and job.turns.model_copy(update={"partner": partner})})
+        for job in plan.jobs
+        for partner in (partners if job.turns else [None])
+    ]
+    paired = plan.model_copy(update={"jobs": tuple(pairs)})
     more = _lacking_memory(paired, host_memory_bytes) if BASELINE in plan.targets else why
     if more:
         raise RequestError(more, remedy=f"lower {option('memory')}, or name fewer with {option('target')}")
@@ -136,11 +140,6 @@ def _lacking_memory(plan: Plan, host_memory_bytes: int) -> str:
         return ""
     take = f"{count} instances of {each_bytes / GIB:.1f} GiB take {count * each_bytes / GIB:.1f} GiB"
     return f"{option('design')}: {take}, and the machine has {host_memory_bytes / GIB:.1f} GiB"
-
-
-def _pairs(job: Job, partners: Sequence[str]) -> Iterator[Job]:
-    for partner in partners:
-        yield job.model_copy(update={"turns": job.turns and job.turns.model_copy(update={"partner": partner})})
 
 
 def check_data(plan: Plan, devices: int) -> None:

@@ -119,10 +119,8 @@ def _write_line(line: str) -> None:
     try:
         print(line, flush=True)
     except OSError as error:
-        raise MeasurementError(
-            "the connection to the machine that requested this block is lost; the records are kept here",
-            kind="connection",
-        ) from error
+        lost = "the connection to the machine that requested this block is lost; the records are kept here"
+        raise MeasurementError(lost, kind="connection") from error
 
 
 def _run(directory: Path, block: int, observer: Observer) -> None:

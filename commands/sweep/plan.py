@@ -132,15 +132,10 @@ def _cell(sweep: Sweep, directory: SweepDirectory, planned: Planned, durations: 
     plan = planned.ready.plan
     run = directory.cell(cell.cell_id, sweep.budget.retries)
     first, later = (durations.guess(*plan.trials_of(block)) for block in (0, 1))
-    values = {
-        "targets": plan.targets,
-        "trials": sum(1 for _ in plan.trials()),
-        "trials_left": sum(map(len, run.left(plan, range(plan.blocks)).values())),
-        "first_s": first.seconds,
-        "block_s": later.seconds,
-        "source": first.source,
-    }
-    return cell.model_copy(update=values)
+    left = sum(map(len, run.left(plan, range(plan.blocks)).values()))
+    values = {"targets": plan.targets, "trials": sum(1 for _ in plan.trials()), "trials_left": left}
+    seconds = {"first_s": first.seconds, "block_s": later.seconds, "source": first.source}
+    return cell.model_copy(update={**values, **seconds})
 
 
 def _print(described: PlannedOutput) -> None:

@@ -169,10 +169,8 @@ def timers(names: Iterable[str]) -> Iterator[Timer]:
 def job_of(file: Path | None, every: str | None, name: str | None, into: Path | None, **options: Any) -> ScheduledJob:  # noqa: ANN401
     """Return the job; everything is checked before anything is installed. Raises RequestError."""
     if file is None or every is None:
-        raise RequestError(
-            "FILE and --every are required",
-            remedy='bench sweep schedule FILE --every "02:00 daily"; or --list, --remove NAME',
-        )
+        usage = 'bench sweep schedule FILE --every "02:00 daily"; or --list, --remove NAME'
+        raise RequestError("FILE and --every are required", remedy=usage)
     sweep = load_sweep(file)  # refused now, and not at two in the morning
     backend_of(sweep).check(sweep)
     name = check_name(name or file.stem)
@@ -213,10 +211,8 @@ def check_gate(baseline: Path | None, fail_above: str | None, keep: int | None) 
     if baseline and not fail_above:
         raise RequestError("--baseline needs --fail-above", remedy="give it, such as --fail-above 5%")
     if fail_above and not baseline and not keep:
-        raise RequestError(
-            "--fail-above needs older runs",
-            remedy="name one with --baseline, or the number of last firings with --keep",
-        )
+        remedy = "name one with --baseline, or the number of last firings with --keep"
+        raise RequestError("--fail-above needs older runs", remedy=remedy)
 
 
 def refuse_itself(baseline: Path, into: Path) -> None:

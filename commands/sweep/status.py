@@ -67,11 +67,8 @@ def _entry(cell: CellStatus, target: str, widths: Widths) -> Text:
 
 def lines(status: SweepStatus) -> list[str]:
     """Return what runs now and how much is left, as lines."""
-    shown = [
-        f"now: trial {holder.number} of {holder.of}, {holder.trial} of {holder.cell}, by {holder.owner}"
-        for holder in status.running
-        if holder.trial
-    ]
+    running = (now for now in status.running if now.trial)
+    shown = [f"now: trial {now.number} of {now.of}, {now.trial} of {now.cell}, by {now.owner}" for now in running]
     if status.blocks_left:
         rough = ", ROUGH" if status.left_source == "rough" else ""
         seconds = "unknown" if status.left_s is None else f"{format_duration(status.left_s)}{rough}"
@@ -235,8 +232,7 @@ def cancel(directory: Path | None) -> None:
         for holder in reversed(local.values()):
             click.echo(_end(path, holder), err=True)
     finally:
-        cancelled = backend_of(sweep).cancel(sweep, path)
-        for line in cancelled:
+        for line in (cancelled := backend_of(sweep).cancel(sweep, path)):
             click.echo(line, err=True)
     if not local and not cancelled:
         where = f"it is {', '.join(str(holder.owner) for holder in running)}: cancel it there"

@@ -18,8 +18,6 @@ SHARED_CPUS = "cpus:shared-by-instances"
 """The substitute of a job that has more instances than CPUs."""
 LEAST_INSTANCE_BYTES = 640 << 20
 """A worker with torch in it takes some 450 MiB, and a guest's kernel has its share."""
-
-
 NODE_INTERFACE = "the node's"
 """The interface of a pod in the network of its node."""
 

@@ -69,7 +69,6 @@ class Layers(Part):
     """The machine provider that boots the virtual machines."""
     accelerator: str | None = None
     image: str | None = None
-    """The image's digest."""
     oci_runtime: str | None = None
     """The OCI runtime that the engine is asked for, in place of its usual one."""
     runtime_class: str | None = None
@@ -139,7 +138,6 @@ class Job(Part):
 
     @property
     def of_pods(self) -> bool:
-        """Whether its containers are pods of a cluster."""
         return self.envelope.of_cluster or bool(self.distributed and self.distributed.of_pods)
 
     def machine_of(self, target: str) -> OwnMachine | None:

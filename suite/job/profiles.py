@@ -150,7 +150,5 @@ def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
             remedy=f"give {option('batch')} {least} or more",
         )
     if sizes.channels and not declared.channels:
-        raise RequestError(
-            f"{called} takes colour images alone, and no {option('channels')}",
-            remedy=f"leave out {option('channels')} {sizes.channels}",
-        )
+        remedy = f"leave out {option('channels')} {sizes.channels}"
+        raise RequestError(f"{called} takes colour images alone, and no {option('channels')}", remedy=remedy)

@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 DISK_LIMITS = {"bps": "disk_limit_bytes_per_s", "iops": "disk_limit_iops"}
 """The limits of disks: the field of the properties and of an environment, by the unit's name in kernel and engines."""
-
 DISK_STAND_INS = {"tmpfs": "disk:memory", "ramfs": "disk:memory", "zfs": "disk:zfs"}
 """The substitutes that file systems are for a disk: they accept direct I/O, and memory answers it. ZFS does so before
 2.3, and its cache is not the page cache that can be emptied."""
-
 SHARED_NETWORK = "shared"
 """The network of a container that has the machine's, since its engine gives it no other."""
 

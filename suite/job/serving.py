@@ -10,7 +10,6 @@ from suite.part import Part
 MOST_REQUESTS, MOST_CLIENTS, MOST_RATE_PER_S = 100_000, 1000, 100_000.0
 """The most requests are as many latencies as the worker can say in one line, whose length is bounded."""
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE_PER_S, allow_inf_nan=False)]
-
 _Size = Annotated[int, Field(gt=0)] | None
 
 

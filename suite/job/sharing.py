@@ -53,7 +53,6 @@ def aggressor_names() -> tuple[str, ...]:
 
 
 def architecture(victim: str) -> str:
-    """Return the workload that a victim trains."""
     return "alexnet" if victim == SMALL_ALEXNET else victim
 
 

@@ -37,7 +37,6 @@ _OF_POD = {
     "cgroup_driver": "driver of control groups",
     "virtual": "attested virtual machine",
 }
-
 INSIDE = (
     Field("userland_sha256", "refused", "other libraries are another program", "userland"),
     Field("userland_differences", "refused", "see the userland", "departures from the userland's manifest"),
@@ -119,15 +118,9 @@ _OF_HOST = {
 HOST = (
     Field("hostname", "refused", "a ratio would measure both machines", "host"),
     *(
-        Field(
-            fact.path,
-            "named",
-            _CHANGED,
-            f"host {fact.label.removesuffix(' seen inside')}",
-            f"host {_OF_HOST[fact.path]}",
-        )
+        Field(fact.path, "named", _CHANGED, f"host {fact.label.removesuffix(' seen inside')}", f"host {group}")
         for fact in INSIDE
-        if fact.path in _OF_HOST
+        if (group := _OF_HOST.get(fact.path))
     ),
     Field("*", "ignored", "describes the suite's process, not the job"),
 )

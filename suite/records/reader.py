@@ -107,11 +107,7 @@ class Projection:
 
     def row(self, record: Any) -> tuple[Any, ...]:  # noqa: ANN401
         """Return the values of a decoded record. Raises UnusableRecordError for a job or environment that is none."""
-        return (
-            *self._own.of(record),
-            *self._job_row(record.job),
-            *self._environment_row(record.environment),
-        )
+        return (*self._own.of(record), *self._job_row(record.job), *self._environment_row(record.environment))
 
 
 class _Values:

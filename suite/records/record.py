@@ -23,8 +23,6 @@ EXACT = 1e-6
 """The share by which numbers may differ that were computed from each other: JSON keeps all digits."""
 SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
 """An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
-
-
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,239}$")]
 """The name of a trial is that of its file, and of no place elsewhere; see ``suite.trial_names``."""
 

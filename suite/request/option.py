@@ -25,8 +25,6 @@ Text = Annotated[str, Field(min_length=1)]
 _MEMBER_FILE = re.compile(r".*\.py(:\w+)?", re.DOTALL)
 ALL = "all"
 """Stands for every choice of an option that can be given several times."""
-
-
 Asked = Callable[[str], Any]
 """Gives the value of an option by its name. Raises AttributeError for one that is not among those it knows."""
 
@@ -62,13 +60,8 @@ def given(name: str, *values: str, example: str = "", why: str = "") -> Need:
         return bool(set(values).intersection(value if isinstance(value, tuple) else (value,)))
 
     words = f"{option(name)} {' or '.join(values)}".rstrip()
-    return Need(
-        words,
-        holds,
-        f"add {option(name)} {example or ''.join(values[:1])}".rstrip(),
-        why,
-        name if len(values) > 1 else "",
-    )
+    remedy = f"add {option(name)} {example or ''.join(values[:1])}".rstrip()
+    return Need(words, holds, remedy, why, valued=name if len(values) > 1 else "")
 
 
 GONE = frozenset({"aggressor_batch", "bare_metal_cpus", "fio_job", "min_blocks"})
@@ -316,12 +309,11 @@ class Option:
 
     def refuse_foreign(self, scenario: str) -> None:
         """Raise RequestError where the scenario does not know the option."""
-        if self.known_to(scenario):
-            return
-        raise RequestError(
-            f"{option(self.name)} does not apply to {option('scenario')} {scenario}",
-            remedy=f"leave it out; it is for {option('scenario')} {self.whose()}",
-        )
+        if not self.known_to(scenario):
+            raise RequestError(
+                f"{option(self.name)} does not apply to {option('scenario')} {scenario}",
+                remedy=f"leave it out; it is for {option('scenario')} {self.whose()}",
+            )
 
     def chosen(self, value: object, scenario: str) -> object:
         """Return the value, with the names that ``all`` stands for. Raises RequestError for a name not among them."""

@@ -27,8 +27,6 @@ ROUNDS, BURST_STEPS = 8, 5
 """The turns of a job in a block, and the steps of one, unless the request gives others."""
 _LEAST_MEMORY_BYTES = 1 << 20
 """A bare number below it is no memory of a target: its unit was forgotten."""
-
-
 _IN_TURNS = (given("design", "alternating", "both"),)
 _ON_GPUS = (given("device", "cuda"),)
 _IN_CONTAINERS = (given("target", *sorted(CONTAINERS)),)
@@ -253,8 +251,7 @@ class TargetOptions(OptionGroup):
         "auto", "Virtualisation of the CPU. auto: kvm if a guest boots under it, else tcg, which emulates the CPU."
     )
     isa: Literal["shared", "native"] = about(
-        "shared",
-        "Vector instructions. shared: cap every target to those that all have. native: do not cap.",
+        "shared", "Vector instructions. shared: cap every target to those that all have. native: do not cap."
     )
     ablate: tuple[Text, ...] = about(
         (),
@@ -342,16 +339,10 @@ class DataOptions(OptionGroup):
         excludes=(given("inventory", why="it is a device of this machine"),),
     )
     frame_stride: Count | None = about(
-        None,
-        "With frames:DIR, use every Nth frame of each video. Default: 1.",
-        of="reads",
-        needs=(DATA_SET,),
+        None, "With frames:DIR, use every Nth frame of each video. Default: 1.", of="reads", needs=(DATA_SET,)
     )
     cache: PageCache | None = about(
-        None,
-        "Page cache of the data set's files, which is verified. Default: cold.",
-        of="reads",
-        needs=(DATA_SET,),
+        None, "Page cache of the data set's files, which is verified. Default: cold.", of="reads", needs=(DATA_SET,)
     )
     loader_workers: NotNegative | None = about(
         None, "Processes that read and decode images. Default: one per CPU.", of="reads", idle_without=(DATA_SET,)

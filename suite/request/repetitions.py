@@ -12,7 +12,6 @@ from suite.units import parse_duration_s, parse_share
 
 MARGIN = 0.02
 """The share by which a target may differ from bare metal and still be equivalent, unless a request gives another."""
-
 MOST_BLOCKS = 100
 """The most blocks of a run with ``until`` or ``detect``, unless ``max_blocks`` says otherwise."""
 DECIDED = "decided"
@@ -20,8 +19,6 @@ DECIDED = "decided"
 _ENDS = f"{option('until')} or {option('detect')}"
 _OPEN_ENDED = (given("until", example=DECIDED), given("detect", example="2%"))
 _NO_BLOCKS = given("blocks", why=f"{option('max_blocks')} limits their number")
-
-
 EXTENDING = ("blocks", "until", "detect", "max_blocks", "budget")
 """The options that extend a run."""
 
@@ -30,11 +27,7 @@ class Repetitions(OptionGroup):
     """How often it is measured, in a run and in a sweep alike."""
 
     blocks: Count | None = about(
-        None,
-        "Trials per target, in balanced random order. Default: 1.",
-        also=("--repeat",),
-        meaning=False,
-        common=True,
+        None, "Trials per target, in balanced random order. Default: 1.", also=("--repeat",), meaning=False, common=True
     )
     until: Text | None = about(
         None,

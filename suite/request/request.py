@@ -114,7 +114,6 @@ class RunRequest(OptionGroup):
         return self.of({name: value for name, value in values.items() if value is not None})
 
     def command(self) -> list[str]:
-        """Return the command that asks for the same, from ``bench`` on."""
         return command_of(self.given())
 
     def refuse_idle(self) -> None:

@@ -87,7 +87,6 @@ class PlannedScenario(Traits, ABC):
         return None
 
     def instances(self, request: RunRequest) -> int:
-        """Return how many instances share the envelope."""
         return sum(self.ranks(request)) if self.joined else 1
 
     def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:

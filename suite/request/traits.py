@@ -62,12 +62,10 @@ class Traits:
 
     @classmethod
     def model_names(cls) -> Iterable[str]:
-        """Return the names that ``--model`` takes."""
         return WORKLOADS.names()
 
     @classmethod
     def usual_models(cls, profile: str) -> tuple[str, ...]:
-        """Return the models of a run that names none."""
         return (PLAIN_MODEL,)
 
 

@@ -21,8 +21,6 @@ from suite.process_identity import ProcessIdentity, boot_id
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # The writer is in the name: a file is locked nowhere, because over NFS such a lock may hang.
 _TEMPORARY = re.compile(r"\.virtbench\.(?P<host>.+)\.(?P<space>\d+)-(?P<pid>\d+)-(?P<ticks>\d+)\.[0-9a-f]{16}\.tmp")
-
-
 MOST_BYTES = 32 << 20
 """The size of the largest record or plan. A record of the most steps, with ten columns, has 26 MB."""
 
@@ -203,10 +201,8 @@ def _is_abandoned(name: str) -> bool:
     if not (match := _TEMPORARY.fullmatch(name)):
         return False
     host, namespace, pid, ticks = match.groups()
-    writer = ProcessIdentity(
-        host=host, boot_id=boot_id(), pid=int(pid), started_ticks=float(ticks), pid_namespace=int(namespace)
-    )
-    return writer.has_ended()
+    numbers = {"pid": int(pid), "started_ticks": float(ticks), "pid_namespace": int(namespace)}
+    return ProcessIdentity.model_validate({"host": host, "boot_id": boot_id(), **numbers}).has_ended()
 
 
 @contextmanager

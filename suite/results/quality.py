@@ -108,9 +108,8 @@ def read_quality(run: Path) -> RunQuality:
     except FileNotFoundError:
         return RunQuality(features={})
     except (OSError, ValidationError) as error:
-        raise RequestError(
-            f"{run / FILE} is no quality of this suite", remedy="remove it, and measure again"
-        ) from error
+        message = f"{run / FILE} is no quality of this suite"
+        raise RequestError(message, remedy="remove it, and measure again") from error
 
 
 def write_quality(run: Path, quality: RunQuality) -> None:

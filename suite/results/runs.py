@@ -39,7 +39,6 @@ class RunSummary:
     failed: int
     unreadable: int
     size_bytes: int
-    """The size of the records."""
     problem: str | None = None
     """Why the plan cannot be read."""
 

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Annotated, Literal
 
@@ -87,9 +87,8 @@ def read_manifest(run: Path) -> Manifest | None:
         return None
     except (OSError, ValidationError) as error:
         why = error.strerror if isinstance(error, OSError) else "or of a newer suite"
-        raise RequestError(
-            f"{path} is not a manifest ({why})", remedy="remove it, if nobody can say what it listed"
-        ) from error
+        remedy = "remove it, if nobody can say what it listed"
+        raise RequestError(f"{path} is not a manifest ({why})", remedy=remedy) from error
 
 
 def write_atomic(
@@ -144,10 +143,9 @@ def request_stop(directory: Path) -> None:
 def clear_stop(directory: Path, begun_s: float) -> None:
     """Withdraw a request to stop that was made before ``begun_s``, in seconds since the epoch. Raises StoreError."""
     try:
-        if (directory / STOP).lstat().st_mtime < begun_s:
-            (directory / STOP).unlink()
-    except FileNotFoundError:
-        return
+        with suppress(FileNotFoundError):
+            if (directory / STOP).lstat().st_mtime < begun_s:
+                (directory / STOP).unlink()
     except OSError as error:
         raise StoreError(f"cannot remove {directory / STOP}: {error.strerror}") from error
 

@@ -120,12 +120,10 @@ class Certificate(Part):
 
         More intervals may miss the truth where as many of so few would do so by chance alone.
         """
-        right = {facet: self.count(facet) for facet in FACETS}
-        enough = all(
-            of - found <= max((1 - LEAST_FOUND) * of, by_chance(of) * (facet == "size"))
-            for facet, (found, of) in right.items()
+        counts = ((facet, *self.count(facet)) for facet in FACETS)
+        return bool(self.judged) and all(
+            of - right <= max((1 - LEAST_FOUND) * of, by_chance(of) * (facet == "size")) for facet, right, of in counts
         )
-        return bool(self.judged) and enough
 
     def line(self) -> str:
         """Return it in one line, as runs on the same machine refer to it."""

@@ -57,7 +57,6 @@ class Injury(Ablation):
 
     truth: TruthOf = lambda _injured, _usual: Truth(1.0, 1.0)
     witness: str = ""
-    """The witness of the size."""
     metric: str = THROUGHPUT
     phase: str | None = None
     """The phase of a step that must carry it; None if none does."""

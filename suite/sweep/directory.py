@@ -93,8 +93,6 @@ class CellRun(Run):
 
 StopRule = Callable[[CellRun], str | None]
 """Returns why a cell needs no further block; None if it does."""
-
-
 CONVERGED = "converged.json"
 IRRELEVANT = {"output", "engine", "budget"}
 """Tables that decide where a sweep runs, and not what is measured."""
@@ -177,11 +175,8 @@ class SweepDirectory:
         found: defaultdict[tuple[bool, bool], list[str]] = defaultdict(list)
         for name in dict.fromkeys((*names, *before.cells)):
             found[name in names, name in before.cells].append(name)
-        kinds = {
-            (True, True): "kept, with records",
-            (True, False): "new",
-            (False, True): "no longer part of it (records stay on the disk)",
-        }
+        gone = "no longer part of it (records stay on the disk)"
+        kinds = {(True, True): "kept, with records", (True, False): "new", (False, True): gone}
         shown = ((text, found[kind]) for kind, text in kinds.items() if kind in found)
         listed = (f"{count(len(cells), 'cell')} {text}: {', '.join(cells)}" for text, cells in shown)
         return [f"the plan has changed: {'; '.join(keys)}", *listed]
@@ -208,10 +203,8 @@ class SweepDirectory:
         before = self.accepted()
         # Not the stored hash: in a later suite, which knows more options, the same plan has another one.
         if before is not None and plan_hash(before.sweep) != plan_hash(sweep):
-            raise RequestError(
-                f"{self.path} is a sweep of another plan than this one's",
-                remedy="run bench sweep run without --only-block",
-            )
+            message = f"{self.path} is a sweep of another plan than this one's"
+            raise RequestError(message, remedy="run bench sweep run without --only-block")
 
     def cell(self, cell_id: str, retries: int) -> CellRun:
         return CellRun(self.path / cell_id, retries)

@@ -65,13 +65,11 @@ class Durations:
 
     def add(self, header: RecordHeader, took_s: float | None = None) -> None:
         """Take a record that is ok into account; ``took_s`` is its time with the suite's own work, if known."""
-        if not header.ok:
-            return
-        seconds = took_s or header.duration_s
-        fit = _fit(header, seconds)
-        self._seconds[_key(header)].append(seconds)
-        for key in _similar(header):
-            self._fits[key].append(fit)
+        if header.ok:
+            seconds = took_s or header.duration_s
+            self._seconds[_key(header)].append(seconds)
+            for key in _similar(header):
+                self._fits[key].append(_fit(header, seconds))
 
     def of(self, trial: Trial) -> float | None:
         """Return the seconds that the trial takes; None if no record is like it."""

@@ -27,8 +27,6 @@ ELSEWHERE = {
     **{name: f"envelope.{name}" for name in EnvelopeOptions.model_fields},
 }
 """The places, in a plan file, of options that all cells have alike; a cell can have an envelope of its own."""
-
-
 CELL_KEYS = tuple(name for name in OPTIONS if name not in ELSEWHERE or name in EnvelopeOptions.model_fields)
 """The options that can differ from cell to cell."""
 

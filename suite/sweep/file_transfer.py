@@ -98,7 +98,6 @@ class Outbox:
             info = path.lstat()
             if not stat.S_ISREG(info.st_mode) or not _is_valid(path.relative_to(self._root).as_posix()):
                 continue
-            stamp = info.st_mtime_ns
-            if self._sent.get(path) != stamp:
-                self._sent[path] = stamp
+            if self._sent.get(path) != info.st_mtime_ns:
+                self._sent[path] = info.st_mtime_ns
                 yield path

@@ -28,7 +28,6 @@ class LockHolder(Part):
     """The process that holds a lock, and what it runs now."""
 
     name: str
-    """The name of the lock."""
     owner: ProcessIdentity
     cell: str | None = None
     trial: str | None = None

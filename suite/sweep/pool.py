@@ -33,7 +33,6 @@ class PoolMember(BaseModel):
 
     suite_version: str
     image: str | None
-    """Digest of the userland."""
     environment: Environment
 
     @property

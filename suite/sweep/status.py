@@ -50,7 +50,6 @@ class SweepStatus(Part):
     cells: tuple[CellStatus, ...]
     running: tuple[LockHolder, ...]
     blocks_left: tuple[int, ...]
-    """The blocks that still have trials to run."""
     left_s: float | None
     """Seconds that these take; None while a cell was not begun."""
     left_source: Source | None = None
@@ -79,7 +78,7 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
         blocks_left |= set(range(1 if sweep.open_ended else sweep.block_count))
     guess = durations.guess(*(trial for trials in filter(None, left) for trial in itertools.chain(*trials.values())))
     if running:
-        state: SweepState = "stopping" if stop_requested(sweep_directory.path) else "running"
+        state: SweepState = "stopping" if stop_requested(directory) else "running"
     else:
         failed = any(counts.failed for cell in cells for counts in cell.arms.values())
         state = "incomplete" if blocks_left else "failed" if failed else "complete"

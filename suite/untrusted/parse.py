@@ -10,7 +10,6 @@ DEEPEST = 32
 LARGEST = 1 << 63
 """Integers are smaller than this, on both sides of zero: what follows computes with them in machine words."""
 _MOST_DIGITS = 20
-
 JSON_TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-f]{4})*"'
 """A pattern for a text in JSON, as ``json.dumps`` writes it."""
 

@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -170,6 +171,7 @@ def test_a_second_run_on_the_same_cpus_is_refused_and_names_the_first(other_benc
     (told,) = let_in([0, 1], "share")
     assert told.endswith("measures on CPUs 0, too: the two disturb each other")
     let_in([1])
+    assert let_in([]) == [], "a run on other machines alone holds no CPU here, and tells no load"
 
 
 SQUATS = """
@@ -251,20 +253,14 @@ def test_waiting_asks_once_who_measures_and_then_only_looks_whether_it_still_doe
     other_bench: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked again, a bench with a full queue would be looked for among all processes of the machine, twice a second."""
-    asked: list[str] = []
-    holder = neighbours._holder
-
-    def asking(address: str) -> Any:
-        asked.append(address)
-        return holder(address)
-
+    asking = Mock(wraps=neighbours._holder)
     monkeypatch.setattr(neighbours, "LOOK_S", 0.01)
     monkeypatch.setattr(neighbours, "_holder", asking)
     ending = threading.Timer(0.3, other_bench.kill)
     ending.start()
     let_in([0], "wait")
     ending.join()
-    assert len(asked) == 1
+    assert asking.call_count == 1
 
 
 def test_a_run_holds_its_cpus_and_lets_them_go(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,10 +275,6 @@ def test_a_run_holds_its_cpus_and_lets_them_go(bench: Bench, machine: Machine, m
     monkeypatch.setattr(machine.scenario, "measure", second)
     assert bench("run", *SMALL, "--target", "vm").exit_code == 0
     assert bench("run", *SMALL, "--target", "vm").exit_code == 0
-
-
-def test_a_run_on_other_machines_alone_holds_no_cpu_here_and_tells_no_load() -> None:
-    assert let_in([]) == []
 
 
 def test_load_is_told_before_the_first_trial() -> None:
@@ -350,20 +342,13 @@ def test_a_run_ends_with_the_answer_in_the_json_of_its_model(bench: Bench) -> No
 # ---- when it is cut off
 
 
-@pytest.fixture
-def cut_off(bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a run said that a signal has ended in its second trial."""
+def test_ctrl_c_says_how_to_go_on_and_nothing_but_a_stop_rule_goes_with_that(
+    bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         machine.during_the_second_trial(lambda: os.kill(os.getpid(), signal.SIGINT), patch)
-        result = bench("run", *SMALL, *TWO, "--blocks", "2", "--seed", "3")
-    assert result.exit_code == 130
-    return result.stderr
-
-
-def test_ctrl_c_says_how_to_go_on_and_nothing_but_a_stop_rule_goes_with_that(
-    bench: Bench, cut_off: str, here: Path
-) -> None:
-    assert "go on with: bench run --continue out" in cut_off
+        cut_off = bench("run", *SMALL, *TWO, "--blocks", "2", "--seed", "3")
+    assert (cut_off.exit_code, "go on with: bench run --continue out" in cut_off.stderr) == (130, True)
     refused(bench("run", "--continue", "out", "--seed", "9", "--out", "else"), "--seed, --out would change it")
     refused(bench("run", "--continue", "out", "--blocks", "1"), "--blocks 1: the run has 2 blocks")
     refused(bench("run", "--continue", "out", "--budget", "1h"), "--budget needs --until or --detect")

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import psutil
@@ -44,8 +45,8 @@ from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
 from tests.commands.conftest import SMALL, Bench, Machine, commands, ended_well, refused, short_pilot
 from tests.scenarios.test_own_workload import TOY
+from tests.test_rooms import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 CPUS = sorted(os.sched_getaffinity(0))
 
 
@@ -207,11 +208,11 @@ def test_the_numbers_of_the_profile_can_be_overridden(bench: Bench, machine: Mac
 @pytest.mark.parametrize(
     ("model", "target", "least"), [("resnet50", "vm", 1000), ("resnet50", "container", 600), ("vae", "vm", 700)]
 )
+@pytest.mark.usefixtures("machine")
 def test_the_limit_of_a_trial_follows_its_forecast_where_the_cpu_is_emulated(
-    bench: Bench, machine: Machine, here: Path, model: str, target: str, least: int
+    bench: Bench, here: Path, model: str, target: str, least: int
 ) -> None:
     """Beside other work, one of ResNet-50 took 265 s on a VM and more than 600 s in a container there."""
-    del machine
     words = ["--model", model, "--target", target, "--scenario", "synthetic", "--profile", "smoke", "--out", "out"]
     assert bench("run", *words).exit_code == 0
     limit = json.loads((here / "out/plan.json").read_text())["trial_timeout_s"]
@@ -438,18 +439,13 @@ def test_what_could_not_be_removed_after_ctrl_c_is_named_with_what_removes_it(
 def test_want_of_memory_in_bench_itself_is_a_message_and_an_error_a_traceback_if_asked_for(
     bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(machine, "examine", full)
+    monkeypatch.setattr(machine, "examine", full := Mock(side_effect=MemoryError))
     monkeypatch.setattr("provisioning.doctor.examine", full)
     result = bench("run", *SMALL)
-    assert result.exit_code == 1
+    assert (result.exit_code, "what to do" in result.stderr) == (1, True)
     assert "bench: this process has no memory left" in result.stderr
-    assert "what to do" in result.stderr
     monkeypatch.setenv("VIRTBENCH_DEBUG", "1")
-    result = bench("run", "--target", "moon")
-    assert type(result.exception).__name__ == "RequestError"
+    assert type(bench("run", "--target", "moon").exception).__name__ == "RequestError"
 
 
 @pytest.mark.usefixtures("unaudited")
@@ -549,27 +545,10 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
     assert run_command(again) == run_command(first)
 
 
-COURSE = {
-    "blocks": 5,
-    "until": "2%",
-    "margin": "5%",
-    "detect": "2%",
-    "warmup_blocks": 3,
-    "budget": "1h",
-    "aa": True,
-    "max_blocks": 50,
-    "trial_timeout": 77,
-    "comm_timeout": 88,
-    "namespace": "lab",
-    "registry": "registry.example/team",
-    "containerd": "/run/containerd/other.sock",
-    "context": "minikube",
-    "node": "n1,n2",
-}
-
-
-def test_the_options_that_change_no_meaning_are_known() -> None:
-    assert {name for name, option in OPTIONS.items() if not option.about.meaning} == set(COURSE)
+COURSE: dict[str, object] = {"blocks": 5, "until": "2%", "margin": "5%", "detect": "2%", "warmup_blocks": 3}
+COURSE |= {"budget": "1h", "aa": True, "max_blocks": 50, "trial_timeout": 77, "comm_timeout": 88, "namespace": "lab"}
+COURSE |= {"registry": "registry.example/team", "containerd": "/run/other.sock", "context": "minikube", "node": "n1,n2"}
+"""The options of the course of a run, each with a value."""
 
 
 @pytest.mark.usefixtures("machine")
@@ -580,6 +559,7 @@ def test_an_option_of_the_course_leaves_the_comparison_key_as_it_is(monkeypatch:
     def plan(**more: object) -> Plan:
         return ready(RunRequest.of({"scenario": "distributed", "target": ["bare-metal", "vm"], **more}), print).plan
 
+    assert {name for name, option in OPTIONS.items() if not option.about.meaning} == set(COURSE)
     before = plan()
     for name, value in COURSE.items():
         after = plan(**({"until": "2%"} if name in ("max_blocks", "budget") else {}), **{name: value})
@@ -631,12 +611,10 @@ def test_a_later_run_without_a_record_is_named_and_not_compared_in_silence(bench
 def test_the_doctor_answers_programs_and_people_with_reasons_and_remedies(bench: Bench, machine: Machine) -> None:
     machine.usable["vm"] = False
     said = json.loads(ended_well(bench("doctor", "--json")).stdout)
-    assert said["schema_version"] == 1
-    assert said["answer"]["measurable"] == ["bare-metal", "container", "container-vm"]
-    assert said["answer"]["absent"] == ["vm"]
-    by_name = {each["name"]: each for each in said["checks"]}
-    assert (by_name["vm"]["usable"], by_name["vm"]["reason"]) == (False, "vm is not there")
-    assert by_name["vm"]["remedy"] == "install vm"
+    answer, (vm,) = said["answer"], (each for each in said["checks"] if each["name"] == "vm")
+    assert (said["schema_version"], answer["absent"]) == (1, ["vm"])
+    assert answer["measurable"] == ["bare-metal", "container", "container-vm"]
+    assert (vm["usable"], vm["reason"], vm["remedy"]) == (False, "vm is not there", "install vm")
     shown = " ".join(ended_well(bench("doctor")).stdout.split())
     assert "vm is not there; install vm" in shown
     assert shown.startswith(

@@ -139,10 +139,7 @@ def test_each_target_is_held_to_the_cpus_of_its_own_node() -> None:
     envelope = Envelope(cpus=(1,), memory_bytes=GIB, threads=1, node_cpus=(5,))
     plan = plan_of(envelope=envelope, targets=("container", "container-vm"))
     trials = {trial.target: trial for trial in plan.trials()}
-    assert {target: trial.envelope.cpus for target, trial in trials.items()} == {
-        "container": (1,),
-        "container-vm": (5,),
-    }
+    assert {name: trial.envelope.cpus for name, trial in trials.items()} == {"container": (1,), "container-vm": (5,)}
     trial = trials["container-vm"]
     seen = Environment(cpus=[5], host_cpus=[5], threads=1, memory_bytes=GIB)
     assert envelope_differences(trial, trial.envelope, seen) == []
@@ -207,25 +204,21 @@ def test_what_a_pod_of_another_machine_cannot_be_given_is_refused(bench: Bench, 
 # ---- what is compared
 
 
+VIRTUAL = {"node": "n2", "virtual": True}
+
+
 @pytest.mark.parametrize(
     ("one", "other", "differing"),
     [
-        ({"node": "n2", "virtual": True}, None, {"pod.node": "node of the cluster n2 against none"}),
-        ({"node": "n2", "virtual": True}, {"node": "n1"}, {"pod.node": "node of the cluster n2 against n1"}),
-        (
-            {"node": "n2", "virtual": True},
-            {"node": "n2", "virtual": True},
-            {"host_cpus": "host CPUs pinned to 5 against 1"},
-        ),
+        (VIRTUAL, None, {"pod.node": "node of the cluster n2 against none"}),
+        (VIRTUAL, {"node": "n1"}, {"pod.node": "node of the cluster n2 against n1"}),
+        (VIRTUAL, VIRTUAL, {"host_cpus": "host CPUs pinned to 5 against 1"}),
         ({"node": "n1"}, None, {"host_cpus": "host CPUs pinned to 5 against 1"}),
     ],
 )
 def test_the_virtual_machine_is_named_and_numbers_its_own_cpus(
     one: dict[str, Any], other: dict[str, Any] | None, differing: dict[str, str]
 ) -> None:
-    sides: list[dict[str, Any]] = [
-        {"host_cpus": [5], "pod": one},
-        {"host_cpus": [1], **({"pod": other} if other else {})},
-    ]
-    tables = [Facts(facts(side, INSIDE)) for side in sides]
+    beside = {"host_cpus": [1], **({"pod": other} if other else {})}
+    tables = [Facts(facts(side, INSIDE)) for side in ({"host_cpus": [5], "pod": one}, beside)]
     assert {found.name: found.text for found in fact_differences(*tables)} == differing

@@ -71,10 +71,9 @@ def test_a_sweep_is_one_line_of_the_list_and_its_cells_are_asked_for(bench: Benc
 @pytest.mark.usefixtures("sweep")
 def test_the_list_fits_80_columns(place: str) -> None:
     found = entries([*map(summarise, find_runs([Path(place)]))], [Path(place)])
-    console = Console(width=80, file=io.StringIO(), highlight=False)
-    console.print(as_table(found))
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
+    stream = io.StringIO()
+    Console(width=80, file=stream, highlight=False).print(as_table(found))
+    lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     names = "".join(line.split()[0] for line in lines if not line.startswith(" "))
     assert found[-1].directory in names, "the whole name is there, be it on several lines"
@@ -134,11 +133,7 @@ def test_what_is_no_run_or_in_use_is_not_removed(
     cell = next(path for path in sweep.iterdir() if path.is_dir())
     living = LedgerEntry(kind="run-directory", what=str(runs / "new"), boot_id="now", owner_pid=1, owner_started=0)
     monkeypatch.setattr("provisioning.ledger.living", lambda: [living])
-    for place, why in (
-        ("results", "no run"),
-        ("results/link", "no run"),
-        (str(cell), "a cell"),
-        ("results/new", "running"),
-    ):
+    reasons = {"results": "no run", "results/link": "no run", str(cell): "a cell", "results/new": "running"}
+    for place, why in reasons.items():
         refused(bench("remove", place, "--yes"), why)
     assert {path.name for path in runs.iterdir()} == {"old", "new", "link", sweep.name}

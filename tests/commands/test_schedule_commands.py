@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,10 +119,7 @@ def test_a_firing_never_goes_into_its_baseline_or_beside_another(
 def test_a_result_that_cannot_be_written_is_told_all_the_same(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, _text: str) -> None:
-        raise StoreError(f"cannot write {path}: No space left on device")
-
-    monkeypatch.setattr(scheduled, "write_atomic", full)
+    monkeypatch.setattr(scheduled, "write_atomic", Mock(side_effect=StoreError("No space left on device")))
     code, result = fire(bench, "--notify", f"tee '{tmp_path / 'told'}'")
     assert (code, result["outcome"]) == (1, "failed")
     assert "No space left" in json.loads((tmp_path / "told").read_text())["reason"]

@@ -29,16 +29,10 @@ SHAPE = Shape(28, 1, 0, 0)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run that has kept models of a GAN."""
-    shutil.copytree(REPOSITORY / "tests/samples/runs/kept", tmp_path / "run")
-    (tmp_path / "run/models").mkdir(exist_ok=True)
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def model(run: Path) -> Path:
-    """The file of a kept model: of the part of its network that makes images."""
+def model(tmp_path: Path) -> Path:
+    """The file of a model that a run has kept: of the part of a GAN's network that makes images."""
+    run = Path(shutil.copytree(REPOSITORY / "tests/samples/runs/kept", tmp_path / "run"))
+    (run / "models").mkdir(exist_ok=True)
     kept = next(kept for record in Run(run).records() for kept in record.kept)
     file = run / "models" / f"{kept.weights_sha256}.pt"
     write_model(file, SHAPE, build_network(GAN, SHAPE, 1).get_submodule(GAN.image_network), {})

@@ -28,8 +28,6 @@ SESSIONS: dict[str, tuple[int, int, Settings]] = {
     "a temporary directory that is gone": (0o022, 4096, {"TMPDIR": "/nowhere"}),
     "few open files": (0o022, 64, {}),
 }
-
-
 FREE = re.compile(r"[\d.]+ Gi?B free")
 """Space that changes from one moment to the next."""
 TOGETHER = (

@@ -139,14 +139,8 @@ def unit(words: Mapping[str, str]) -> object:
 
 def unequal(changed: Mapping[str, Any]) -> object:
     """Return the differences of a machine of a pool from one that has these facts instead."""
-    facts: dict[str, Any] = {
-        "hostname": "n1",
-        "kernel": "6.1",
-        "cpu_model": "Xeon",
-        "cpus": [0, 1],
-        "memory_bytes": 64 * GIB,
-    }
-    facts["mitigations"] = {"meltdown": "none"}
+    facts = {"kernel": "6.1", "cpu_model": "Xeon", "cpus": [0, 1], "memory_bytes": 64 * GIB}
+    facts |= {"hostname": "n1", "mitigations": {"meltdown": "none"}}
     first = {"suite_version": "1", "image": "abc", "environment": facts}
     other = {**first, **changed, "environment": {**facts, "hostname": "n2", **changed.get("environment", {})}}
     return pool.unequal(PoolMember.model_validate(first), PoolMember.model_validate(other))

@@ -8,32 +8,23 @@ import pytest
 from suite.interruption import cleaning_up, interrupted, uninterrupted, unsuspended
 
 
-def test_ctrl_c_while_something_is_made_comes_when_it_is_known() -> None:
+def test_ctrl_c_while_something_is_made_comes_when_it_is_known_and_a_second_one_is_answered(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     made = []
 
-    def make() -> None:
+    def make(presses: int) -> None:
         with uninterrupted():
-            signal.raise_signal(signal.SIGINT)
-            made.append("it")
-
-    with pytest.raises(KeyboardInterrupt):
-        make()
-    assert made == ["it"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_second_ctrl_c_while_the_first_is_held_back_says_that_it_was_heard(capfd: pytest.CaptureFixture[str]) -> None:
-    def press(times: int) -> None:
-        with uninterrupted():
-            for _ in range(times):
+            for _ in range(presses):
                 signal.raise_signal(signal.SIGINT)
+            made.append(presses)
 
-    with pytest.raises(KeyboardInterrupt):
-        press(1)
-    assert capfd.readouterr().err == ""
-    with pytest.raises(KeyboardInterrupt):
-        press(2)
-    assert capfd.readouterr().err == "cleaning up, one moment\n"
+    for presses, answer in ((1, ""), (2, "cleaning up, one moment\n")):
+        with pytest.raises(KeyboardInterrupt):
+            make(presses)
+        assert capfd.readouterr().err == answer
+    assert made == [1, 2]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_while_a_first_one_is_being_cleaned_up_after_raises_nothing(capfd: pytest.CaptureFixture[str]) -> None:

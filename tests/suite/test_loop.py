@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_every_trial_becomes_a_record_with_what_was_measured(
     trial = next(plan.trials())
     assert (first.trial_id, first.target, first.block, first.position) == (trial.trial_id, trial.target, 0, 0)
     assert (first.throughput_per_s, first.elapsed_s, first.clock_ratio) == (10.0, 5.0, 1.0)
-    assert first.weights_sha256 == "ab" * 32
+    assert (first.weights_sha256, first.details, first.run_id) == ("ab" * 32, {"devices": 1}, "run")
     assert first.open_s == 0.5, "what the target itself needed"
     assert first.close_s is not None
     assert first.substitutes == ["accelerator:tcg", "open-files:4096"]
@@ -78,8 +79,6 @@ def test_every_trial_becomes_a_record_with_what_was_measured(
     assert first.global_batch == trial.job.global_batch is not None
     assert first.environment.host == HOST
     assert first.environment.target is not None
-    assert first.details == {"devices": 1}
-    assert first.run_id == "run"
 
 
 def test_an_opening_that_fails_is_a_record_and_the_run_goes_on(go: Go, targets: FakeTargets, events: list[str]) -> None:
@@ -182,11 +181,7 @@ def test_a_store_that_cannot_be_written_ends_the_run_and_is_no_failed_trial(
         go()
     assert saved(store) == {}
     targets.failing.clear()
-
-    def full(_record: TrialRecord) -> Path:
-        raise StoreError("cannot write: No space left on device")
-
-    monkeypatch.setattr(store, "save", full)
+    monkeypatch.setattr(store, "save", Mock(side_effect=StoreError("cannot write: No space left on device")))
     with pytest.raises(StoreError):
         go()
 
@@ -240,11 +235,9 @@ def test_models_are_kept_before_the_record_that_names_them(go: Go, store: Run, m
 def test_a_trial_whose_models_fill_the_disk_has_failed_and_is_run_again(
     go: Go, store: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_models: object) -> None:
-        raise StoreError("cannot write models: No space left on device")
-
+    full = StoreError("cannot write models: No space left on device")
     with monkeypatch.context() as patch:
-        patch.setattr(store, "keep_models", full)
+        patch.setattr(store, "keep_models", Mock(side_effect=full))
         with pytest.raises(StoreError, match="No space left on device"):
             go()
     (record,) = saved(store).values()

@@ -148,53 +148,36 @@ def test_the_small_batch_of_alexnet_is_to_the_large_one_as_in_the_paper() -> Non
     assert sizes_of(PROFILES["smoke"], "alexnet-small", {}).batch == 1
 
 
-def aggression(**changes: Any) -> Aggression:
-    values: dict[str, Any] = {"unit": "images", "begun_s": -2.0, "ended_s": 9.0, "heard_s": [], "steps": [], "work": []}
-    return Aggression(**(values | changes))
-
-
 def measured(trial: Trial, **aggressor: Any) -> Measurement:
     victim, other = (planned.envelope for planned in trial.instances)
-    beside = AggressorInstance(
-        environment=inside(other, **aggressor), aggression=aggression() if trial.aggressor else None
-    )
+    working = Aggression(unit="images", begun_s=-2.0, ended_s=9.0, heard_s=[], steps=[], work=[])
+    beside = AggressorInstance(environment=inside(other, **aggressor), aggression=working if trial.aggressor else None)
     return Measurement(elapsed_s=5.0, throughput_per_s=10.0, environment=inside(victim), aggressors=[beside])
 
 
-def test_every_instance_is_held_to_its_own_share() -> None:
+def test_every_instance_is_held_to_its_own_share_and_an_idle_one_has_no_threads_to_attest() -> None:
     trials = {(trial.target, trial.aggressor): trial for trial in shared(blocks=1).trials()}
     for trial in trials.values():
         assert _differences(trial, measured(trial)) == []
-    trial = trials["container", "disk"]
-    (found,) = _differences(trial, measured(trial, memory_bytes=GIB // 2))
+    alone, beside = trials["container", None], trials["container", "disk"]
+    (found,) = _differences(beside, measured(beside, memory_bytes=GIB // 2))
     assert found.startswith("aggressor 1: ")
     assert "bytes of memory" in found
-    victim = measured(trial).changed(environment=inside(trial.job.envelope))
-    assert any(found.startswith("victim: CPUs") for found in _differences(trial, victim))
-
-
-def test_an_idle_instance_has_no_threads_to_attest_and_a_working_one_has() -> None:
-    trials = {(trial.target, trial.aggressor): trial for trial in shared(blocks=1).trials()}
-    alone, beside = trials["container", None], trials["container", "disk"]
+    victim = measured(beside).changed(environment=inside(beside.job.envelope))
+    assert any(found.startswith("victim: CPUs") for found in _differences(beside, victim))
     assert _differences(alone, measured(alone, threads=None)) == []
     (found,) = _differences(beside, measured(beside, threads=None))
     assert "None threads" in found
 
 
-def test_the_injuries_of_a_scenario_come_with_the_arm_that_changes_nothing() -> None:
+def test_injuries_come_with_the_arm_that_changes_nothing_and_are_no_ablations_that_can_be_asked_for() -> None:
     assert injuries_of("synthetic", ["late-steps", "slow-disk"]) == ("nothing", "late-steps")
     assert injuries_of("real", ["late-steps"]) == ()
     assert [name for name in INJURIES if not get_injury(name).changes] == ["nothing"]
-
-
-def test_an_injury_is_an_arm_of_a_target_and_no_ablation_that_can_be_asked_for() -> None:
     assert not set(ABLATIONS) & set(INJURIES)
     assert get_ablation("cpu-quota-10") is get_injury("cpu-quota-10")
     assert properties_of("nothing") == AS_IT_IS
     assert properties_of("cpu-quota-10").cpu_share == 0.9
     with pytest.raises(RequestError, match="cpu-quota-10"):
         RunRequest.of({"ablate": ("cpu-quota-10",)})
-
-
-def test_the_loader_is_as_far_ahead_as_the_injuries_take_it_to_be() -> None:
-    assert BATCHES_AHEAD == PREFETCH
+    assert BATCHES_AHEAD == PREFETCH, "the loader is as far ahead as the injuries take it to be"

@@ -26,7 +26,6 @@ class SweepRequest:
     """A request to ``bench sweep run``. Nothing has been started, and nothing written."""
 
     file: Path
-    """The plan file."""
     sweep: Sweep
     directory: SweepDirectory
     planned: Sequence[Planned]
@@ -42,7 +41,6 @@ class SweepEnd:
     """The end of a run of a sweep."""
 
     made: Sequence[TrialRecord] = ()
-    """The new records."""
     reason: str | None = None
     """The reason why it ended before its last trial; None if it did not."""
 

@@ -55,8 +55,7 @@ def run_here(request: SweepRequest, blocks: Iterable[int], stop_rule: StopRule |
         if cell.ready:
             cell.ready.prepare(note)
     runner = Runner(request, stop_rule)
-    reason = runner.run(blocks)
-    return SweepEnd(runner.made, reason)
+    return SweepEnd(made=runner.made, reason=runner.run(blocks))
 
 
 @dataclass
@@ -84,8 +83,7 @@ class Runner:
         missing = _missing(runs, blocks)
         total = sum(1 for ready, _ in runs for block in blocks for _ in ready.plan.trials_of(block))
         if missing < total:
-            kept = f"{total - missing} of {count(total, 'trial')} are there already and are kept"
-            self.request.observer.note(kept)
+            self.request.observer.note(f"{total - missing} of {count(total, 'trial')} are there already and are kept")
         observer = _SweepObserver(self.request.observer, directory, missing, self.made)
         try:
             return self._run_blocks(runs, blocks, observer)

@@ -58,13 +58,14 @@ class Machine:
         """Write the plan with that table: ``with_engine('kind = "slurm"')``."""
         self.plan.write_text("\n".join([PLAN, "[engine]", *lines, ""]))
 
-    def stand_in(self, name: str, script: str) -> dict[str, str]:
-        """Return the environment in which the script is the program of this name; its calls are in ``calls``."""
-        path = self.place / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.place}/calls\n{script}\n')
-        path.chmod(0o755)
-        return {"PATH": f"{path.parent}:{os.environ['PATH']}"}
+    def stand_in(self, **scripts: str) -> dict[str, str]:
+        """Return the environment in which scripts are the programs of these names; their calls are in ``calls``."""
+        (self.place / "bin").mkdir(exist_ok=True)
+        for name, script in scripts.items():
+            path = self.place / "bin" / name
+            path.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.place}/calls\n{script}\n')
+            path.chmod(0o755)
+        return {"PATH": f"{self.place / 'bin'}:{os.environ['PATH']}"}
 
     def start(self, *words: str, **env: str) -> "Forked | subprocess.Popen[str]":
         # Where Python looks for packages it asks when it starts.

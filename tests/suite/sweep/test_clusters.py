@@ -128,8 +128,7 @@ def test_blocks_in_the_queue_of_another_cluster_are_followed_and_not_submitted_a
 ) -> None:
     further = [] if variables else ['further = ["--clusters=alpha"]']
     machine.with_engine('kind = "slurm"', "poll_s = 0.1", *further)
-    for name, script in {"sbatch": "echo '4713;alpha'", "scancel": "", "squeue": ALPHA}.items():
-        env = {**variables, **machine.stand_in(name, script)}
+    env = {**variables, **machine.stand_in(sbatch="echo '4713;alpha'", scancel="", squeue=ALPHA)}
     ended = machine.sweep_to_its_end(**env)
     assert "3 blocks already in the queue" in ended.stderr, ended.stderr
     calls = (machine.place / "calls").read_text().splitlines()
@@ -143,8 +142,7 @@ def test_the_cluster_of_a_sweep_is_kept_for_commands_with_another_environment(ma
     machine.with_engine('kind = "slurm"', "poll_s = 0.1")
     squeue = f'[ -e "$0.sent" ] && {{ {ALPHA}\n}}; exit 0'
     sbatch = "touch ${0%sbatch}squeue.sent; echo '4712;alpha'"
-    for name, script in {"sbatch": sbatch, "scancel": "", "squeue": squeue}.items():
-        env = machine.stand_in(name, script)
+    env = machine.stand_in(sbatch=sbatch, scancel="", squeue=squeue)
     machine.sweep_to_its_end(SBATCH_CLUSTERS="alpha", **env)
     (machine.place / "bin/squeue.asked").unlink()
     assert "in the queue: block 1 of job 4712" in machine.run("sweep", "status", str(machine.out), **env).stdout
@@ -157,8 +155,7 @@ def test_without_a_common_file_system_each_block_is_a_job_of_srun(machine: Machi
     machine.with_engine(
         'kind = "slurm"', 'scratch = "/scratch"', 'time_limit = "2h"', 'bench = "/opt/bench"', "at_once = 1"
     )
-    for name in ("sbatch", "squeue", "scancel", "srun"):
-        env = machine.stand_in(name, "exit 1")
+    env = machine.stand_in(**dict.fromkeys(("sbatch", "squeue", "scancel", "srun"), "exit 1"))
     assert machine.sweep_to_its_end(**env).returncode == 1
     called = (machine.place / "calls").read_text().splitlines()[0]
     assert called.startswith("srun --quiet --kill-on-bad-exit=1 --exclusive --job-name=bench-night-")
@@ -173,15 +170,14 @@ def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(machine: M
     config = machine.place / "config"
     config.write_text("Host *\n  RemoteCommand tmux new -A -s main\n  RequestTTY yes\n  ForwardAgent yes\n")
     refusal = 'Please login as the user "ubuntu" rather than the user "root".'
-    ended = machine.sweep_to_its_end(**machine.stand_in("ssh", f"echo '{refusal}'; echo; exit 142"))
+    ended = machine.sweep_to_its_end(**machine.stand_in(ssh=f"echo '{refusal}'; echo; exit 142"))
     assert ended.returncode == 1
     assert f"block 0: lost on n1, which is tried again ({refusal}" in ended.stderr, ended.stderr
     called = (machine.place / "calls").read_text().splitlines()[0]
     settings, _, command = called.removeprefix("ssh ").partition(" -- ")
     assert command.startswith("gpu1 exec bench sweep block ")
-    options = subprocess.run(["ssh", "-G", *settings.split(), "gpu1"], capture_output=True, text=True).stdout.split(
-        "\n"
-    )
+    asked = subprocess.run(["ssh", "-G", *settings.split(), "gpu1"], capture_output=True, text=True)
+    options = asked.stdout.splitlines()
     terminal = {"requesttty false", "forwardagent no", "batchmode yes"}
     assert {*terminal, "stricthostkeychecking true", "port 2222"} <= set(options)
     assert not [line for line in options if line.startswith("remotecommand") and line != "remotecommand none"]

@@ -4,13 +4,15 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from commands.sweep.backends.dispatch import FAILURES_ALLOWED, LOSSES_ALLOWED, BlockProcess, Dispatcher, Executor
 from provisioning.batch.remote import StreamProcess
-from suite.errors import MeasurementError, RequestError
+from suite.errors import BenchError, MeasurementError, RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, TransferError, encode, receive_file
 
 
@@ -66,32 +68,24 @@ def test_a_block_that_is_lost_goes_to_another_executor_and_it_is_said() -> None:
         assert any("lost on broken" in line and "the connection broke" in line for line in said)
 
 
-def test_an_executor_that_failed_once_is_tried_again() -> None:
-    place = FakeExecutor("a", failing=1)
-    Dispatcher([place], [7], lambda _text: None).run()
-    assert (place.lost, place.done) == ([7], [7])
+def test_an_executor_that_failed_once_is_tried_again_and_one_that_always_fails_gets_no_more() -> None:
+    said: list[str] = []
+    once, always = FakeExecutor("a", failing=1), FakeExecutor("b", failing=99)
+    Dispatcher([once], [7], said.append).run()
+    assert (once.lost, once.done) == ([7], [7])
+    assert not any("gets no more" in line for line in said)
+    Dispatcher([always], [3, 1, 2], said.append).run()
+    assert any("gets no more" in line for line in said)
 
 
 def test_an_executor_that_refuses_is_asked_once() -> None:
     said: list[str] = []
     refusing, whole = FakeExecutor("unequal"), FakeExecutor("whole")
-    asked: list[int] = []
-
-    def refuse(block: int) -> None:
-        asked.append(block)
-        raise RequestError("kernel 6.1 and 6.2")
-
-    refusing.run = refuse  # type: ignore[method-assign]
+    refusing.run = refuse = Mock(side_effect=RequestError("kernel 6.1 and 6.2"))  # type: ignore[method-assign]
     Dispatcher([refusing, whole], range(6), said.append).run()
     assert sorted(whole.done) == list(range(6))
-    assert len(asked) <= 1
-    assert not asked or any("refused by unequal" in line and "kernel 6.1 and 6.2" in line for line in said)
-
-
-def test_what_no_executor_could_run_is_told() -> None:
-    said: list[str] = []
-    Dispatcher([FakeExecutor("a", failing=99)], [3, 1, 2], said.append).run()
-    assert any("gets no more" in line for line in said)
+    assert refuse.call_count <= 1
+    assert not refuse.called or any("refused by unequal" in line and "kernel 6.1 and 6.2" in line for line in said)
 
 
 def test_a_block_that_every_executor_loses_is_given_up_and_the_others_run_once() -> None:
@@ -170,45 +164,36 @@ def test_a_far_side_that_dies_is_told_with_its_last_words_and_what_arrived_is_ke
     assert (tmp_path / "out/cell/trials/t-b0.json").exists()
 
 
-def test_a_far_side_that_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
-    say = "print('bench: n2 is unequal to n1', '  what to do: nothing', sep=chr(10), file=sys.stderr)"
-    with pytest.raises(RequestError, match="bench: n2 is unequal to n1"):
-        far_side(tmp_path, f"{say}; sys.exit(2)").run(0)
+REFUSES = "print('bench: n2 is unequal to n1', '  what to do: nothing', sep=chr(10), file=sys.stderr); sys.exit(2)"
+
+
+@pytest.mark.parametrize(
+    ("then", "program", "error", "said"),
+    [
+        (REFUSES, sys.executable, RequestError, "bench: n2 is unequal to n1"),
+        ("print('Welcome to Debian', flush=True); sys.stdin.read()", sys.executable, TransferError, "Welcome"),
+        ("", "no-such-ssh", RequestError, "no-such-ssh is not installed"),
+    ],
+    ids=["refused in its own words", "what is no file ends it", "no program"],
+)
+def test_a_far_side_that_does_not_do_its_part_is_told(
+    then: str, program: str, error: type[BenchError], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=said):
+        far_side(tmp_path, then, program=program).run(0)
 
 
 def test_to_stop_closes_the_far_sides_input_and_waits_for_its_end(tmp_path: Path) -> None:
     far = far_side(tmp_path, "sys.stdin.read(); open(sys.argv[1], 'w').write('in order')", str(tmp_path / "left"))
-    raised: list[MeasurementError] = []
-
-    def run() -> None:
-        try:
-            far.run(0)
-        except MeasurementError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
     arrived = tmp_path / "out/cell/trials/t-b0.json"
-    waiting = threading.Event()
-    for _ in range(600):
-        if arrived.exists():
-            break
-        waiting.wait(0.1)
-    far.stop()
-    thread.join(60)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(far.run, 0)
+        deadline_s = time.monotonic() + 60
+        while not arrived.exists() and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        far.stop()
+        assert isinstance(running.exception(60), MeasurementError)
     assert (tmp_path / "left").read_text() == "in order"
-    assert len(raised) == 1
-
-
-def test_what_is_no_file_is_refused_and_the_far_side_ended(tmp_path: Path) -> None:
-    far = far_side(tmp_path, "print('Welcome to Debian', flush=True); sys.stdin.read()")
-    with pytest.raises(TransferError, match="Welcome"):
-        far.run(0)
-
-
-def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no-such-ssh is not installed"):
-        far_side(tmp_path, "", program="no-such-ssh").run(0)
 
 
 @pytest.mark.parametrize("line_break", ["\n", ""])

@@ -20,12 +20,6 @@ CELLS, TARGETS, BLOCKS, WARM_UPS = 2, 2, 10, 1
 ALL = CELLS * TARGETS * (BLOCKS + WARM_UPS)
 
 
-@pytest.fixture
-def long(machine: Machine) -> Machine:
-    machine.plan.write_text(machine.plan.read_text().replace("blocks = 3", f"blocks = {BLOCKS}"))
-    return machine
-
-
 def wait_for(what: object, process: object) -> None:
     """Until ``what()`` is true, or the process has ended."""
     deadline = time.monotonic() + 300
@@ -34,33 +28,34 @@ def wait_for(what: object, process: object) -> None:
         time.sleep(0.002)
 
 
-def test_a_sweep_killed_at_six_moments_comes_to_the_same_records_as_one_that_was_not(long: Machine) -> None:
+def test_a_sweep_killed_at_six_moments_comes_to_the_same_records_as_one_that_was_not(machine: Machine) -> None:
+    machine.plan.write_text(machine.plan.read_text().replace("blocks = 3", f"blocks = {BLOCKS}"))
     moments = random.Random(7)
     kept: dict[str, bytes] = {}
     killed = 0
     for _ in range(6):
-        killed += killed_once(long, moments.randrange(4), moments.uniform(0, 0.1))
-        now = long.contents()
+        killed += killed_once(machine, moments.randrange(4), moments.uniform(0, 0.1))
+        now = machine.contents()
         assert kept.items() <= now.items(), "a finished record was lost or changed"
         for content in now.values():
             TrialRecord.model_validate_json(content)  # none is torn
         kept = now
     assert killed >= 4, "the sweep is to be long enough for that"
     assert kept
-    assert long.sweep_to_its_end().returncode == 0
-    assert kept.items() <= long.contents().items()
-    found = long.records()
+    assert machine.sweep_to_its_end().returncode == 0
+    assert kept.items() <= machine.contents().items()
+    found = machine.records()
     assert len({(record["run_id"], record["trial_id"]) for record in found.values()}) == len(found) == ALL
-    undisturbed = Machine(long.place / "undisturbed")
+    undisturbed = Machine(machine.place / "undisturbed")
     undisturbed.place.mkdir()
-    undisturbed.plan.write_text(long.plan.read_text())
-    shutil.copytree(long.out, undisturbed.out, ignore=shutil.ignore_patterns("synthetic-*", ".*"))  # the order drawn
+    undisturbed.plan.write_text(machine.plan.read_text())
+    shutil.copytree(machine.out, undisturbed.out, ignore=shutil.ignore_patterns("synthetic-*", ".*"))  # the order drawn
     assert undisturbed.sweep_to_its_end().returncode == 0
     same = ("trial_id", "block", "position", "seed", "target", "job")
     assert {name: [record[key] for key in same] for name, record in undisturbed.records().items()} == {
         name: [record[key] for key in same] for name, record in found.items()
     }
-    assert long.left() == []
+    assert machine.left() == []
 
 
 def killed_once(machine: Machine, trials: int, after_s: float) -> bool:

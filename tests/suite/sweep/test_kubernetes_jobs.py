@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -151,23 +152,30 @@ def test_a_block_that_ends_badly_says_why_and_leaves_no_job(
 
 @pytest.mark.parametrize("error", [RequestError("another plan"), TransferError("no record of the block")])
 def test_a_block_whose_records_are_refused_names_its_node_and_leaves_no_job(error: BenchError, tmp_path: Path) -> None:
-    def refuse(*_: object) -> None:
-        raise error
-
     cluster = cluster_of([RUNNING], [RECORD, ENDED])
     follower = executor(cluster, tmp_path, [])
-    follower.receive = refuse
+    follower.receive = Mock(side_effect=error)
     with pytest.raises(type(error), match=f"on n1: {error.message}"):
         follower.run(3)
     assert not cluster.objects
 
 
-def test_a_pod_that_a_quota_holds_back_is_waited_for_and_says_so() -> None:
-    quota = f"{FORBIDDEN}exceeded quota: compute"
-    cluster = cluster_of([], [], quota)
-    cluster.create(job())
-    (found,) = kubernetes.jobs(cluster, {SWEEP_LABEL: SWEEP})
-    assert (found.state, found.reason) == ("waiting", f"no pod was made: FailedCreate: {quota}")
+QUOTA = f"{FORBIDDEN}exceeded quota: compute"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "why"),
+    [
+        (([WAITING], []), "the pod cannot be scheduled: Insufficient memory"),
+        (([], [], QUOTA), f"no pod was made: FailedCreate: {QUOTA}"),
+    ],
+    ids=["no node", "a quota"],
+)
+def test_a_job_that_waits_says_why(cluster: tuple[Any, ...], why: str) -> None:
+    server = cluster_of(*cluster)
+    server.create(job())
+    (found,) = kubernetes.jobs(server, {SWEEP_LABEL: SWEEP})
+    assert (found.block, found.state, found.reason) == (3, "waiting", why)
 
 
 def test_stop_leaves_the_job_in_the_cluster(tmp_path: Path) -> None:
@@ -182,14 +190,6 @@ def test_stop_leaves_the_job_in_the_cluster(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="not followed any more"):
         follower.run(3)
     assert cluster.objects
-
-
-def test_a_job_that_waits_says_why() -> None:
-    cluster = cluster_of([WAITING], [])
-    cluster.create(job())
-    (found,) = kubernetes.jobs(cluster, {SWEEP_LABEL: SWEEP})
-    assert (found.block, found.state) == (3, "waiting")
-    assert found.reason == "the pod cannot be scheduled: Insufficient memory"
 
 
 SWEEP = "bench-smoke-1a2b3c4d"

@@ -8,9 +8,8 @@ from suite.errors import RequestError
 from suite.request.scenario import scenario_of
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.file import load_sweep, plan_file, read_sweep
-from tests.suite.sweep.conftest import make_sweep
+from tests.suite.sweep.conftest import REPOSITORY, make_sweep
 
-REPOSITORY = Path(__file__).parents[3]
 DOCUMENTED = (REPOSITORY / "docs/guide/sweeps.md").read_text()
 
 
