@@ -9,6 +9,7 @@ from pydantic import Field
 from scenarios.command_files import files_of, refuse_missing_script
 from scenarios.events import PROBE_PHASES, EventLog
 from scenarios.job import attest, metrics_of, recordable, throughput_of
+from scenarios.reading import TEMPORARY
 from suite.errors import RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Note, Observer
 from suite.job.command import AUTO, COMMAND, SECONDS, UNIT, CommandJob, parse_command, parse_pattern
@@ -20,8 +21,6 @@ from suite.request.option import OptionGroup, Text, about, given
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from worker.spec import CommandRequest
-
-TEMPORARY = "/tmp"  # noqa: S108 (the target's, which goes with it)
 
 
 class CommandOptions(OptionGroup):
@@ -35,9 +34,7 @@ class CommandOptions(OptionGroup):
         runs_program=True,
     )
     command_files: Path | None = about(
-        None,
-        "Directory to copy. The command works in a writable in-memory copy of it.",
-        own_code=True,
+        None, "Directory to copy. The command works in a writable in-memory copy of it.", own_code=True
     )
     throughput_pattern: Text | None = about(
         None,

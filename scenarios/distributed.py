@@ -136,8 +136,8 @@ class RankTurns:
     def begin(self) -> None:
         # The ranks meet while they are built, so all are launched first.
         for rank in self._ranks:
-            if turns := self._turns.get(rank.number):
-                turns.launch()
+            if rank.number in self._turns:
+                rank.job.launch_ordered()
             else:
                 rank.job.launch()
         self._each(TrainingTurns.ready)

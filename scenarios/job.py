@@ -226,9 +226,7 @@ def attest(trial: Trial, node: Node, spec: Strict, log: Log, *words: str) -> Att
 
 
 def launch(
-    job: AttestedJob[Transcript],
-    account: Context,
-    launched: Callable[[Process], None] = lambda _: None,
+    job: AttestedJob[Transcript], account: Context, launched: Callable[[Process], None] = lambda _: None
 ) -> Measurement:
     """Run the job to its end; ``launched`` is given its process, for who may have to end it."""
     with account:

@@ -109,11 +109,8 @@ class Serve(PlannedScenario):
         observer.phase("attesting")
         own = (instances[0].address, instances[0].port or PORT)
         asked = instances[0].service or own
-        serving_log = EventLog(phases=SERVER_PHASES)
         asking_log = EventLog(
-            phases=CLIENT_PHASES,
-            observer=observer,
-            heard=lambda name: ready.set() if name == "environment" else None,
+            phases=CLIENT_PHASES, observer=observer, heard=lambda name: ready.set() if name == "environment" else None
         )
         threads = [share.envelope.threads for share in trial.instances]
         spec = ServeSpec(
@@ -139,7 +136,7 @@ class Serve(PlannedScenario):
             threads=threads[1],
             tokens=spec.shape.decoded or None,
         )
-        server = _rank(trial, 0, instances, spec, serving_log, "--serve")
+        server = _rank(trial, 0, instances, spec, EventLog(phases=SERVER_PHASES), "--serve")
         client = _rank(trial, 1, instances, load, asking_log, "--load")
         return _measurement(server, client, _run(server, client, ready, account))
 

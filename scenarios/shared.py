@@ -114,9 +114,8 @@ class Shared(PlannedScenario):
         if trial.aggressor is None:
             measured = launch(job, account)
             with recordable(job.argv):
-                return measured.changed(
-                    aggressors=[AggressorInstance(environment=each.job.environment()) for each in aggressors]
-                )
+                idle = [AggressorInstance(environment=each.job.environment()) for each in aggressors]
+            return measured.changed(aggressors=idle)
         observer.phase("aggressor", trial.aggressor)
         with running_aggressors(aggressors, 2.0 * trial.trial_timeout_s) as group:
             group.wait_until_ready(trial.trial_timeout_s)
@@ -227,7 +226,6 @@ class AggressorGroup:
             victim.kill()
 
     def check(self) -> None:
-        """Raise the failure of the first that has failed."""
         for future in self.futures:
             if future.done() and (error := future.exception()):
                 raise error

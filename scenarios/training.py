@@ -111,7 +111,6 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
     sizes, dataset = job.log.workload, job.trial.job.dataset
     if not (dataset or sizes.epochs):
         return measured
-    step_images = sizes.batch * job.trial.job.devices.devices
     steps = job.trial.job.epoch_steps
     timeline = measured.timeline or Timeline()
     if not sizes.epochs:
@@ -130,7 +129,7 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
     between_s = max(0.0, job.log.between("measuring", "measured") - measured_s)
     return measured.changed(
         epochs=epochs,
-        throughput_per_s=step_images * sizes.steps / measured_s,
+        throughput_per_s=sizes.batch * job.trial.job.devices.devices * sizes.steps / measured_s,
         timeline=timeline.model_copy(update={"measured_s": measured_s, "between_epochs_s": between_s}),
         metrics={**measured.metrics, **epochs.metrics(measured_s, of_data=dataset is not None)},
     )

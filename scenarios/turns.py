@@ -56,16 +56,12 @@ class WorkerTurns(Generic[_Said]):
         self.job = job
         self.bursts: list[_Said] = []
 
-    def launch(self) -> None:
-        """Launch it, and return at once; ``ready`` waits for it."""
-        self.job.launch_ordered()
-
     def ready(self) -> None:
         """Return when it is ready for its first turn. Raises MeasurementError where it does not come so far."""
         self._hear("measuring")
 
     def begin(self) -> None:
-        self.launch()
+        self.job.launch_ordered()
         self.ready()
 
     def turn(self) -> Turn:

@@ -47,7 +47,9 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
             signal.signal(signal.SIGTERM, lambda *_: told.set())
             return started(lambda: _serve(spec, events, told.wait))
         case ["--load"]:
-            return started(lambda: _load(events))
+            from worker.serving import load
+
+            return started(lambda: load.run(parsed(LoadRequest, sys.stdin.read()), events))
         case ["--page-cache", "cold" | "warm" as state, directory]:
             return _arrange_page_cache(state, directory, events)
         case ["--rank", rank, port]:
@@ -88,12 +90,6 @@ def _serve(text: str, events: Events, wait: Callable[[], object]) -> None:
     from worker.serving.service import run
 
     run(parsed(ServeSpec, text), events, wait)
-
-
-def _load(events: Events) -> None:
-    from worker.serving.load import run
-
-    run(parsed(LoadRequest, sys.stdin.read()), events)
 
 
 def _probe(events: Events) -> None:

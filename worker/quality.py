@@ -85,7 +85,6 @@ class OwnClassifier(nn.Module):
         return self
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
         logits: torch.Tensor = self.classes(self.features(images))
         return logits
 
@@ -102,7 +101,6 @@ class OwnClassifier(nn.Module):
 
 
 def train_classifier(batches: Iterator[Batch], steps: int, channels: int, classes: int) -> OwnClassifier:
-    """Return a classifier that has learned from so many batches."""
     torch.manual_seed(SEED)
     network = OwnClassifier(channels, classes)
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)

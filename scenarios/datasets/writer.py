@@ -14,15 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 
-from scenarios.datasets.generated import (
-    MANIFEST,
-    PLAN,
-    SetManifest,
-    SetPlan,
-    is_unchanged,
-    make_plan,
-    write_readable,
-)
+from scenarios.datasets.generated import MANIFEST, PLAN, SetManifest, SetPlan, is_unchanged, make_plan, write_readable
 from scenarios.datasets.processes import Progress, spread, worker_count
 from suite.errors import BenchError, RequestError
 from suite.results import files as safe_files
@@ -103,12 +95,7 @@ def read_journal(directory: Path) -> dict[str, str]:
 
 
 def _write(
-    directory: Path,
-    plan: SetPlan,
-    paths: Sequence[str],
-    digests: Mapping[str, str],
-    workers: int,
-    progress: Progress,
+    directory: Path, plan: SetPlan, paths: Sequence[str], digests: Mapping[str, str], workers: int, progress: Progress
 ) -> dict[str, str]:
     """Write every file. Returns their digests, in the order of the paths."""
     numbered = [(number, path, digests.get(path)) for number, path in enumerate(paths)]

@@ -152,8 +152,7 @@ def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
     loop = ResizeLoop(node.start([node.python[0], "-u", "-c", LOOP]))
     reader = threading.Thread(target=loop.read, daemon=True)
     reader.start()
-    found: dict[str, list[float]] = {}
-    kept: set[str] = set()
+    found, kept = dict[str, list[float]](), set[str]()
     try:
         _wait_for(loop)
         for _ in range(times):

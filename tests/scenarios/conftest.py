@@ -32,6 +32,11 @@ def failure(measure: Callable[..., object], *words: Any, **more: Any) -> Measure
     return raised.value
 
 
+def fails(error: type[Any], kind: str, match: str | None = None) -> "pytest.RaisesExc[Any]":
+    """Expect an error of this kind, whose message matches."""
+    return pytest.raises(error, match=match, check=lambda raised: raised.kind == kind)
+
+
 def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 

@@ -19,11 +19,9 @@ from suite.job.command import CommandJob
 from suite.plan import Trial
 from tests.scenarios.conftest import REPOSITORY, HereNode, failure
 
-Run = Callable[..., Any]
-
 
 @pytest.fixture
-def run(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> Run:
+def run(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> Callable[..., Measurement]:
     """Run a Python program, or other words, in a directory of its own."""
 
     def measured(program: str = "", *argv: str, throughput: str | None = None) -> Measurement:
@@ -36,7 +34,7 @@ def run(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> Run:
     return measured
 
 
-def test_time_memory_and_exit_status_are_measured_of_any_command(run: Run, observer: Any) -> None:
+def test_time_memory_and_exit_status_are_measured_of_any_command(run: Any, observer: Any) -> None:
     measured = run("import time; held = b'x' * (64 << 20); time.sleep(0.5); [i * i for i in range(10 ** 6)]")
     assert measured.throughput_per_s is None
     assert measured.metrics["peak-memory"].value > 64
@@ -48,7 +46,7 @@ def test_time_memory_and_exit_status_are_measured_of_any_command(run: Run, obser
     assert [name for name, _ in observer.phases] == ["attesting", "launching", "preparing", "measuring", "finishing"]
 
 
-def test_the_throughput_is_the_median_of_what_a_pattern_finds_and_the_step_its_last(run: Run) -> None:
+def test_the_throughput_is_the_median_of_what_a_pattern_finds_and_the_step_its_last(run: Any) -> None:
     lines = [f"step {step} (loss nan): {rate} tokens/s" for step, rate in ((10, "1,200.5"), (20, "9"), (30, "800"))]
     program = f"print('warming up: 7 of 9'); print({chr(10).join(lines)!r}); print('0 tokens/s')"
     measured = run(program, throughput=r"(?:step (?P<step>\d+).*: )?(?P<throughput>[\d.,]+) tokens/s")
@@ -57,7 +55,7 @@ def test_the_throughput_is_the_median_of_what_a_pattern_finds_and_the_step_its_l
     assert measured.details["steps"] == measured.last_step == 30
 
 
-def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run: Run) -> None:
+def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run: Any) -> None:
     said = ['{"throughput": 5, "step": 1}', '{"other": "x"}', "[1]", '{"throughput": null}', "{}"]
     progress = '50 %\r{"throughput": 7}'
     program = f"import sys; print({chr(10).join(said)!r}, flush=True); sys.stderr.write({progress!r})"
@@ -70,7 +68,7 @@ def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run:
 RATE = "(?P<throughput>[0-9.,]+)"
 
 
-def test_rates_that_cannot_be_read_fail_the_trial_or_are_named(run: Run, observer: Any) -> None:
+def test_rates_that_cannot_be_read_fail_the_trial_or_are_named(run: Any, observer: Any) -> None:
     message = "1 of {} printed throughputs cannot be read, such as in: 1,234 rows"
     program = "[print('5 rows') for _ in range({})]; print('1,234 rows')"
     error = failure(run, program.format(18), throughput=f"{RATE} rows")
@@ -91,7 +89,7 @@ print("100 images/s", flush=True)
 
 @pytest.mark.parametrize("options", ["{}", "{'start_new_session': True, 'stdout': subprocess.DEVNULL}"])
 def test_the_trial_ends_with_its_process_and_ends_and_counts_what_that_has_left(
-    options: str, run: Run, observer: Any, tmp_path: Path
+    options: str, run: Any, observer: Any, tmp_path: Path
 ) -> None:
     place = tmp_path.parent / "left"
     measured = run(LEAVES.replace("OPTIONS", options).replace("PLACE", repr(str(place))), throughput=f"{RATE} images/s")
@@ -113,18 +111,11 @@ parent = subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.
 parent.wait()
 print(len(_descendants()), _end_all(parent), len(_descendants()))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=REPOSITORY,
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "1 1 0\n"
+    argv = [sys.executable, "-c", program]
+    assert subprocess.check_output(argv, cwd=REPOSITORY, start_new_session=True, text=True) == "1 1 0\n"
 
 
-def test_the_peak_of_memory_is_that_of_all_processes_together(run: Run) -> None:
+def test_the_peak_of_memory_is_that_of_all_processes_together(run: Any) -> None:
     program = """
 import multiprocessing, time
 shared = bytearray(b"x") * (100 << 20)
@@ -140,7 +131,7 @@ children = [multiprocessing.get_context("fork").Process(target=hold) for _ in ra
     assert "peak-memory" not in run("", "true").metrics, "it has ended before a sample"
 
 
-def test_the_command_finds_the_same_surroundings_everywhere_and_no_shell(run: Run, tmp_path: Path) -> None:
+def test_the_command_finds_the_same_surroundings_everywhere_and_no_shell(run: Any, tmp_path: Path) -> None:
     program = f"""
 import getpass, json, os, resource, shutil, sys
 limits = [resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_CORE)]
@@ -159,7 +150,7 @@ print(sys.stdin.read() or "nothing to read")
     assert said["python"], "scripts of a shell find it, too"
 
 
-def test_the_command_works_in_a_copy_that_goes_with_the_trial(run: Run, tmp_path: Path) -> None:
+def test_the_command_works_in_a_copy_that_goes_with_the_trial(run: Any, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/input").write_text("5 rows")
     (tmp_path / "data/latest").symlink_to("input")
@@ -194,7 +185,7 @@ def test_outside_of_an_image_the_copy_is_in_the_directory_of_the_node(trial: Tri
         assert list(Path(node.directory).iterdir()) == []
 
 
-def test_whatever_cannot_be_levelled_is_a_substitute(run: Run) -> None:
+def test_whatever_cannot_be_levelled_is_a_substitute(run: Any) -> None:
     shared_mib = shutil.disk_usage("/dev/shm").total >> 20
     assert run("").substitutes == (f"shared-memory:{shared_mib}MiB",), "this machine's, and not that of a target"
 
@@ -211,7 +202,7 @@ def test_whatever_cannot_be_levelled_is_a_substitute(run: Run) -> None:
         ("nothing + 1", "NameError: name 'nothing' is not defined"),
     ],
 )
-def test_a_command_that_fails_is_told_with_what_it_printed_last(program: str, message: str, run: Run) -> None:
+def test_a_command_that_fails_is_told_with_what_it_printed_last(program: str, message: str, run: Any) -> None:
     error = failure(run, program)
     assert message in error.message
     assert error.kind == "command"
@@ -233,7 +224,7 @@ def test_a_command_that_fails_is_told_with_what_it_printed_last(program: str, me
     ],
 )
 def test_a_command_or_a_pattern_that_cannot_work_is_told(
-    words: list[str], throughput: str | None, message: str, remedy: str, run: Run
+    words: list[str], throughput: str | None, message: str, remedy: str, run: Any
 ) -> None:
     error = failure(run, *words, throughput=throughput)
     assert message in error.message

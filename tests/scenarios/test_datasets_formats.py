@@ -70,12 +70,14 @@ def test_a_kind_of_another_package_can_be_generated(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_set_is_whole_and_is_read_as_its_kind_and_as_a_generated_one(name: str, tmp_path: Path) -> None:
-    place = made(tmp_path / "set", name, size="small" if name == "imagefolder" else None)
+    place = tmp_path / "set"
+    manifest = make(place, IMAGES, "small" if name == "imagefolder" else None, workers=1, name=name)
     assert verify(place, workers=1) == []
     own, generated = resolve(f"{name}:{place}", tmp_path), resolve(f"generated:{place}", tmp_path)
     assert (own[0], generated[0]) == (name, "generated")
     assert own[1] == generated[1]
     assert (own[1].kind, own[1].images) == (name, IMAGES)
+    assert (own[1].listing_sha256, own[1].size_bytes) == (manifest.sha256, manifest.size_bytes)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -160,17 +162,16 @@ def test_of_every_video_one_frame_in_so_many_is_taken(tmp_path: Path) -> None:
     assert not {frames.name(index).split("/")[2] for index in range(15)} & {Path(line).stem for line in tested}
 
 
-Data = Callable[..., Result]
 SMALL = ("--images", "6", "--size", "small", "--workers", "1")
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Data:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
     return lambda *words: CliRunner().invoke(cli.main, ["data", *words], prog_name="bench")
 
 
-def test_made_in_the_suites_folder_it_is_listed_and_verified(data: Data, tmp_path: Path) -> None:
+def test_made_in_the_suites_folder_it_is_listed_and_verified(data: Any, tmp_path: Path) -> None:
     assert (data("list").stdout, json.loads(data("list", "--json").stdout)["sets"]) == ("", [])
     place = tmp_path / "home" / "data" / "small-6"
     made = data("make", *SMALL)
@@ -186,7 +187,7 @@ def test_made_in_the_suites_folder_it_is_listed_and_verified(data: Data, tmp_pat
     assert [data(*words).exit_code for words in (("make", *SMALL), ("verify", "--workers", "1"))] == [0, 0]
 
 
-def test_machines_are_told_the_same(data: Data, tmp_path: Path) -> None:
+def test_machines_are_told_the_same(data: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     made = json.loads(data("make", *SMALL, "--out", str(out), "--json").stdout)
     assert (made["directory"], made["images"], made["seed"]) == (str(out), 6, 0)
@@ -198,7 +199,7 @@ def test_machines_are_told_the_same(data: Data, tmp_path: Path) -> None:
     assert (listed["finished"], listed["sha256"]) == (True, made["sha256"])
 
 
-def test_a_set_that_is_not_finished_is_listed_as_that(data: Data, tmp_path: Path) -> None:
+def test_a_set_that_is_not_finished_is_listed_as_that(data: Any, tmp_path: Path) -> None:
     data("make", *SMALL)
     (tmp_path / "home" / "data" / "small-6" / "manifest.json").unlink()
     assert "not finished" in data("list").stdout
@@ -218,7 +219,7 @@ def test_a_set_that_is_not_finished_is_listed_as_that(data: Data, tmp_path: Path
         (("verify", "/nowhere"), "/nowhere holds no manifest.json"),
     ],
 )
-def test_a_wrong_request_is_told_with_exit_code_2(data: Data, words: tuple[str, ...], told: str) -> None:
+def test_a_wrong_request_is_told_with_exit_code_2(data: Any, words: tuple[str, ...], told: str) -> None:
     result = data(*words)
     assert result.exit_code == 2
     assert told in result.stderr

@@ -21,7 +21,7 @@ from scenarios.datasets.writer import JOURNAL, make, read_journal, verify
 from suite.errors import BenchError, RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results.files import temporary_name
-from tests.scenarios.conftest import contents
+from tests.scenarios.conftest import contents, fill
 from worker.data.kinds import imagefolder, pictures
 from worker.data.kinds.kind import PictureSize
 from worker.data.kinds.pictures import picture
@@ -199,10 +199,9 @@ def test_half_a_line_of_the_journal_and_a_file_cut_short_are_not_trusted(tmp_pat
 
 def test_what_a_killed_process_left_is_no_part_of_the_set(tmp_path: Path) -> None:
     small(tmp_path / "whole")
-    (tmp_path / "set" / "class-0000").mkdir(parents=True)
-    (tmp_path / "set" / PLAN).write_bytes((tmp_path / "whole" / PLAN).read_bytes())
     dead = ProcessIdentity.own().model_copy(update={"pid": 2**22 + 1})
-    (tmp_path / "set" / "class-0000" / temporary_name(dead)).write_bytes(b"half")
+    fill(tmp_path / "set", f"class-0000/{temporary_name(dead)}")
+    (tmp_path / "set" / PLAN).write_bytes((tmp_path / "whole" / PLAN).read_bytes())
     small(tmp_path / "set")
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
 
@@ -227,8 +226,7 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(
     tmp_path: Path, there: tuple[str, ...], options: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     if there:
-        (tmp_path / there[0]).parent.mkdir(exist_ok=True)
-        (tmp_path / there[0]).write_text(there[1])
+        fill(tmp_path, there[0], content=there[1].encode())
     else:
         small(tmp_path)
     before = contents(tmp_path)

@@ -41,10 +41,8 @@ def found(directory: Path, name: str = "imagefolder") -> Dataset:
 
 def folder(root: Path, count: int = 6, size_bytes: int = 100) -> Path:
     for number in range(count):
-        place = root / f"class{number % 2}"
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{number}.jpg").write_bytes(bytes([number]) * size_bytes)
-        os.utime(place / f"{number}.jpg", ns=(HOUR_NS, HOUR_NS))
+        name = f"class{number % 2}/{number}.jpg"
+        os.utime(fill(root, name, content=bytes([number]) * size_bytes) / name, ns=(HOUR_NS, HOUR_NS))
     return root
 
 
@@ -239,19 +237,11 @@ def generated(directory: Path, images: int = 6) -> Path:
     return directory
 
 
-def test_a_generated_set_is_an_image_folder_of_that_name(tmp_path: Path) -> None:
-    manifest = make(tmp_path / "set", 6, "small", classes=3, workers=1)
-    name, found = resolve(f"generated:{tmp_path}/set", tmp_path)
-    assert (name, found.kind, found.images) == ("generated", "imagefolder", 6)
-    assert (found.listing_sha256, found.size_bytes) == (manifest.sha256, manifest.size_bytes)
-
-
 def test_without_a_directory_the_newest_finished_set_is_taken(tmp_path: Path) -> None:
     first, second = generated(tmp_path / "data" / "z"), generated(tmp_path / "data" / "a")
     os.utime(first / MANIFEST, ns=(1, 1))
     (generated(tmp_path / "data" / "later") / MANIFEST).unlink()
-    (tmp_path / "data" / "broken").mkdir()
-    (tmp_path / "data" / "broken" / "plan.json").write_text("{")
+    fill(tmp_path / "data", "broken/plan.json", content=b"{")
     assert resolve("generated", tmp_path)[1].directory == str(second)
 
 
@@ -272,15 +262,11 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
         (altered, f"{VICTIM}: other content"),
-        (truncate, f"{VICTIM}: other content"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), f"{VICTIM}: other content"),
         (lambda path: path.write_bytes(b""), f"{VICTIM}: other content"),
         (Path.unlink, f"{VICTIM}: is missing"),
         (lambda path: (path.parents[1] / PLAN).unlink(), "plan.json: is missing"),
@@ -295,8 +281,7 @@ def test_one_file_that_changed_is_named(
 
 
 def test_everything_that_differs_is_named_in_order(directory: Path) -> None:
-    (directory / "zebra").mkdir()
-    (directory / "zebra" / "1.jpg").write_bytes(b"1")
+    fill(directory, "zebra/1.jpg")
     (directory / "class-0000" / "00000000.jpg").unlink()
     altered(directory / VICTIM)
     (directory / PLAN).write_text("{}")

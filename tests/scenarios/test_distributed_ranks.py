@@ -23,12 +23,10 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.registries import WORKLOADS
-from tests.scenarios.conftest import HereNode, failure
+from tests.scenarios.conftest import HereNode, fails
 from tests.scenarios.test_job import KEPT, STEPS, event
 from tests.worker.conftest import SMALL
 
-Scripted = Callable[..., Any]
-LOOPBACK = "127.0.0.1"
 DISTRIBUTED = DistributedJob(strategy="parameter-server", workers=2, servers=1, network="overlay", lab=LabSpec(nodes=3))
 ENVELOPE = Envelope(cpus=(0, 1, 2), memory_bytes=3 * GIB, threads=3)
 EXCHANGED = {"bytes_sent": 40, "bytes_received": 30}
@@ -62,11 +60,8 @@ def instances(nodes: Sequence[Any]) -> list[Instance]:
     return [Instance(node, f"10.0.0.{number}", "eth0") for number, node in enumerate(nodes, start=1)]
 
 
-Measure = Callable[..., Measurement]
-
-
 @pytest.fixture
-def measure(planned: Trial, observer: Any) -> Measure:
+def measure(planned: Trial, observer: Any) -> Callable[..., Measurement]:
     """``measure(*nodes)``: what comes of a job whose ranks are on these; ``job`` has other fields of it."""
 
     def measured(*nodes: Any, trial: Trial = planned, **job: Any) -> Measurement:
@@ -76,7 +71,7 @@ def measure(planned: Trial, observer: Any) -> Measure:
 
 
 @pytest.fixture
-def nodes(scripted: Scripted) -> list[Any]:
+def nodes(scripted: Any) -> list[Any]:
     """A server, a worker that takes 4 s, and one that takes 8."""
     return [scripted(*SERVER), scripted(*worker(4.0)), scripted(*worker(8.0))]
 
@@ -86,9 +81,7 @@ def serverless(trial: Trial, strategy: Any, **job: Any) -> Trial:
     return trial.with_job(scenario="distributed", distributed=parts, envelope=ENVELOPE, **job)
 
 
-def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(
-    measure: Measure, nodes: list[Any]
-) -> None:
+def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(measure: Any, nodes: list[Any]) -> None:
     measured = measure(*nodes)
     assert measured.throughput_per_s == 2 * 3 / 4.0 + 2 * 3 / 8.0
     roles = [(rank.role, rank.address) for rank in measured.ranks]
@@ -105,7 +98,7 @@ def test_the_throughput_is_the_sum_of_the_workers_and_every_rank_is_recorded(
 
 
 def test_the_devices_of_all_workers_count_and_a_server_has_none_of_them(
-    planned: Trial, measure: Measure, nodes: list[Any]
+    planned: Trial, measure: Any, nodes: list[Any]
 ) -> None:
     """The founding paper's two GPUs for each of two workers."""
     several = planned.with_job(devices=Devices(device="cuda", devices=2, parallel="parameter-cpu"))
@@ -120,12 +113,12 @@ def test_the_devices_of_all_workers_count_and_a_server_has_none_of_them(
     assert recorded == several.job.devices.model_dump(exclude={"sync"})
 
 
-def test_a_split_gan_is_proven_by_the_weights_of_both_ranks(trial: Trial, measure: Measure, nodes: list[Any]) -> None:
+def test_a_split_gan_is_proven_by_the_weights_of_both_ranks(trial: Trial, measure: Any, nodes: list[Any]) -> None:
     measured = measure(*nodes[1:], trial=serverless(trial, "split"))
     assert measured.weights_sha256 == digest_of_ranks([f"{4:064}", f"{8:064}"])
 
 
-def test_a_round_of_messages_is_one_of_all_workers(planned: Trial, measure: Measure, nodes: list[Any]) -> None:
+def test_a_round_of_messages_is_one_of_all_workers(planned: Trial, measure: Any, nodes: list[Any]) -> None:
     rounds = planned.with_job(shares_batch=True)
     assert measure(*nodes, trial=rounds).throughput_per_s == 2 * 3 / 4.0
     assert (rounds.job.global_batch, planned.job.global_batch) == (2, 4)
@@ -133,7 +126,7 @@ def test_a_round_of_messages_is_one_of_all_workers(planned: Trial, measure: Meas
 
 @pytest.mark.parametrize(("strategy", "keeper"), [("all-reduce", 0), ("split", 1)])
 def test_the_rank_that_has_the_generator_keeps_it(
-    strategy: str, keeper: int, trial: Trial, measure: Measure, scripted: Scripted
+    strategy: str, keeper: int, trial: Trial, measure: Any, scripted: Any
 ) -> None:
     said = [*worker(4.0)[:-1], event("model", 116.2, epoch=None, training_s=4.0, **KEPT), worker(4.0)[-1]]
     nodes = [scripted(*(said if rank == keeper else worker(4.0))) for rank in range(2)]
@@ -143,42 +136,35 @@ def test_the_rank_that_has_the_generator_keeps_it(
     assert [one.weights_sha256 for one in measured.kept] == [*measured.models] == [KEPT["weights_sha256"]]
 
 
-def test_who_lost_a_peer_is_not_blamed_for_it(measure: Measure, scripted: Scripted) -> None:
+def test_who_lost_a_peer_is_not_blamed_for_it(measure: Any, scripted: Any) -> None:
     lost = event("error", 106.0, kind="network", message="lost worker 1 (rank 2)")
     nodes = [
         scripted(*BEGIN, lost, status=1),
         scripted(*worker(4.0)[:7], 0.1, lost, status=1),
         scripted(*worker(4.0)[:7], 0.2, status=-9),
     ]
-    error = failure(measure, *nodes)
+    with fails(MeasurementError, "killed", r"^worker \(rank 2\) on ") as raised:
+        measure(*nodes)
     assert all(node.process.killed for node in nodes)
-    assert error.kind == "killed"
-    assert error.message.startswith("worker (rank 2) on ")
-    assert "lost worker 1 (rank 2)" in error.output_tail
+    assert "lost worker 1 (rank 2)" in raised.value.output_tail
 
 
 def test_a_rank_that_stays_silent_is_ended_and_not_blamed(
-    measure: Measure, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+    measure: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distributed, "LAST_WORDS_S", 0.1)
     lost = event("error", 106.0, kind="network", message="no beat of worker 0 (rank 1)")
     silent = (scripted(*BEGIN, 1.0, status=-9) for _ in range(2))
-    error = failure(measure, scripted(*BEGIN, lost, status=1), *silent)
-    assert error.kind == "network"
-    assert "no beat of worker 0" in error.message
+    with fails(MeasurementError, "network", "no beat of worker 0"):
+        measure(scripted(*BEGIN, lost, status=1), *silent)
 
 
-def test_a_job_without_a_cluster_is_refused(trial: Trial, measure: Measure, scripted: Scripted) -> None:
+def test_a_job_without_a_cluster_is_refused(trial: Trial, measure: Any, scripted: Any) -> None:
     with pytest.raises(MeasurementError, match="without its instances"):
         measure(scripted(), trial=trial)
 
 
 # ------------------------------------------------------------------------------------------------------ taking turns
-
-
-def on_loopback(here: HereNode) -> list[Instance]:
-    port = free_port()
-    return [Instance(here, LOOPBACK, "lo", port=port) for _ in range(3)]
 
 
 @pytest.fixture
@@ -193,7 +179,7 @@ def in_turns(planned: Trial, tmp_path: Path) -> Trial:
 @pytest.fixture
 def taker(in_turns: Trial, here: HereNode, observer: Any) -> Iterator[TurnTaker]:
     """A server and two workers, as programs, on loopback."""
-    job = Distributed().turn_taker(in_turns, on_loopback(here), observer)
+    job = Distributed().turn_taker(in_turns, [Instance(here, "127.0.0.1", "lo", port=free_port())] * 3, observer)
     yield job
     job.kill()
 
@@ -218,8 +204,6 @@ def test_the_workers_of_a_job_take_their_turns_as_one(taker: TurnTaker, here: He
 def test_a_rank_that_is_killed_between_turns_is_blamed_and_the_others_end(taker: TurnTaker, here: HereNode) -> None:
     taker.begin()
     here.processes[0].kill()
-    with pytest.raises(MeasurementError) as raised:
+    with fails(MeasurementError, "killed", r"^server \(rank 0\) on "):
         taker.turn()
-    assert raised.value.kind == "killed"
-    assert raised.value.message.startswith("server (rank 0) on ")
     assert not any(process.running() for process in here.processes)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from suite.job.profiles import PROFILES, check_sizes
 from suite.plan import Trial
 from suite.registries import WORKLOADS
 from suite.registry import Registry
+from tests.scenarios.conftest import fails
 from worker.spec import parse_spec
 
 DECLARED = """
@@ -29,11 +31,10 @@ class Toy(Workload):
         return torch.nn.Flatten()
 """
 TOY = f'{DECLARED}\nTOY = Toy(name="toy", sizes={{"smoke": (4, 8)}})\n'
-Write = Callable[..., Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def write(tmp_path: Path) -> Callable[..., Path]:
     """Write a file."""
 
     def written(source: str, name: str = "my_model.py") -> Path:
@@ -46,7 +47,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_the_target_is_sent_the_file_and_builds_the_workload_of_it(
-    write: Write, trial: Trial, capsys: pytest.CaptureFixture[str]
+    write: Any, trial: Trial, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(f"# as I have written it\nprint('loading my model')\n{TOY}")
     name = adopt(str(path))
@@ -60,11 +61,10 @@ def test_the_target_is_sent_the_file_and_builds_the_workload_of_it(
     assert capsys.readouterr() == ("", "loading my model\n"), "what it prints is kept out of standard output"
 
 
-def test_a_class_that_needs_no_arguments_stands_for_its_instance(write: Write, trial: Trial) -> None:
+def test_a_class_that_needs_no_arguments_stands_for_its_instance(write: Any, trial: Trial) -> None:
     own = '    name: str = "toy"\n    sizes: dict = field(default_factory=lambda: {"smoke": (2, 16)})\n'
-    name = adopt(
-        str(write(DECLARED.replace("dataclass\n", "dataclass, field\n", 1).replace("    def", f"{own}\n    def")))
-    )
+    source = DECLARED.replace("dataclass\n", "dataclass, field\n", 1).replace("    def", f"{own}\n    def")
+    name = adopt(str(write(source)))
     assert WORKLOADS.get(name).sizes == {"smoke": (2, 16)}
     digest = source_sha256(WORKLOADS, name)
     given = specification(trial.with_job(model=name, workload_sha256=digest)).encoded().decode()
@@ -72,7 +72,7 @@ def test_a_class_that_needs_no_arguments_stands_for_its_instance(write: Write, t
 
 
 def test_a_workload_without_images_has_a_batch_alone_or_sequences_and_no_size_of_images(
-    write: Write, trial: Trial
+    write: Any, trial: Trial
 ) -> None:
     own = "    def draw(self, batch, shape, generator):\n        raise NotImplementedError\n\n    def"
     name = adopt(str(write(TOY.replace("(4, 8)", "512").replace("    def", own, 1))))
@@ -91,7 +91,7 @@ def test_a_workload_without_images_has_a_batch_alone_or_sequences_and_no_size_of
     assert (shape.px, shape.tokens, shape.depth) == (0, 16, 3)
 
 
-def test_of_several_one_is_named(write: Write) -> None:
+def test_of_several_one_is_named(write: Any) -> None:
     path = write(f"{TOY}\nOTHER = Toy(name='other', sizes={{'smoke': (2, 16)}})\n")
     with pytest.raises(RequestError, match="declares TOY, OTHER") as told:
         adopt(str(path))
@@ -100,14 +100,14 @@ def test_of_several_one_is_named(write: Write) -> None:
     assert WORKLOADS.get("my_model.py+OTHER").name == "other"
 
 
-def test_two_files_of_one_name_are_refused(write: Write) -> None:
+def test_two_files_of_one_name_are_refused(write: Any) -> None:
     adopt(str(write(TOY)))
     adopt(str(write(TOY, "again/my_model.py")))  # the same workload
     with pytest.raises(RequestError, match=r"two different workloads are called my_model\.py"):
         adopt(str(write(TOY + "\n", "again/my_model.py")))
 
 
-def test_a_plain_script_is_not_executed_before_it_is_refused(write: Write, tmp_path: Path) -> None:
+def test_a_plain_script_is_not_executed_before_it_is_refused(write: Any, tmp_path: Path) -> None:
     script = f"import torch.nn as nn\nclass Net(nn.Module): pass\nopen({str(tmp_path / 'ran')!r}, 'w')\n"
     with pytest.raises(RequestError, match="declares no workload") as told:
         adopt(str(write(script, "train.py")))
@@ -115,7 +115,7 @@ def test_a_plain_script_is_not_executed_before_it_is_refused(write: Write, tmp_p
     assert "--scenario command --command 'python train.py'" in str(told.value.remedy)
 
 
-def test_a_module_beside_the_file_does_not_travel(write: Write) -> None:
+def test_a_module_beside_the_file_does_not_travel(write: Any) -> None:
     write("thing = 1", "helper.py")
     with pytest.raises(RequestError, match="No module named 'helper'") as refused:
         adopt(str(write(f"from helper import thing\n{TOY}")))
@@ -123,7 +123,7 @@ def test_a_module_beside_the_file_does_not_travel(write: Write) -> None:
     assert "--scenario command with --command-files" in str(refused.value.remedy)
 
 
-def test_a_file_that_is_not_there_or_no_text_is_refused(write: Write, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_no_text_is_refused(write: Any, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"my_model\.py is larger than 1 MiB"):
         adopt(str(write("#" * (LARGEST_BYTES + 1))))
     with pytest.raises(RequestError, match=r"cannot read the workload .*none\.py: No such file"):
@@ -140,7 +140,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(write: Write, tmp_path: 
         adopt(f"{write(TOY)}:dataclass")
 
 
-def test_a_source_that_has_changed_since_the_plan_is_not_sent(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_has_changed_since_the_plan_is_not_sent(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write("TOY = 'toy'\n", "changing_toy.py")
     monkeypatch.syspath_prepend(str(path.parent))
     monkeypatch.setattr("suite.registry.entry_points", lambda group: [EntryPoint("toy", "changing_toy:TOY", group)])
@@ -148,6 +148,5 @@ def test_a_source_that_has_changed_since_the_plan_is_not_sent(write: Write, monk
     planned = source_sha256(registry, "toy")
     path.write_text("TOY = 'another'\n")
     changed = "the workload 'toy' in changing_toy is not the one that was planned"
-    with pytest.raises(MeasurementError, match=changed) as told:
+    with fails(MeasurementError, "plan", changed):
         plugin_of(registry, "toy", planned)
-    assert told.value.kind == "plan"

@@ -20,7 +20,7 @@ from suite.job.job import Loading
 from suite.job.profiles import Sizes
 from suite.plan import Trial
 from suite.records.record import EPOCH_METRICS, DataUse
-from tests.scenarios.conftest import Account, HereNode, ScriptedNode, ScriptedProcess
+from tests.scenarios.conftest import Account, HereNode, ScriptedNode, ScriptedProcess, fails
 from tests.scenarios.pictures import damage, folder
 from tests.scenarios.test_job import STEPS, STORY, event
 from worker.data.listing import listing
@@ -299,6 +299,5 @@ def test_checkpoints_of_drawn_data_are_written_to_the_disk_and_in_no_throughput(
 
 @pytest.mark.parametrize("said", [[4.0], None, [2.0, -1.0], "two"])
 def test_a_worker_that_says_no_such_epochs_has_failed(said: object, planned: Trial, observer: Any) -> None:
-    with pytest.raises(MeasurementError) as raised:
+    with fails(MeasurementError, "protocol"):
         measured(of_epochs(planned, 2), observer, epochs_s=said)
-    assert raised.value.kind == "protocol"

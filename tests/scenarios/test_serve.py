@@ -1,7 +1,6 @@
 """A service on one target as the host sees it: two processes of the worker on this machine."""
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -17,14 +16,12 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.lab import LabSpec
 from suite.job.serving import Serving
 from suite.plan import Trial
-from tests.scenarios.conftest import HereNode
+from tests.scenarios.conftest import HereNode, fails
 from tests.scenarios.test_job import event
 
 JOINED = DistributedJob(workers=1, servers=1, network="overlay", lab=LabSpec(nodes=2))
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=4 * GIB, threads=2)
 LOAD = Serving(requests=20, rates=(40.0,), clients=2, image_px=28, channels=1)
-ENVIRONMENT = event("environment", 102.0, environment={"kernel": "6.1", "threads": 1})
-ASKING = [event("started", 101.0), ENVIRONMENT]
 
 
 @pytest.fixture
@@ -79,23 +76,24 @@ def test_a_server_that_fails_is_blamed_and_not_the_client_that_waits_for_it(
 ) -> None:
     monkeypatch.setattr("scenarios.distributed.LAST_WORDS_S", 0.1)
     other = planned.with_job(model="resnet50")
-    with pytest.raises(MeasurementError, match=r"server \(rank 0\) on here: .* generates nothing") as caught:
+    with fails(MeasurementError, "request", r"server \(rank 0\) on here: .* generates nothing"):
         measured(other, observer, here, here)
-    assert caught.value.kind == "request"
     assert not any(process.running() for process in here.processes)
 
 
 def test_a_client_that_fails_before_the_server_is_launched_ends_the_trial(
-    planned: Trial, here: HereNode, observer: Any, scripted: Callable[..., Any]
+    planned: Trial, here: HereNode, observer: Any, scripted: Any
 ) -> None:
-    node = scripted(ASKING[0], event("error", 101.5, kind="exception", message="no such module"), status=1)
+    node = scripted(
+        event("started", 101.0), event("error", 101.5, kind="exception", message="no such module"), status=1
+    )
     with pytest.raises(MeasurementError, match="no such module"):
         measured(planned, observer, here, node)
     assert here.processes == [], "the server was never launched"
 
 
 def test_the_load_is_that_of_the_plan_and_a_rate_has_the_schedule_of_the_seed(
-    planned: Trial, here: HereNode, observer: Any, scripted: Callable[..., Any]
+    planned: Trial, here: HereNode, observer: Any, scripted: Any
 ) -> None:
     node = scripted(event("error", 101.5, kind="exception", message="enough"), status=1)
     with pytest.raises(MeasurementError, match="without its load"):

@@ -17,7 +17,9 @@ from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from suite.plan import Trial
 from suite.registries import AGGRESSORS
-from tests.scenarios.conftest import HereNode, RecordingObserver, ScriptedProcess
+from tests.scenarios.conftest import HereNode, RecordingObserver, ScriptedProcess, fails
+from worker.aggressors.loads import running
+from worker.probes.probe import ProbeError
 
 TINY = Sizes(batch=2, image_px=28, channels=1, warmup_steps=1, steps=2)
 ENDLESS = TINY.model_copy(update={"steps": 100_000})
@@ -55,11 +57,8 @@ def watched() -> Iterator[Watched]:
         yield node
 
 
-Measure = Callable[..., Any]
-
-
 @pytest.fixture
-def measure(trial: Trial, there: HereNode, observer: RecordingObserver) -> Measure:
+def measure(trial: Trial, there: HereNode, observer: RecordingObserver) -> Callable[..., Any]:
     """``measure(node, "cpu")``: the victim on the node beside an aggressor there, or alone."""
 
     def measured(node: HereNode, aggressor: str | None, victim: Sizes = TINY, at: HereNode = there) -> Any:
@@ -70,7 +69,7 @@ def measure(trial: Trial, there: HereNode, observer: RecordingObserver) -> Measu
 
 
 def test_the_steps_of_a_training_aggressor_enclose_the_victim(
-    measure: Measure, here: HereNode, there: HereNode, observer: RecordingObserver
+    measure: Any, here: HereNode, there: HereNode, observer: RecordingObserver
 ) -> None:
     measured = measure(here, "gan")
     (one,) = measured.aggressors
@@ -87,7 +86,7 @@ def test_the_steps_of_a_training_aggressor_enclose_the_victim(
     assert names.index("aggressor") < names.index("launching"), "the victim is launched when the aggressor measures"
 
 
-def test_a_victim_alone_has_an_idle_instance_beside_it(measure: Measure, here: HereNode, there: HereNode) -> None:
+def test_a_victim_alone_has_an_idle_instance_beside_it(measure: Any, here: HereNode, there: HereNode) -> None:
     measured = measure(here, None)
     (one,) = measured.aggressors
     assert one.aggression is None
@@ -100,20 +99,18 @@ def test_a_victim_alone_has_an_idle_instance_beside_it(measure: Measure, here: H
     [(signal.SIGKILL, "the aggressor cpu in instance 1 .*killed"), (signal.SIGTERM, "it ended before the victim did")],
 )
 def test_an_aggressor_that_is_ended_in_mid_run_ends_the_trial_at_once(
-    number: int, told: str, measure: Measure, watched: Watched, there: HereNode
+    number: int, told: str, measure: Any, watched: Watched, there: HereNode
 ) -> None:
     watched.act = lambda: there.processes[0].popen.send_signal(number)
-    with pytest.raises(MeasurementError, match=told) as caught:
+    with fails(MeasurementError, "aggressor", told) as caught:
         measure(watched, "cpu", ENDLESS)
-    assert caught.value.kind == "aggressor"
     assert caught.value.remedy
     assert not any(process.running() for process in watched.processes)
 
 
-def test_an_aggressor_that_cannot_work_says_why_before_the_victim_is_launched(measure: Measure, here: HereNode) -> None:
-    with pytest.raises(MeasurementError, match=r"no data directory|fio is not installed") as caught:
+def test_an_aggressor_that_cannot_work_says_why_before_the_victim_is_launched(measure: Any, here: HereNode) -> None:
+    with fails(MeasurementError, "aggressor", r"no data directory|fio is not installed"):
         measure(here, "disk")
-    assert caught.value.kind == "aggressor"
     assert here.processes == []
 
 
@@ -128,30 +125,26 @@ class Mute(HereNode):
         return self.mute
 
 
-def test_an_aggressor_that_says_nothing_is_given_up(measure: Measure, here: HereNode) -> None:
+def test_an_aggressor_that_says_nothing_is_given_up(measure: Any, here: HereNode) -> None:
     mute = Mute(name="there")
-    with pytest.raises(MeasurementError, match="it had not ended after 240 s: it was 'launching'") as caught:
+    with fails(MeasurementError, "aggressor", "it had not ended after 240 s: it was 'launching'"):
         measure(here, "cpu", at=mute)
-    assert caught.value.kind == "aggressor"
     assert mute.mute.killed
     assert here.processes == []
 
 
 def test_a_victim_that_fails_by_itself_is_not_blamed_on_the_aggressor(
-    measure: Measure, watched: Watched, there: HereNode
+    measure: Any, watched: Watched, there: HereNode
 ) -> None:
     watched.act = lambda: watched.processes[-1].popen.kill()
-    with pytest.raises(MeasurementError) as caught:
+    with fails(MeasurementError, "killed"):
         measure(watched, "cpu", ENDLESS)
-    assert caught.value.kind == "killed"
     assert not any(process.running() for process in there.processes)
 
 
-def test_a_victim_that_starves_is_given_up_with_its_phase(measure: Measure, there: HereNode) -> None:
-    here = Mute()
-    with pytest.raises(MeasurementError, match="had not ended after 120 s") as caught:
-        measure(here, "cpu")
-    assert caught.value.kind == "timeout"
+def test_a_victim_that_starves_is_given_up_with_its_phase(measure: Any, there: HereNode) -> None:
+    with fails(MeasurementError, "timeout", "had not ended after 120 s"):
+        measure(Mute(), "cpu")
     assert not any(process.running() for process in there.processes)
 
 
@@ -182,9 +175,6 @@ def test_an_aggressor_works_until_it_is_told_to_stop(name: str, here: HereNode, 
 
 
 def test_a_program_that_ends_by_itself_is_a_failure_with_its_words() -> None:
-    from worker.aggressors.loads import running
-    from worker.probes.probe import ProbeError
-
     with running(["sh", "-c", "echo no more >&2; exit 3"], ("wchar",)) as load:
         steps = (load.step() for _ in range(240))  # a step takes no note of what ends after it
         with pytest.raises(ProbeError, match="sh has ended by itself with status 3: no more"):

@@ -14,12 +14,12 @@ import torch
 
 from provisioning.machines.ssh import free_port
 from suite.registries import DATA_KINDS, WORKLOADS
-from tests.scenarios.conftest import here, observer, scripted, spec, trial
+from tests.scenarios.conftest import fails, here, observer, scripted, spec, trial
 from tests.worker.forked import worker
 from worker.data.sets import steps_of_epoch
 from worker.protocol import Events
 
-__all__ = ["here", "observer", "scripted", "spec", "trial"]
+__all__ = ["fails", "here", "observer", "scripted", "spec", "trial"]
 
 
 @pytest.fixture(scope="session", autouse=True)

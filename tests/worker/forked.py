@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -25,6 +25,13 @@ def worker(given: str, *arguments: str) -> tuple[int | None, list[dict[str, Any]
     process = Forked(run, *arguments, given=given)
     output, errors = process.communicate()
     return process.returncode, [json.loads(line) for line in output.splitlines()], errors
+
+
+def events_of(given: Mapping[str, Any], *arguments: str) -> list[dict[str, Any]]:
+    """Return the events of a worker that comes to its good end."""
+    status, events, said = worker(json.dumps(given), *arguments)
+    assert status == 0, (events[-1], said)
+    return events
 
 
 def run_apart(arguments: Sequence[str]) -> None:

@@ -17,12 +17,6 @@ from worker.environment import attest, collect, usage, whole_usage
 from worker.surroundings import level, writable_copy
 
 
-def write(root: Path, files: dict[str, str]) -> None:
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(content)
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A place with nothing in it."""
@@ -40,7 +34,7 @@ def test_what_a_place_hides_is_null() -> None:
 def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(here: Path) -> None:
     attested = attest()
     assert attested["userland_sha256"] is attested["userland_differences"] is None, "it is no tree of the image"
-    write(here, {"opt/virtbench/suite.py": "1", "usr/bin/tool": "1"})
+    fill(here, "opt/virtbench/suite.py", "usr/bin/tool")
     digest = userland.write_manifest(str(here))
     assert attest()["userland_sha256"] == digest
     assert attest()["userland_differences"] == []
@@ -52,8 +46,8 @@ def test_memory_and_disk_are_read_where_the_place_tells_them(here: Path) -> None
     used = whole_usage()
     assert used["peak_memory_bytes"] is used["disk_read_bytes"] is used["disk_written_bytes"] is None
     assert used["cpu_s"] is not None
-    io = "rchar: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 5\n"
-    write(here, {"proc/self/status": "Name:\tpython3\nVmPeak:\t   9 kB\nVmHWM:\t    2048 kB\n", "proc/self/io": io})
+    fill(here, "proc/self/status", content=b"Name:\tpython3\nVmPeak:\t   9 kB\nVmHWM:\t    2048 kB\n")
+    fill(here, "proc/self/io", content=b"rchar: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 5\n")
     used = whole_usage()
     assert used["peak_memory_bytes"] == 2 << 20
     assert (used["disk_read_bytes"], used["disk_written_bytes"]) == (4096, 0)
@@ -77,15 +71,11 @@ def test_children_that_have_ended_are_counted() -> None:
     assert after - before > 0.25
 
 
-SHARED_BYTES = 1 << 30
-
-
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     place = tmp_path / "mine"
     for name, size in (("train.py", 5), ("data/large", 90), ("data/small", 10), ("lib/net.py", 20), ("frames/1", 1)):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_bytes(b"x" * size)
+        fill(place, name, content=b"x" * size)
     (place / "train.py").chmod(0o555)
     (place / "lost+found").mkdir()
     return place
@@ -142,7 +132,7 @@ def test_a_limit_that_cannot_be_had_is_named_with_the_most_there_is(monkeypatch:
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
     mask = os.umask(0o077)  # as some sessions have it
     try:
-        lacks = dict(level(SHARED_BYTES))
+        lacks = dict(level(1 << 30))
     finally:
         left = os.umask(mask)
     assert left == 0o022

@@ -19,13 +19,13 @@ import torch
 
 from suite.registries import DATA_KINDS, WORKLOADS
 from tests.forked import Forked
-from tests.worker.conftest import EPOCHS, IMAGES, STEPS, saying
-from tests.worker.forked import run, worker
+from tests.worker.conftest import EPOCHS, IMAGES, STEPS, fails, saying
+from tests.worker.forked import events_of, run, worker
 from tests.worker.test_training import FakeTrainer
 from tests.worker.test_worker_program import REPOSITORY
 from worker.data.listing import entries_of, identify
 from worker.protocol import BURST, JobError
-from worker.spec import Spec, parse_spec
+from worker.spec import parse_spec
 from worker.training.measure import take_turns
 from worker.training.step import Samples
 from worker.training.trainer import OneDevice
@@ -33,19 +33,16 @@ from worker.turns import _stopped_children
 
 
 def steps_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    status, events, said = worker(json.dumps(given))
-    assert status == 0, (events[-1], said)
-    return next(event for event in events if event["event"] == "steps")
+    return next(event for event in events_of(given) if event["event"] == "steps")
 
 
 def writing(given: Mapping[str, Any], place: Path, mode: str = "on") -> dict[str, Any]:
     return {**given, "checkpoint": {"mode": mode, "directory": str(place)}}
 
 
-def refusal(given: Mapping[str, Any]) -> dict[str, Any]:
+def refusal(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
     status, events, _ = worker(json.dumps(given))
-    assert status != 0
-    assert events[-1]["event"] == "error"
+    assert (status, events[-1]["event"], events[-1]["kind"]) == (1, "error", kind)
     return events[-1]
 
 
@@ -61,8 +58,7 @@ def same(one: object, other: object) -> bool:
 
 
 def test_an_epoch_is_its_steps_and_nothing_that_is_done_after_it(epochs: dict[str, Any], tmp_path: Path) -> None:
-    status, events, said = worker(json.dumps(writing(epochs, tmp_path, "fsync")))
-    assert status == 0, said
+    events = events_of(writing(epochs, tmp_path, "fsync"))
     at_s, found = {event["event"]: event["t"] for event in events}, events[-2]
     elapsed_s = found["steps"]["elapsed_s"]
     assert len(elapsed_s) == EPOCHS * STEPS == 30
@@ -108,9 +104,7 @@ def test_a_training_that_is_killed_after_its_last_checkpoint_goes_on_with_no_ste
     epochs: dict[str, Any], tmp_path: Path
 ) -> None:
     whole = steps_of(writing(epochs, tmp_path))
-    status, events, said = worker(json.dumps(writing({**epochs, "least_s": 1e6}, tmp_path)))
-    assert status == 0, said
-    by_name = {event["event"]: event for event in events}
+    by_name = {event["event"]: event for event in events_of(writing({**epochs, "least_s": 1e6}, tmp_path))}
     assert by_name["measuring"]["steps"] == 0
     assert by_name["measured"]["t"] >= by_name["measuring"]["t"]
     assert by_name["steps"]["weights_sha256"] == whole["weights_sha256"]
@@ -134,21 +128,17 @@ def test_a_training_goes_on_from_no_checkpoint_of_another_one_or_half_of_one(
     epochs: dict[str, Any], tmp_path: Path
 ) -> None:
     steps_of(writing(epochs, tmp_path))
-    found = refusal(writing({**epochs, "seed": 9, "workload": WORKLOADS.place("dcgan")}, tmp_path))
-    assert found["kind"] == "checkpoint"
+    found = refusal(writing({**epochs, "seed": 9, "workload": WORKLOADS.place("dcgan")}, tmp_path), "checkpoint")
     assert "another training: workload 'worker.workloads.adversarial:GAN', not" in found["message"]
     assert "seed 3, not 9" in found["message"]
     assert "empty the directory" in found["remedy"]
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    found = refusal(writing(epochs, tmp_path))
-    assert found["kind"] == "checkpoint"
-    assert f"{path} is no whole checkpoint" in found["message"]
+    assert f"{path} is no whole checkpoint" in refusal(writing(epochs, tmp_path), "checkpoint")["message"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told(epochs: dict[str, Any], tmp_path: Path) -> None:
-    found = refusal(writing(epochs, tmp_path / "nowhere"))
-    assert found["kind"] == "checkpoint"
+    found = refusal(writing(epochs, tmp_path / "nowhere"), "checkpoint")
     assert "the checkpoint cannot be written to" in found["message"]
 
 
@@ -156,8 +146,7 @@ def test_a_model_counts_the_steps_of_its_epochs_and_keeps_what_identifies_its_da
     epochs: dict[str, Any], directory: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "gan.pt"
-    status, events, said = worker(json.dumps({**epochs, "steps": 0, "model_file": str(file)}))
-    assert status == 0, said
+    events = events_of({**epochs, "steps": 0, "model_file": str(file)})
     assert "steps" not in [event["event"] for event in events], "the log of a pod is small"
     trained = events[-1]["trained"]
     assert trained == torch.load(file, weights_only=True)["training"]
@@ -172,8 +161,7 @@ def test_epochs_that_do_not_fit_into_the_time_of_a_job_end_after_the_first(
     epochs: dict[str, Any], tmp_path: Path
 ) -> None:
     given = {**epochs, "steps": 0, "model_file": str(tmp_path / "gan.pt"), "epochs": 5000, "within_s": 1}
-    refused = refusal(given)
-    assert refused["kind"] == "timeout"
+    refused = refusal(given, "timeout")
     assert re.fullmatch(r"5000 epochs of \d+\.\d s do not fit into the 1 s of the job", refused["message"])
     assert not [*tmp_path.iterdir()]
 
@@ -182,25 +170,20 @@ def test_a_directory_of_another_data_set_is_named_before_anything_is_trained(
     epochs: dict[str, Any], directory: Path, tmp_path: Path
 ) -> None:
     data = {**epochs["data"], "kind": DATA_KINDS.place("cifar10")}
-    refused = refusal({**epochs, "steps": 0, "model_file": str(tmp_path / "gan.pt"), "data": data, "channels": 3})
+    given = {**epochs, "steps": 0, "model_file": str(tmp_path / "gan.pt"), "data": data, "channels": 3}
+    refused = refusal(given, "data")
     assert refused["message"].startswith(f"{directory} is no readable data set of kind cifar10: ")
     assert refused["remedy"]
 
 
-TURNS = {"rounds": 3, "burst_steps": 2}
-
-
 @pytest.fixture
 def in_turns(spec: dict[str, Any]) -> dict[str, Any]:
-    return {**spec, "steps": 6, "turns": TURNS}
+    return {**spec, "steps": 6, "turns": {"rounds": 3, "burst_steps": 2}}
 
 
-def parsed(given: dict[str, Any]) -> Spec:
-    return parse_spec(json.dumps(given))
-
-
-def taken(spec: Spec, orders: str, trainer: FakeTrainer) -> list[dict[str, Any]]:
+def taken(given: dict[str, Any], orders: str, trainer: FakeTrainer) -> list[dict[str, Any]]:
     """What the job says when it is given these lines."""
+    spec = parse_spec(json.dumps(given))
     assert spec.turns is not None
     with saying() as (events, said):
         take_turns(spec, spec.turns, trainer, events, io.StringIO(orders))
@@ -209,7 +192,7 @@ def taken(spec: Spec, orders: str, trainer: FakeTrainer) -> list[dict[str, Any]]
 
 def test_every_line_is_a_burst_and_the_steps_follow_each_other(in_turns: dict[str, Any]) -> None:
     trainer = FakeTrainer(loss=1.0)
-    events = taken(parsed(in_turns), f"{BURST}\n" * 3 + "end\n", trainer)
+    events = taken(in_turns, f"{BURST}\n" * 3 + "end\n", trainer)
     told = [*["computed", "burst"] * 3, "measured", "steps"]
     assert [event["event"] for event in events] == ["warmup", "measuring", *told]
     assert trainer.steps == [0, 0, 1, 2, 3, 4, 5], "a step of warm-up, then the measured ones in their order"
@@ -223,9 +206,8 @@ def test_every_line_is_a_burst_and_the_steps_follow_each_other(in_turns: dict[st
 @pytest.mark.parametrize("orders", ["", f"{BURST}\nend\n", f"{BURST}\n"])
 def test_a_job_whose_host_has_gone_ends(in_turns: dict[str, Any], orders: str) -> None:
     trainer = FakeTrainer(loss=1.0)
-    with pytest.raises(JobError, match=rf"ended the job after {orders.count(BURST)} of 3 bursts") as ended:
-        taken(parsed(in_turns), orders, trainer)
-    assert ended.value.kind == "ended"
+    with fails(JobError, "ended", rf"ended the job after {orders.count(BURST)} of 3 bursts"):
+        taken(in_turns, orders, trainer)
     assert len(trainer.steps) == 1 + 2 * orders.count(BURST)
 
 
@@ -247,9 +229,8 @@ def test_processes_that_read_ahead_are_stopped_while_the_job_waits() -> None:
 def test_the_program_computes_in_its_turns_alone(in_turns: dict[str, Any]) -> None:
     argv, pipe = [sys.executable, "-m", "worker"], subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, cwd=REPOSITORY) as program:
-        orders, lines = program.stdin, program.stdout
-        assert orders is not None
-        assert lines is not None
+        orders: Any = program.stdin
+        lines: Any = program.stdout
         events: Iterator[dict[str, Any]] = map(json.loads, lines)
 
         def say(line: str) -> None:

@@ -18,8 +18,8 @@ from provisioning.machines.ssh import free_port
 from suite.records.record import GENERATING_METRICS, Generated, MetricValue
 from suite.registries import WORKLOADS
 from suite.untrusted.grid import MOST_PNG_BYTES, check_grid
-from tests.worker.conftest import EPOCHS
-from tests.worker.forked import worker
+from tests.worker.conftest import EPOCHS, fails
+from tests.worker.forked import events_of
 from tests.worker.test_epochs import same
 from worker.protocol import JobError
 from worker.serving.generator import BATCH, COLUMNS, Generator, Pixels, encode_png, grid, read_model
@@ -108,21 +108,14 @@ def test_a_grid_has_the_first_images_in_rows_of_four(count: int, channels: int) 
     assert drawn.size == shown * 8 * 8 * channels
 
 
-@pytest.mark.parametrize(("px", "shown"), [(32, (4, 4)), (48, (4, 2)), (100, (2, 1)), (140, (1, 1)), (200, None)])
+@pytest.mark.parametrize(
+    ("px", "shown"), [(32, (4, 4)), (48, (4, 2)), (100, (2, 1)), (140, (1, 1)), (200, None), (1024, (3, 1))]
+)
 def test_a_grid_of_images_that_are_too_large_shows_fewer_or_none(px: int, shown: tuple[int, int] | None) -> None:
-    png = grid(noise(16, px, 3))
-    if shown is None:
-        assert png is None
-        return
-    assert png
-    assert len(png) <= MOST_PNG_BYTES
-    assert Image.open(io.BytesIO(png)).size == (shown[0] * px, shown[1] * px)
-
-
-def test_a_grid_of_equal_pixels_is_bounded_too() -> None:
-    png = grid(np.zeros((16, 1024, 1024, 1), np.uint8))
-    assert png
-    assert Image.open(io.BytesIO(png)).size == (3 * 1024, 1024), "16 MiB would be one small file"
+    """The largest are all of equal pixels, of which 16 MiB would be one small file."""
+    png = grid(noise(16, px, 3) if px < 1024 else np.zeros((16, px, px, 1), np.uint8))
+    assert len(png or b"") <= MOST_PNG_BYTES
+    assert (png and Image.open(io.BytesIO(png)).size) == (shown and (shown[0] * px, shown[1] * px))
 
 
 def test_every_picture_of_the_worker_passes_the_check_of_the_host() -> None:
@@ -135,9 +128,7 @@ def test_every_picture_of_the_worker_passes_the_check_of_the_host() -> None:
 
 
 def test_keeping_and_generating_leave_weights_and_losses_as_they_are(last: dict[str, Any]) -> None:
-    plain, generating = (json.dumps({**last, **more}) for more in ({"keep_model": None}, {"generate": 6}))
-    (_, before, _), (status, events, said) = worker(plain), worker(generating)
-    assert status == 0, said
+    before, events = (events_of({**last, **more}) for more in ({"keep_model": None}, {"generate": 6}))
     names = [event["event"] for event in events]
     assert names[-5:] == ["steps", "model", "generating", "generated", "done"]
     assert [event["event"] for event in before] == [*names[:-4], "done"]
@@ -149,8 +140,7 @@ def test_keeping_and_generating_leave_weights_and_losses_as_they_are(last: dict[
 
 
 def models_of(given: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    status, events, said = worker(json.dumps(given))
-    assert status == 0, (events[-1], said)
+    events = events_of(given)
     return [event for event in events if event["event"] == "model"], [event["event"] for event in events]
 
 
@@ -182,19 +172,13 @@ def test_each_epoch_has_a_model_of_its_own(epochs: dict[str, Any]) -> None:
     assert names.index("measured") < names.index("model"), "while steps are measured nothing is said"
 
 
-def keeper(last: dict[str, Any], network: torch.nn.Module, **changes: Any) -> ModelKeeper:
-    return ModelKeeper(parse_spec(json.dumps({**last, **changes})), network)
+def test_models_that_no_line_or_no_job_holds_are_refused_before_the_first_step(epochs: dict[str, Any]) -> None:
+    def keep(which: str, inputs: int, outputs: int) -> None:
+        network = torch.nn.ModuleDict({"generator": torch.nn.Linear(inputs, outputs)})
+        ModelKeeper(parse_spec(json.dumps({**epochs, "keep_model": which})), network)
 
-
-def test_a_model_that_no_line_holds_is_refused_before_the_first_step_with_the_arithmetic(last: dict[str, Any]) -> None:
-    large = torch.nn.ModuleDict({"generator": torch.nn.Linear(1 << 13, 1 << 10)})
-    with pytest.raises(JobError, match=r"1 models of 42\.7 MiB are 42\.7 MiB as text; one may have 31 MiB") as refused:
-        keeper(last, large)
-    assert refused.value.kind == "model"
-
-
-def test_more_models_than_a_job_may_say_are_refused(epochs: dict[str, Any]) -> None:
-    network = torch.nn.ModuleDict({"generator": torch.nn.Linear(1 << 11, 1 << 11)})
-    keeper(epochs, network, keep_model="last")
-    with pytest.raises(JobError, match=r"3 models of 21\.3 MiB are 64\.0 MiB as text"):
-        keeper(epochs, network, keep_model="each")
+    keep("last", 1 << 11, 1 << 11)
+    with fails(JobError, "model", r"3 models of 21\.3 MiB are 64\.0 MiB as text"):
+        keep("each", 1 << 11, 1 << 11)
+    with fails(JobError, "model", r"1 models of 42\.7 MiB are 42\.7 MiB as text; one may have 31 MiB"):
+        keep("last", 1 << 13, 1 << 10)

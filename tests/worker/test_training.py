@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from analysis.warnings.conditions import UNFINISHED_S
 from suite.records.environment import Environment
-from tests.worker.conftest import own_workload, saying
+from tests.worker.conftest import fails, own_workload, saying
 from tests.worker.distributed_rank import Given, tiny_model
 from worker.protocol import JobError, kind_of
 from worker.spec import Spec, parse_spec
@@ -82,8 +82,7 @@ def test_replicas_with_the_parameters_on_the_cpu_train_as_one_process_does(repli
     images, labels = torch.randn(8, 3, 8, 8), torch.randint(50, (8,))
     alone, together = tiny_model(), tiny_model()
     train(Single(TINY, alone, CPU, Given((images, labels)), Numerics()))
-    parts = zip(images.chunk(replicas), labels.chunk(replicas), strict=True)
-    batches = [Given(part) for part in parts]
+    batches = [Given(part) for part in zip(images.chunk(replicas), labels.chunk(replicas), strict=True)]
     train(ParameterCpu(TINY, together, [CPU] * replicas, batches, Numerics()))
     before = tiny_model().parameters()
     for one, other, start in zip(alone.parameters(), together.parameters(), before, strict=True):
@@ -198,11 +197,8 @@ def test_work_that_a_step_starts_and_nobody_waits_for_is_reported(started: str, 
     assert (events[-1]["unfinished_s"] > UNFINISHED_S) == unfinished
 
 
-Declare = Callable[..., None]
-
-
 @pytest.fixture
-def curious(monkeypatch: pytest.MonkeyPatch) -> Declare:
+def curious(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes ``Curious`` the workload of every specification."""
 
     def declare(**changes: float) -> None:
@@ -212,7 +208,7 @@ def curious(monkeypatch: pytest.MonkeyPatch) -> Declare:
     return declare
 
 
-def test_a_workload_measures_metrics_of_its_own_by_step_and_by_job(parsed: Spec, curious: Declare) -> None:
+def test_a_workload_measures_metrics_of_its_own_by_step_and_by_job(parsed: Spec, curious: Any) -> None:
     curious()
     events = run_measure(replace(parsed, warmup_steps=2, steps=3), FakeTrainer(loss=2.0))
     assert events[-1]["metrics"] == {
@@ -222,23 +218,21 @@ def test_a_workload_measures_metrics_of_its_own_by_step_and_by_job(parsed: Spec,
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_a_metric_that_no_record_can_hold_fails_the_job(value: float, parsed: Spec, curious: Declare) -> None:
+def test_a_metric_that_no_record_can_hold_fails_the_job(value: float, parsed: Spec, curious: Any) -> None:
     curious(value=value)
-    with pytest.raises(JobError, match="curious measures loss as") as raised:
+    with fails(JobError, "metrics", "curious measures loss as"):
         run_measure(parsed, FakeTrainer(loss=1.0))
-    assert raised.value.kind == "metrics"
 
 
 @pytest.mark.parametrize("measures", [False, True])
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_is_told_before_a_metric_that_is_made_from_it(
-    loss: float, measures: bool, parsed: Spec, curious: Declare
+    loss: float, measures: bool, parsed: Spec, curious: Any
 ) -> None:
     if measures:
         curious()
-    with pytest.raises(JobError, match=f"the loss is {loss} in measured step 1: that was no training") as raised:
+    with fails(JobError, "diverged", f"the loss is {loss} in measured step 1: that was no training"):
         run_measure(parsed, FakeTrainer(loss))
-    assert raised.value.kind == "diverged"
 
 
 def test_a_workload_cannot_give_its_metrics_the_names_of_every_trainings() -> None:
@@ -289,16 +283,8 @@ def test_threads_are_shared_among_the_ranks_without_a_rest(parsed: Spec) -> None
 
 
 def test_the_record_holds_what_a_card_is_and_the_versions_that_compute_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = SimpleNamespace(
-        name="H100",
-        total_memory=80 << 30,
-        uuid="a0-b",
-        major=9,
-        minor=0,
-        pci_domain_id=0,
-        pci_bus_id=160,
-        pci_device_id=0,
-    )
+    address = {"pci_domain_id": 0, "pci_bus_id": 160, "pci_device_id": 0}
+    properties = SimpleNamespace(name="H100", total_memory=80 << 30, uuid="a0-b", major=9, minor=0, **address)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.version, "cuda", "13.0")

@@ -58,7 +58,11 @@ def main(events: Events, started_s: float) -> int:
 
 def run(request: Spec | Request, events: Events, signals: Sequence[int]) -> None:
     """Emit everything from ``environment`` to ``done``; stop once there are ``signals``. Raises JobError."""
-    with _opened(request) as load:
+    if isinstance(request, Spec):
+        opened: AbstractContextManager[AggressorLoad] = trained(request)
+    else:
+        opened = load_member("member", request.member, request.plugin, Aggressor).opened(request)
+    with opened as load:
         events.emit("environment", environment={**collect(), "threads": request.threads, **load.facts})
         load.step()  # the first one pays for what the others find ready
         events.emit("measuring", unit=load.unit)
@@ -89,12 +93,6 @@ def parse(text: str) -> Spec | Request:
         if work.data or work.distributed or work.parallel == "ddp":
             raise SpecError("an aggressor trains on drawn data in one process: no data, no distributed job, no ddp")
     return work
-
-
-def _opened(request: Spec | Request) -> AbstractContextManager[AggressorLoad]:
-    if isinstance(request, Spec):
-        return trained(request)
-    return load_member("member", request.member, request.plugin, Aggressor).opened(request)
 
 
 @contextmanager

@@ -178,8 +178,7 @@ class OwnStepWorker(Worker, Single):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        optimizers = self.training.optimizers
-        self.training: JoinedTraining = self.join(self.network, optimizers, self.device, self.numerics)
+        self.training: JoinedTraining = self.join(self.network, self.training.optimizers, self.device, self.numerics)
         self.ends = self.training
 
     def train(self, batch: Batch) -> float:
@@ -239,9 +238,7 @@ class LastGradient:
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], device: Device) -> None:
         self._made_s = self._reduced_s = 0.0
-        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
-        if device.is_cuda:
-            self._events = timing_event(), timing_event()
+        self._events = (timing_event(), timing_event()) if device.is_cuda else None
         for parameter in parameters:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]

@@ -66,8 +66,7 @@ def serve(group: RankGroup, *, learning_rate: float, threads: int) -> dict[str, 
     # Asynchronously each worker has a thread of the server's, and torch's own threads are counted per such thread.
     torch.set_num_threads(threads if synchronous else max(1, threads // group.membership.workers))
     shard = Shard(group)
-    make = _synchronously if synchronous else _asynchronously
-    updates = make(group, shard, learning_rate)
+    updates = (_synchronously if synchronous else _asynchronously)(group, shard, learning_rate)
     return {"updates": updates, **exchanged(shard.workers)}
 
 

@@ -19,7 +19,6 @@ RUNTIME_S = {"smoke": 2, "quick": 5, "paper": 30}
 OLDEST_FIO = (3, 0)  # its JSON counts latencies in nanoseconds from here on
 SPARE = 1.05
 """The file system's metadata takes room, too."""
-MIB = 1 << 20
 _PERCENTILES = {"p50": "50.000000", "p99": "99.000000"}
 _KNOWN_FAILURES = (
     (
@@ -42,8 +41,7 @@ def measure(request: Request) -> Measured:
         # A file and not standard output: there fio's notes and its report mix.
         argv = [program, "--output-format=json", f"--output={written}", f"--directory={place}", "--eta=never"]
         size, runtime = f"{FILE_MIB[request.size]}m", str(RUNTIME_S[request.size])
-        variables = {**os.environ, "SIZE": size, "RUNTIME": runtime}
-        done = tools.run([*argv, str(JOBS)], variables=variables)
+        done = tools.run([*argv, str(JOBS)], variables={**os.environ, "SIZE": size, "RUNTIME": runtime})
         metrics = readings(written.read_text() if written.exists() else "", done.stderr + done.stdout)
     if done.returncode:
         raise fio_failure([], done.stderr)
@@ -87,10 +85,7 @@ def readings(written: str, said: str) -> dict[str, Reading]:
     jobs = report.get("jobs")
     if not jobs or any(job.get("error") for job in jobs):
         raise fio_failure([job.get("error", 0) for job in jobs or []], f"{said}\n{'' if report else written}")
-    metrics: dict[str, Reading] = {}
-    for job in jobs:
-        metrics |= _of_job(job)
-    return metrics
+    return {name: reading for job in jobs for name, reading in _of_job(job).items()}
 
 
 def _of_job(job: Mapping[str, Any]) -> dict[str, Reading]:
@@ -100,7 +95,7 @@ def _of_job(job: Mapping[str, Any]) -> dict[str, Reading]:
     if not counted["total_ios"]:
         raise ProbeError(f"the job {name} has read and written nothing", remedy="look at the disk: its log, its health")
     if not options["rw"].startswith("rand"):
-        return {f"{name}-throughput": Reading(counted["bw_bytes"] / MIB, "MiB/s", "more")}
+        return {f"{name}-throughput": Reading(counted["bw_bytes"] / 2**20, "MiB/s", "more")}
     percentiles = counted["clat_ns"].get("percentile", {})
     latencies = {short: percentiles[long] for short, long in _PERCENTILES.items() if percentiles.get(long)}
     return {

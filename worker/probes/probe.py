@@ -48,7 +48,6 @@ class Measured:
 
 
 def median(samples: Sequence[float], unit: str, better: Better) -> Reading:
-    """Return the median of repeated values, with the values as its samples."""
     return Reading(statistics.median(samples), unit, better, list(samples))
 
 

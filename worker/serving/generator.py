@@ -161,7 +161,6 @@ def write_model(path: Path, shape: Shape, network: torch.nn.Module, training: Ma
 
 
 def model_content(shape: Shape, network: torch.nn.Module) -> dict[str, object]:
-    """Return what the file of a model holds."""
     return {"image_px": shape.px, "channels": shape.channels, "network": network.state_dict()}
 
 

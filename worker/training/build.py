@@ -61,6 +61,5 @@ def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches],
     placed = numerics.place(network, device)
     placed = numerics.compile(placed) if workload.compiles else placed
     if spec.parallel == "ddp":
-        ids = [device.torch] if device.is_cuda else None
-        placed = DistributedDataParallel(placed, device_ids=ids)
+        placed = DistributedDataParallel(placed, device_ids=[device.torch] if device.is_cuda else None)
     return Single(workload, placed, device, batches[0], numerics)

@@ -46,7 +46,6 @@ class Device:
         return float(self._begin.elapsed_time(self._end)) / 1e3 if copied else 0.0
 
     def synchronize(self) -> None:
-        """Wait until the device has done all it was given."""
         if self.is_cuda:
             torch.cuda.synchronize(self.torch)
 

@@ -129,6 +129,5 @@ def gradient_penalty(
 
 @torch.no_grad()
 def move_average(average: nn.Module, network: nn.Module, kept: float) -> None:
-    """Move an averaged network a little towards the one that is trained."""
     for mean, parameter in zip(average.parameters(), network.parameters(), strict=True):
         mean.lerp_(parameter, 1 - kept)

@@ -211,12 +211,10 @@ class ModelKeeper:
         self._copies.append({"epoch": epoch, "training_s": training_s, "weights_sha256": weights, "text": self._text()})
 
     def keep_last(self, training_s: float) -> None:
-        """Copy the network after the last step, unless that of each epoch is kept."""
         if not self.each:
             self.keep(self._spec.epochs, training_s)
 
     def emit(self, events: Events) -> None:
-        """Say every copy, the first epoch's first."""
         for copy in self._copies:
             events.emit("model", **copy)
 

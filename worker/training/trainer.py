@@ -89,8 +89,7 @@ class Single(OneDevice):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.parts = self.workload.phases if self.device.timed else ()
-        optimizers = self.workload.optimizers(self.network)
-        self.training = Training(self.network, optimizers, self.device, self.numerics)
+        self.training = Training(self.network, self.workload.optimizers(self.network), self.device, self.numerics)
         self._parts_s: dict[str, float] = {}
 
     def step(self, samples: Samples, index: int) -> None:

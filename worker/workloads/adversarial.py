@@ -166,11 +166,5 @@ class Gan(Adversarial):
 _SIZES = {"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)}
 GAN = Gan(name="gan", sizes=_SIZES, latent=100, learning_rate=2e-4, betas=(0.5, 0.999))
 GAN_PUBLISHED = Gan(
-    name="gan-published",
-    sizes=_SIZES,
-    latent=64,
-    learning_rate=1e-5,
-    betas=(0.9, 0.999),
-    pixels="unit",
-    published=True,
+    name="gan-published", sizes=_SIZES, latent=64, learning_rate=1e-5, betas=(0.9, 0.999), pixels="unit", published=True
 )

@@ -28,20 +28,14 @@ class Classifier(Workload):
 
 
 ALEXNET = Classifier(
-    name="alexnet",
-    sizes={"paper": (512, 224), "quick": (8, 64), "smoke": (2, 64)},
-    smallest_image_px=63,
+    name="alexnet", sizes={"paper": (512, 224), "quick": (8, 64), "smoke": (2, 64)}, smallest_image_px=63
 )
-
-
 RESNET50 = Classifier(
     name="resnet50",
     sizes={"paper": (32, 224), "quick": (8, 64), "smoke": (2, 32)},
     smallest_image_px=32,
     alone_from_px=33,
 )
-
-
 INCEPTION_V3 = Classifier(
     name="inception_v3",
     sizes={"paper": (32, 299), "quick": (8, 75), "smoke": (2, 75)},

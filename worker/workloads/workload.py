@@ -120,7 +120,6 @@ class Workload:
             raise ValueError(f"the extent of the workload {self.name} is {self.extent!r}, not {' or '.join(EXTENTS)}")
 
     def has(self, extent: Extent) -> bool:
-        """Return whether what it trains on has this extent."""
         return self.extent == extent and not any(isinstance(size, int) for size in self.sizes.values())
 
     @property

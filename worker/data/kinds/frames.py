@@ -37,9 +37,7 @@ class Frames(DataKind):
         """Return the frames of the training videos. Raises DataSetError where a video has none."""
         if not (root / LIST).is_file():
             raise DataSetError(f"there is no {root / LIST}", remedy=_REMEDY)
-        names: list[bytes] = []
-        labels: list[int] = []
-        without: list[str] = []
+        names, labels, without = list[bytes](), list[int](), list[str]()
         for video, label in _videos(root / LIST):
             frames = _frames(root / VIDEOS / video)[::frame_stride]
             names += [f"{VIDEOS}/{video}/".encode() + frame for frame in frames]

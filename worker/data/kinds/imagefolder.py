@@ -52,8 +52,7 @@ def _classes(root: Path) -> list[str]:
     classes = class_names(root)
     if not classes:
         raise DataSetError(
-            f"{root} holds no class folders",
-            remedy="put the images into one folder for each class: DIR/CLASS/*.jpg",
+            f"{root} holds no class folders", remedy="put the images into one folder for each class: DIR/CLASS/*.jpg"
         )
     if len(classes) > CLASSES:
         raise DataSetError(
