@@ -216,7 +216,6 @@ class ContainerEngine(Protocol):
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the words that start a command in the container; none where ``entered`` returns a node in it."""
-        return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""

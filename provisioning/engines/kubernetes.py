@@ -206,6 +206,9 @@ class KubernetesEngine(ContainerEngine):
             node.run(["chown", f"{USER}:{USER}", "--", spec.data[0]])
         Opening(self._cluster, spec.name, node.opening).open(manifest(spec, self._placement(spec)))
 
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        return []
+
     def removal(self, name: str) -> list[list[str]]:
         return []
 
