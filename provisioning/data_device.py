@@ -57,7 +57,13 @@ def write(device: str, dataset: Dataset, note: Note) -> None:
             f"{device} is left alone: {_describe(foreign)}",
             remedy=f"name an empty device; if nothing on this one is needed any more: wipefs --all {device}",
         )
-    _check_size(device, dataset)
+    with Path(device).open("rb") as file:
+        size_bytes = file.seek(0, os.SEEK_END)
+    if size_bytes < (needed := packed_bytes(dataset)):
+        raise RequestError(
+            f"{device} has {size_bytes / 1e9:.2f} GB, and the data set needs {needed / 1e9:.2f} GB",
+            remedy=f"name a larger device, or a smaller data set with {option('data')}",
+        )
     note(f"writing {dataset.images} images, {dataset.size_bytes / 1e9:.1f} GB, to {device}")
     try:
         with local_node((), None) as node:
@@ -109,13 +115,3 @@ def _describe(signatures: list[Signature]) -> str:
         return "it is empty"
     named = [f"{kind}{f' labelled {label}' if label else ''}" for kind, _, label in signatures]
     return f"it holds {', '.join(named)}"
-
-
-def _check_size(device: str, dataset: Dataset) -> None:
-    with Path(device).open("rb") as file:
-        size_bytes = file.seek(0, os.SEEK_END)
-    if size_bytes < (needed := packed_bytes(dataset)):
-        raise RequestError(
-            f"{device} has {size_bytes / 1e9:.2f} GB, and the data set needs {needed / 1e9:.2f} GB",
-            remedy=f"name a larger device, or a smaller data set with {option('data')}",
-        )

@@ -114,8 +114,7 @@ def _programs(node: Node, tree: Path) -> list[Lack]:
     present = {path if path in wanted else path.rpartition("/")[2] for path in _paths(node, tree, list(wanted))}
     lacks = [Lack(program, package) for program, package in wanted.items() if program not in present]
     if IMAGE_PYTHON[0] not in present and (link := _link(node, tree)):
-        lacks = [lack for lack in lacks if lack.name != IMAGE_PYTHON[0]]
-        lacks.append(Lack(IMAGE_PYTHON[0], line=link))
+        return [*(lack for lack in lacks if lack.name != IMAGE_PYTHON[0]), Lack(IMAGE_PYTHON[0], line=link)]
     return lacks
 
 

@@ -36,14 +36,12 @@ def nat(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
     bridges = []
     with ExitStack() as stack:
         for member in members:
-            node = member.node
-            rules = rules_for(node)
-            check_free(subnet_of(member), node)
-            bridge = bridge_of(member)
-            stack.enter_context(bridged(node, bridge))
+            rules = rules_for(member.node)
+            check_free(subnet_of(member), member.node)
+            bridges.append(bridge_of(member))
+            stack.enter_context(bridged(member.node, bridges[-1]))
             peers = [peer for peer in members if peer is not member]
-            stack.enter_context(changed(node, *rules(bridge, member, peers)))
-            bridges.append(bridge)
+            stack.enter_context(changed(member.node, *rules(bridges[-1], member, peers)))
         yield tuple(bridges)
 
 

@@ -131,7 +131,6 @@ class ContainerLayer:
         )
 
     def about(self, node: Node, spec: ContainerSpec, version: str, kernel: OwnKernel | None) -> Engine:
-        """Return what a record says of the engine of a started container."""
         return Engine(
             name=self.engine.name,
             version=version,

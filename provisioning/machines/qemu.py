@@ -95,7 +95,10 @@ class Qemu(MachineProvider):
         return version
 
     def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
-        return level if accelerator == "kvm" else emulated_capability(self.version(node))
+        if accelerator == "kvm":
+            return level
+        match = re.search(r"(\d+)\.(\d+)", self.version(node))
+        return "avx2" if match and (int(match[1]), int(match[2])) >= EMULATES_AVX2 else "default"
 
     def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:
         if properties.virtiofs and (reason := virtiofs.hindrance(image.tree)):
@@ -157,12 +160,6 @@ class Qemu(MachineProvider):
 
 
 QEMU = Qemu()
-
-
-def emulated_capability(version: str) -> CpuCapability:
-    """Return the vector instructions that this version of QEMU emulates, as ``Qemu.version`` returns it."""
-    match = re.search(r"(\d+)\.(\d+)", version)
-    return "avx2" if match and (int(match[1]), int(match[2])) >= EMULATES_AVX2 else "default"
 
 
 def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.SshAccess) -> qemu.QemuSpec:

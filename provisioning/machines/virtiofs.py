@@ -82,6 +82,5 @@ def qemu_words(socket: str, memory_bytes: int) -> list[str]:
 
 
 def mount(guest: Node) -> None:
-    """Mount the directory in the guest, where every target has its data."""
     guest.run(["modprobe", MODULE])
     guest.run(["mount", "-t", "virtiofs", "-o", "ro,noatime", TAG, MOUNT])
