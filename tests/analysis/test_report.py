@@ -65,8 +65,7 @@ def test_the_page_is_whole_needs_no_network_begins_with_the_answer_and_is_the_sa
     assert found.open == []
     assert all(target.startswith(("data:", "#")) for target in found.fetched)
     assert [part for part in ("<script", "url(") if part in text] == []
-    assert len(found.alternatives) == 5
-    assert all(found.alternatives)
+    assert [bool(text) for text in found.alternatives] == [True] * 5
     assert len(set(found.ids)) == len(found.ids)
     for sentence in (
         "resnet50, container",
@@ -100,9 +99,7 @@ def test_what_records_hold_is_text_and_never_markup(save: Save) -> None:
     save()
     save(target="vm", failed="<img src=x onerror=alert(1)>", substitutes=["<b>bold</b>"])
     text = save.page()
-    assert "&lt;img src=x" in text
-    assert "<img src=x" not in text
-    assert "<b>" not in text
+    assert [words in text for words in ("&lt;img src=x", "<img src=x", "<b>")] == [True, False, False]
 
 
 def test_a_single_trial_makes_a_page_that_says_what_is_missing(save: Save) -> None:

@@ -24,7 +24,7 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Generated, Grid, Steps
 from tests.analysis.conftest import Save, as_markdown, json_of, known, printed
 
-DIGEST = "ab" * 32
+DIGEST, OTHER_DIGEST = "ab" * 32, "cd" * 32
 LOSSES = {"loss": [7.0, 6.5, 6.25]}
 Fields = dict[str, Any]
 
@@ -177,8 +177,7 @@ def test_where_rounding_may_differ_other_work_is_named(why: str, save: Save) -> 
 
 
 def test_a_target_that_does_other_work_is_named_beside_those_that_do_not(save: Save) -> None:
-    found = compared(save, work(), container=work(), vm=work(scaled(1000.0), accelerator="kvm"))
-    assert said(found) == (
+    assert said(compared(save, work(), container=work(), vm=work(scaled(1000.0), accelerator="kvm"))) == (
         "Beside bare-metal, vm computed other losses (99.9 % apart); container computed the same weights, bit for bit."
     )
 
@@ -189,21 +188,14 @@ def test_ablations_and_the_second_bare_metal_trial_are_held_against_the_first_to
     save(target="container", **work())
     save(target="container", ablation="podman", **work(weights="cd" * 32))
     found = save.compare()
-    assert {arm: one.kind for arm, one in of_arms(found).items()} == {
-        "bare-metal-again": "other",
-        "container": "weights",
-        "container+podman": "other",
-    }
+    kinds = {arm: one.kind for arm, one in of_arms(found).items()}
+    assert kinds == {"bare-metal-again": "other", "container": "weights", "container+podman": "other"}
     assert not found.of_kind("ablation"), "the switched trial did other work than the one it would be compared with"
 
 
 @pytest.mark.parametrize(
     "trials",
-    [
-        (work(scaled(2.0)), work()),
-        (work(), work(scaled(2.0))),
-        (work(drawn="0" * 64), work(drawn="1" * 64)),
-    ],
+    [(work(scaled(2.0)), work()), (work(), work(scaled(2.0))), (work(drawn="0" * 64), work(drawn="1" * 64))],
 )
 def test_a_ratio_to_two_bare_metal_trials_is_refused_if_either_did_other_work(
     trials: tuple[Fields, Fields], save: Save
@@ -225,10 +217,7 @@ def test_two_bare_metal_trials_that_are_near_each_other_are_one_where_rounding_m
 
 @pytest.mark.parametrize(
     ("base", "own", "difference"),
-    [
-        (work(), work(scaled(3.0)), "computed other losses"),
-        (work(drawn=DIGEST), work(drawn="ef" * 32), OTHER_DRAWS),
-    ],
+    [(work(), work(scaled(3.0)), "computed other losses"), (work(drawn=DIGEST), work(drawn="ef" * 32), OTHER_DRAWS)],
 )
 def test_a_workload_that_the_seed_does_not_decide_is_named_and_not_refused(
     base: Fields, own: Fields, difference: str, save: Save
@@ -352,7 +341,6 @@ def test_the_distance_is_the_mean_difference_as_a_share_of_the_early_steps(colum
     assert late.apart(later) == 0.0, "what comes later may have grown out of rounding"
 
 
-OTHER_DIGEST = "cd" * 32
 PLAIN = np.full((16, 32), 100, np.uint8)
 EMULATED: Fields = {"accelerator": "tcg", "cpu_model": "QEMU TCG CPU"}
 
@@ -418,8 +406,7 @@ def test_the_pair_that_differs_most_is_the_one_that_is_told_and_shown(save: Save
         own = images(changed((2, 2, difference)), digest=OTHER_DIGEST, **EMULATED)
         save(block=block, seed=block, target="vm", **own)
     image = image_of(save.compare(), "vm")
-    assert image.most == 9
-    assert [path.rpartition("-")[2] for path in image.records] == ["b001.json", "b001.json"]
+    assert (image.most, [path[-9:] for path in image.records]) == (9, ["b001.json", "b001.json"])
 
 
 def test_every_form_of_the_results_says_it_and_the_page_shows_the_grids(save: Save) -> None:

@@ -30,12 +30,8 @@ def timed(span_s: float, late_s: float = 0.0, phase: str = "compute_s") -> dict[
     """Fields of a record whose measured steps took so long, ``late_s`` of it in one phase by an injury."""
     steps = {"elapsed_s": [span_s / 30] * 30, "data_s": [1e-4] * 30, "compute_s": [(span_s - late_s) / 30] * 30}
     steps[phase] = [value + late_s / 30 for value in steps[phase]]
-    return {
-        "sizes": SIZES,
-        "throughput_per_s": 60 / span_s,
-        "elapsed_s": 10 + span_s,
-        "steps": Steps.model_validate(steps),
-    }
+    speed = {"throughput_per_s": 60 / span_s, "elapsed_s": 10 + span_s}
+    return {"sizes": SIZES, "steps": Steps.model_validate(steps), **speed}
 
 
 def sweep(save: Save, injured: Callable[[float], dict[str, Any]], *, noise: float = 0.003) -> InjuryFinding:
@@ -63,12 +59,10 @@ def late(span_s: float, phase: str = "compute_s", seconds: float = LATE_S, clock
 
 def test_an_injury_is_found_in_size_place_and_verdict(tmp_path: Path, save: Save) -> None:
     found = sweep(save, late)
-    assert found.found
-    assert (found.grown, found.verdict, found.blocks) == ("compute", "slower", 10)
+    assert (found.found, found.grown, found.verdict, found.blocks) == (True, "compute", "slower", 10)
     assert found.truth == pytest.approx((0.9, 0.9), rel=0.001)
     assert line(cells_of(found)[-1]) == "found"
-    smallest = judge(tmp_path / "run").smallest
-    assert 0.001 < smallest["throughput"] < 0.01
+    assert 0.001 < judge(tmp_path / "run").smallest["throughput"] < 0.01
 
 
 def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
@@ -83,8 +77,7 @@ def test_the_names_of_a_certificate_are_whole_at_80_columns() -> None:
         (name, target) for target, name in names
     ]
     assert max(map(len, lines)) <= 80
-    for word in ("undecided", "communicate", "throughput"):
-        assert word in text
+    assert [word for word in ("undecided", "communicate", "throughput") if word not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -131,6 +124,5 @@ def test_a_certificate_speaks_for_runs_on_the_same_machine_and_image_alone(save:
     assert speaks_for(made, records)
     for name in same:
         assert not speaks_for(made.model_copy(update={"machine": CertifiedMachine(**{**same, name: "other"})}), records)
-    page = save.page(certificate=made)
-    assert made.line() in page.replace("&#39;", "'")
+    assert made.line() in save.page(certificate=made).replace("&#39;", "'")
     assert "Positive control" not in save.page()

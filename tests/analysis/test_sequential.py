@@ -59,8 +59,7 @@ def test_the_records_of_a_run_are_judged_by_the_ratios_of_its_blocks(save: Save,
         drift = 10 * math.exp(rng.normal(0, 0.5))
         save(block=block, throughput_per_s=drift)
         save(block=block, **second, throughput_per_s=drift * 0.9 * math.exp(rng.normal(0, 0.001)))
-        decision = should_stop_run(save.load(), WITHIN_2, max_blocks=99)
-        assert decision.stop == (block == 4 + EXTRA_BLOCKS)
+        assert should_stop_run(save.load(), WITHIN_2, max_blocks=99).stop == (block == 4 + EXTRA_BLOCKS)
     save(block=5 + EXTRA_BLOCKS, target="container", throughput_per_s=9.0)
     assert not should_stop_run(save.load(), WITHIN_2, max_blocks=99).stop, "with a target it is that, too"
 
@@ -72,8 +71,7 @@ def test_a_block_whose_trial_failed_counts_as_one_without_a_ratio_from_which_not
     records = save.load()
     assert should_stop_run(records, WITHIN_2, max_blocks=PILOT_BLOCKS).stop
     decision = should_stop_run(records, WITHIN_2, max_blocks=PILOT_BLOCKS + 1)
-    assert not decision.stop
-    assert decision.reason.startswith("resnet50 on vm")
+    assert (decision.stop, decision.reason[:14]) == (False, "resnet50 on vm")
     assert plan_detection(records, 0.02, most=40, source="pilot") is None
     assert should_stop_detecting(lambda: records, 0.02, PILOT_BLOCKS, most=40).stop
 
@@ -87,15 +85,13 @@ def deciding(values: Any, margin: float = 0.05, **more: Any) -> Any:
 
 def test_a_run_until_decided_looks_rarely_and_stops_only_at_a_look() -> None:
     assert list(looks(5, 40)) == [5, 7, 9, 12, 16, 21, 28, 37, 49]
-    stops = [blocks for blocks in range(1, 41) if deciding(steady(blocks)).stop]
-    assert stops == [5, 7, 9, 12, 16, 21, 28, 37]
+    assert [blocks for blocks in range(1, 41) if deciding(steady(blocks)).stop] == [5, 7, 9, 12, 16, 21, 28, 37]
     assert deciding(steady(6)).at_least == 1
 
 
 @pytest.mark.parametrize(("ratio", "stops"), [(1.0, True), (0.7, True), (1 / 1.05, False)])
 def test_what_is_decided_may_be_a_difference_too_and_what_is_on_the_margin_is_not(ratio: float, stops: bool) -> None:
-    values = [value + math.log(ratio) for value in steady(12, 0.01)]
-    assert deciding(values).stop is stops
+    assert deciding([value + math.log(ratio) for value in steady(12, 0.01)]).stop is stops
 
 
 def test_while_it_is_undecided_it_says_what_and_how_many_blocks_it_may_take() -> None:
@@ -117,8 +113,7 @@ def test_a_run_is_decided_by_its_records(save: Save) -> None:
     for block in range(5):
         save(block=block)
         save(block=block, target="vm", throughput_per_s=10.0 + 0.001 * block)
-    assert should_stop_run(save.load(), asked, max_blocks=99).stop
-    assert not should_stop_run(None, asked, max_blocks=99).stop
+    assert [should_stop_run(found, asked, max_blocks=99).stop for found in (save.load(), None)] == [True, False]
 
 
 def test_all_looks_together_spend_what_is_to_be_spent() -> None:
@@ -129,8 +124,7 @@ def test_all_looks_together_spend_what_is_to_be_spent() -> None:
     walks = (rng.normal(size=(40_000, len(after))) * widths).cumsum(axis=1) / np.sqrt(after)
     bounds = -special.ndtri([level_after(blocks, 5) for blocks in after])
     crossed = (walks > bounds).cumsum(axis=1).astype(bool).mean(axis=0)
-    spent = [0.04 * (1 - 0.85**number) for number in range(1, len(after) + 1)]
-    assert crossed == pytest.approx(spent, abs=0.0025)
+    assert crossed == pytest.approx([0.04 * (1 - 0.85**number) for number in range(1, len(after) + 1)], abs=0.0025)
 
 
 def test_a_look_that_comes_early_has_the_level_of_the_next_one_and_levels_start_anew_with_the_first() -> None:
@@ -161,11 +155,9 @@ def test_the_verdict_of_a_run_that_looked_for_it_holds_at_the_level_of_its_looks
         save(block=block, throughput_per_s=10.0)
         save(block=block, target="vm", throughput_per_s=10.0 * math.exp(rng.normal(0, 0.04)))
     planned(tmp_path / "run", until=until, margin="5%")
-    found = save.compare(margin=0.05)
-    own = judged(found.groups[0].of_target("vm")["throughput"])
+    own = judged(save.compare(margin=0.05).groups[0].of_target("vm")["throughput"])
     assert 0.0089 < known(own.p) < 0.05
-    assert own.name == verdict
-    assert (own.more_blocks is None) == (verdict == "equivalent")
+    assert (own.name, own.more_blocks is None) == (verdict, verdict == "equivalent")
 
 
 def test_a_run_until_decided_looks_from_the_fewest_blocks_on(tmp_path: Path) -> None:
@@ -205,8 +197,7 @@ def test_what_is_asked_for_bounds_the_blocks_and_what_they_detect_is_said(measur
         known(plan_detection(records, difference, most=40, source="pilot")) for difference in (0.01, 0.9, 1e-9)
     )
     assert (found.blocks, found.measured) == (40, 10)
-    assert known(found.needed) > 40
-    assert known(found.detectable) > 0.01
+    assert (known(found.needed) > 40, known(found.detectable) > 0.01) == (True, True)
     assert few.blocks == 2 * PILOT_BLOCKS, "a pilot that looks quiet by chance must not end the run"
     assert none.needed is None
 
@@ -221,8 +212,7 @@ def test_blocks_after_the_pilot_change_no_plan(measured: Any) -> None:
     before = known(plan_detection(measured(PILOT_BLOCKS, vm=0.05), 0.02, most=500, source="pilot"))
     more = measured(PILOT_BLOCKS + 7, vm=0.05)
     assert plan_detection(pilot_of(more), 0.02, most=500, source="pilot") == before
-    done = should_stop_detecting(lambda: more, 0.02, before.blocks, most=500)
-    assert done.stop
+    assert should_stop_detecting(lambda: more, 0.02, before.blocks, most=500).stop
     waiting = should_stop_detecting(lambda: more, 0.02, before.blocks - 3, most=500)
     assert (waiting.stop, waiting.at_least) == (False, 3)
 
@@ -230,5 +220,4 @@ def test_blocks_after_the_pilot_change_no_plan(measured: Any) -> None:
 def test_a_comparison_says_what_its_blocks_could_have_seen(measured: Any) -> None:
     (group,) = compare(measured(12, vm=0.05, container=0.01)).groups
     (text,) = [line for line in group_lines(group) if line.startswith("differences that these blocks could have seen")]
-    assert "(power 80%): throughput " in text
-    assert "% (vm, 12 blocks)" in text
+    assert ("(power 80%): throughput " in text, "% (vm, 12 blocks)" in text) == (True, True)

@@ -211,8 +211,7 @@ def test_there_is_a_sample_run_of_every_scenario_target_and_engine() -> None:
 
 
 def test_every_kind_of_contrast_has_rows_in_some_sample() -> None:
-    rows = [key.split(" | ")[0] for name in NAMES for key in expected(name)["compare"]["rows"]]
-    assert {*rows} == {*KINDS}
+    assert {key.split(" | ")[0] for name in NAMES for key in expected(name)["compare"]["rows"]} == {*KINDS}
 
 
 @pytest.mark.parametrize("name", [*NAMES, *TOGETHER])

@@ -50,10 +50,8 @@ def test_a_disturbed_trial_gives_a_typed_warning_with_advice(
     save: Save, of_vm: dict[str, Any], kind: str, word: str
 ) -> None:
     (warning,) = found(save, **of_vm)
-    assert word in warning.message
-    assert "vm in 1 of 1 trials" in warning.message
-    assert warning.advice
-    assert warning.kind == kind
+    assert [words for words in (word, "vm in 1 of 1 trials") if words not in warning.message] == []
+    assert (warning.kind, warning.advice != "") == (kind, True)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +74,7 @@ def test_other_mitigations_inside_a_target_are_named(save: Save) -> None:
         host=Environment.model_validate(place | {"mitigations": host}),
         target=Environment.model_validate(place | {"mitigations": inside}),
     )
-    warnings = found(save, environment=environment)
-    (warning,) = [one for one in warnings if one.kind == "mitigations-differ"]
+    (warning,) = [one for one in found(save, environment=environment) if one.kind == "mitigations-differ"]
     assert warning.message.endswith("other CPU mitigations than the host (meltdown): vm")
 
 

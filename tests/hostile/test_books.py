@@ -166,7 +166,6 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from provisioning import ledger
-from suite.process_identity import pid_namespace
 with ledger.holding("directory", sys.argv[1]) as what:
     Path(what).mkdir()
     print("made", flush=True)
@@ -183,16 +182,14 @@ def test_a_bench_in_another_process_namespace_keeps_what_it_uses() -> None:
     with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout
         assert other.stdout.readline() == "made\n"
-        assert ledger.clean() == []
-        assert [entry.what for entry in ledger.living()] == [str(place)]
+        assert (ledger.clean(), [entry.what for entry in ledger.living()]) == ([], [str(place)])
         assert place.is_dir()
         other.kill()
     if pid_namespace() == FIRST_NAMESPACE:  # from here it is seen that nothing of the other one is left
         deadline = time.monotonic() + 20
         while not (removed := ledger.clean()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert removed == [f"directory {place}"]
-        assert not place.exists()
+        assert (removed, place.exists()) == ([f"directory {place}"], False)
 
 
 @needs_namespaces
@@ -202,8 +199,7 @@ def test_clean_in_another_process_namespace_leaves_a_living_benchs_things() -> N
         place.mkdir()
         argv = [*NAMESPACE, sys.executable, "-c", CLEAN]
         said = subprocess.run(argv, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
-        assert said == f"[] ['{place}']\n"
-        assert place.is_dir()
+        assert (said, place.is_dir()) == (f"[] ['{place}']\n", True)
 
 
 # ---- the locks of a sweep
@@ -239,7 +235,6 @@ def test_the_process_that_has_locked_a_sweep_is_known_to_hold_it(
     assert not is_held(tmp_path / "other", forged)
     with locked(tmp_path, WHOLE):
         own = LockHolder(name=WHOLE, owner=ProcessIdentity.own())
-        assert is_held(tmp_path, own)
-        assert not is_held(tmp_path, LockHolder(name="block-001", owner=own.owner))
-        assert not is_held(tmp_path, forged)
+        others = LockHolder(name="block-001", owner=own.owner), forged
+        assert [is_held(tmp_path, holder) for holder in (own, *others)] == [True, False, False]
     assert not is_held(tmp_path, own)

@@ -74,8 +74,7 @@ def refused(pool: Pool, send: Callable[[], object]) -> None:
 
 
 def test_a_record_of_the_block_is_taken_and_sent_again_it_changes_nothing(pool: Pool) -> None:
-    path = pool.send(pool.record())
-    assert read_record(path) == pool.record()
+    assert read_record(pool.send(pool.record())) == pool.record()
     pool.send(pool.record())
 
 
@@ -95,8 +94,7 @@ def test_a_record_of_another_block_or_of_no_trial_is_refused(pool: Pool) -> None
     refused(pool, lambda: pool.send(pool.record(target="container")))
     refused(pool, lambda: pool.send(pool.record(trial_id="synthetic-resnet50-vm-b000")))
     refused(pool, lambda: pool.send(pool.record(), name="trials/another-b000.json"))
-    other = pool.record().job.model_copy(update={"recipe": "tuned"})
-    refused(pool, lambda: pool.send(pool.record(job=other)))
+    refused(pool, lambda: pool.send(pool.record(job=pool.record().job.model_copy(update={"recipe": "tuned"}))))
 
 
 def test_a_node_that_has_chosen_other_cpus_adds_to_the_same_plan_and_one_with_more_does_not(tmp_path: Path) -> None:
@@ -116,8 +114,8 @@ def test_a_node_that_has_chosen_other_cpus_adds_to_the_same_plan_and_one_with_mo
 @pytest.mark.parametrize(
     "name",
     [
-        *("sweep.json", "converged.json", "x.toml"),
-        *("{cell}/manifest.json", "{cell}/attempts/x.json", "other-12345678/plan.json"),
+        *("sweep.json", "converged.json", "x.toml", "{cell}/manifest.json", "{cell}/attempts/x.json"),
+        "other-12345678/plan.json",
     ],
 )
 def test_no_other_file_of_the_sweep_is_taken(name: str, pool: Pool) -> None:
@@ -139,8 +137,8 @@ def test_the_plan_of_a_cell_is_the_sweeps_and_stays_as_it_is(tmp_path: Path, poo
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"schema_version": 3}', "", "\ud800", '{"run_id": "\\ud800"}'])
 def test_what_is_no_record_is_refused(text: str, pool: Pool) -> None:
-    (trial,) = pool.plan.trials_of(0)
-    refused(pool, lambda: pool.receive(0, encode(f"{pool.cell.cell_id}/trials/{trial.trial_id}.json", text)))
+    name = f"{pool.cell.cell_id}/trials/{pool.record().trial_id}.json"
+    refused(pool, lambda: pool.receive(0, encode(name, text)))
 
 
 @pytest.mark.parametrize("line", ['{"path": "x.json", "text": 1' + "0" * 400 + "}", "[" * 100_000, json.dumps(7)])
