@@ -122,7 +122,6 @@ class EventLog:
         return not skipped and (place > reached or again)
 
     def _take(self, event: Event) -> None:
-        """Note what an event says, and enter the phase that begins with it."""
         if (phase := self.phases.get(event.name, self.phase)) != self.phase:
             self._enter(phase)
         self.heard(event.name)

@@ -30,17 +30,14 @@ from worker.spec import Checkpointing, Data, Membership, Spec, StepInjury, Stric
 
 # What glibc gives back after a step is faulted in again in the next one, and in a virtual machine a fault costs more.
 TUNED_ALLOCATOR = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000"
-
 # The property that the ablation switches, alone.
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
-
 # What caps the vector instructions that ATen, oneDNN and MKL choose their code by.
 CAPS = {
     "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
 }
-
 Log = TypeVar("Log", bound=EventLog)
 _UUID_KIND = re.compile("^((GPU|MIG)-)+")
 
@@ -52,8 +49,7 @@ def worker_argv(node: Node, trial: Trial) -> list[str]:
     pages = {"GLIBC_TUNABLES": HUGE_PAGES} if trial.properties.huge_pages else {}
     # Waiting threads that spin take the CPUs from those who read and decode, or from the job beside: up to four times.
     # A job that takes turns spins on after one for milliseconds (``worker.turns``): to sleep in steps costs a fifth.
-    beside = trial.job.loading or trial.job.distributed or trial.job.sharing
-    waiting = {"OMP_WAIT_POLICY": "passive"} if beside else {}
+    waiting = {"OMP_WAIT_POLICY": "passive"} if trial.job.loading or trial.job.distributed or trial.job.sharing else {}
     variables = clean_environment(
         trial.job.envelope.threads,
         trial.job.recipe,
@@ -171,8 +167,7 @@ class AttestedJob(Generic[Log]):
             with self.explained(process, "ended"):
                 for line in process.lines(timeout_s):
                     self.log.hear(line)
-                left_s = timeout_s - (time.monotonic() - self.log.begun_s)
-                status = process.wait(max(1.0, left_s))
+                status = process.wait(max(1.0, timeout_s - (time.monotonic() - self.log.begun_s)))
                 elapsed_s = time.monotonic() - self.log.begun_s
                 if status or "done" not in self.log.events:
                     raise failure_of_exit(status, self.log.phase, self.trial.job.envelope.memory_bytes, self.node)
@@ -274,8 +269,7 @@ def with_models(job: AttestedJob[Transcript], measured: Measurement) -> Measurem
     wanted = ([*range(1, (epochs or 0) + 1)] if asked_for == "each" else [epochs]) if asked_for else []
     kept = [KeptModel.model_validate({**model, "size_bytes": len(file)}) for model, file in job.log.models]
     if [model.epoch for model in kept] != wanted:
-        told = f"the worker kept {len(kept)} models, and {len(wanted)} were asked for"
-        raise MeasurementError(told, kind="protocol")
+        raise MeasurementError(f"the worker kept {len(kept)} models, and {len(wanted)} were asked for", kind="protocol")
     files = {model.weights_sha256: file for model, (_, file) in zip(kept, job.log.models, strict=True)}
     return measured.changed(kept=kept, models=files)
 

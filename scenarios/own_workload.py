@@ -22,7 +22,6 @@ from worker.protocol import SpecError
 from worker.workloads.workload import Workload
 
 LARGEST_BYTES = 1 << 20
-_NAME = TypeAdapter(Name)
 _SIZES = TypeAdapter(Mapping[str, tuple[PositiveInt, PositiveInt]] | Mapping[str, PositiveInt])
 _DOCUMENT = "see docs/guide/own-training.md"
 
@@ -89,7 +88,7 @@ def file_of(word: str) -> tuple[Path, str]:
 
 def _free_name(name: str, plugin: Plugin, path: Path) -> str:
     try:
-        _NAME.validate_python(name)
+        TypeAdapter(Name).validate_python(name)
     except ValidationError as error:
         raise RequestError(
             f"{path}: {name!r} cannot be the name of a trial",

@@ -27,12 +27,11 @@ def data_of(trial: Trial, node: Node) -> Data | None:
 def data_at(directory: str, dataset: Dataset, job: Job) -> Data:
     """Return a data set in a directory, as a job reads it."""
     loading = job.loading or Loading()
-    workers = len(job.envelope.cpus) if loading.loader_workers is None else loading.loader_workers
     return Data(
         kind=DATA_KINDS.place(dataset.kind),
         plugin=plugin_of(DATA_KINDS, dataset.kind, dataset.kind_sha256),
         directory=directory,
-        loader_workers=workers,
+        loader_workers=len(job.envelope.cpus) if loading.loader_workers is None else loading.loader_workers,
         decoder=loading.decoder,
         crop=loading.crop,
         frame_stride=dataset.frame_stride or 1,

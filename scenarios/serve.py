@@ -58,8 +58,7 @@ class ServingOptions(OptionGroup):
         parse=parse_rates,
     )
     clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS, strict=True)] | None = about(
-        None,
-        "Connections at saturation, and the most open at a rate. Default: the profile's.",
+        None, "Connections at saturation, and the most open at a rate. Default: the profile's."
     )
 
 
@@ -89,8 +88,7 @@ class Serve(PlannedScenario):
         return 1, 1
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        names = (*EXTENTS, "channels")
-        changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
+        changed = {name: int(value) for name in (*EXTENTS, "channels") if (value := request.value(name)) is not None}
         sizes, asked = sizes_of(profile, model, changed), request.options(ServingOptions)
         load = (TOKEN_LOADS if sizes.tokens else LOADS)[profile.name]
         serving = Serving(

@@ -182,7 +182,6 @@ class AggressorProcess:
                 kind="aggressor",
                 command=self.job.argv,
             )
-        span = [victim.events[name].arrived_s for name in ("measuring", "measured")]
         aggression = Aggression(
             unit=str(events["measuring"].fields.get("unit")),
             begun_s=begun_s,
@@ -191,7 +190,7 @@ class AggressorProcess:
             steps=[each.steps for each in progress],
             work=[each.work for each in progress],
             before_per_s=self.job.log.per_s(progress[0].arrived_s, launched_s),
-            beside_per_s=self.job.log.per_s(*span),
+            beside_per_s=self.job.log.per_s(*[victim.events[name].arrived_s for name in ("measuring", "measured")]),
             usage=self.job.log.usage() or Usage(),
         )
         return AggressorInstance(environment=self.job.environment(), aggression=aggression)

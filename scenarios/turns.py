@@ -18,6 +18,7 @@ from suite.records.usage import Usage
 from worker.protocol import BURST
 
 _LAST_WORDS_S = 5.0
+_Said = TypeVar("_Said", bound="BurstMessage")
 
 
 class _Used(BaseModel):
@@ -42,9 +43,6 @@ class StepsBurst(BurstMessage):
     """The message of a training, which tells its steps."""
 
     steps: Steps
-
-
-_Said = TypeVar("_Said", bound=BurstMessage)
 
 
 class WorkerTurns(Generic[_Said]):
@@ -90,9 +88,8 @@ class WorkerTurns(Generic[_Said]):
         used = [burst.usage for burst in self.bursts]
         with recordable(self.job.argv):
             found = self.measurement(elapsed_s, span_s)
-            timeline = found.timeline or Timeline()
             return found.changed(
-                timeline=timeline.model_copy(update={"measured_s": span_s}),
+                timeline=(found.timeline or Timeline()).model_copy(update={"measured_s": span_s}),
                 usage=Usage(
                     cpu_s=math.fsum(one.cpu_s for one in used), minor_faults=sum(one.minor_faults for one in used)
                 ),

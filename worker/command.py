@@ -41,8 +41,7 @@ def run(request: CommandRequest, events: Events) -> None:
     reader = NumberReader(request.throughput)
     substitutes = dict(level(request.tmpfs_bytes))
     with writable_copy(request.directory, request.scratch) as copy:
-        facts = {**collect(), "threads": request.threads}
-        events.emit("environment", environment=facts, substitutes=substitutes)
+        events.emit("environment", environment={**collect(), "threads": request.threads}, substitutes=substitutes)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         status, ended_s, left = _run(request, copy.directory, reader, memory := TreeMemory())
     if status:

@@ -32,8 +32,7 @@ class Events:
 
     def emit(self, event: str, t: float | None = None, **fields: object) -> None:
         """Write one event. ``t`` is when it happened on the worker's monotonic clock, by default now."""
-        happened_s = time.monotonic() if t is None else t
-        self.write({"event": event, "t": happened_s, **fields})
+        self.write({"event": event, "t": time.monotonic() if t is None else t, **fields})
 
     def error(self, kind: str, message: str, remedy: str | None = None) -> None:
         """Say why the job failed. Only the first reason is written: what fails after it mostly follows from it."""

@@ -22,6 +22,13 @@ _Request = TypeVar("_Request", bound="Strict")
 _Count = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1)]
 _QUOTED_CHARACTERS = 100
+FEWEST_FOR_FID = 2048
+"""The images of which a FID is not refused: as many as its features."""
+SPLIT = "split"
+DISCRIMINATOR_RANK, GENERATOR_RANK = range(2)
+"""The ranks of a split GAN."""
+SERVERLESS = ("all-reduce", SPLIT)
+STRATEGIES = ("parameter-server", "parameter-server-async", *SERVERLESS)
 
 
 class Strict(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,13 +61,6 @@ class Data(Strict, frozen=True):
     def load_kind(self) -> DataKind:
         """Return the kind's declaration, which has the ``channels`` of its images. Raises SpecError without one."""
         return load_member("kind", self.kind, self.plugin, DataKind)
-
-
-SPLIT = "split"
-DISCRIMINATOR_RANK, GENERATOR_RANK = range(2)
-"""The ranks of a split GAN."""
-SERVERLESS = ("all-reduce", SPLIT)
-STRATEGIES = ("parameter-server", "parameter-server-async", *SERVERLESS)
 
 
 class Membership(Strict, frozen=True):
@@ -311,7 +311,6 @@ class LoadRequest(Strict, frozen=True):
     address: str
     port: _Positive
     body: str
-    """The content of each request."""
     requests: _Positive
     """The requests of each part of the measurement."""
     clients: _Positive
@@ -326,10 +325,6 @@ class LoadRequest(Strict, frozen=True):
     threads: _Positive
     tokens: Annotated[int, Meta(ge=2)] | None = None
     """The tokens of each answer; None where it is an image."""
-
-
-FEWEST_FOR_FID = 2048
-"""The images of which a FID is not refused: as many as its features."""
 
 
 class QualitySpec(Strict, frozen=True):
@@ -432,9 +427,6 @@ def _epoch_conflicts(spec: Spec) -> Iterator[str]:
         yield "epochs is given; only a job that reads a data set or writes checkpoints, and takes no turns, has them"
 
 
-_CONFLICTS = (_device_conflicts, _timing_conflicts, _joined_conflicts, _step_conflicts, _epoch_conflicts)
-
-
 def _explained(message: str, given: Any, into: type) -> str:  # noqa: ANN401 (any JSON)
     """Return msgspec's message with the key, its value, and what the key could be."""
     problem, _, path = message.partition(" - at `$")
@@ -454,3 +446,6 @@ def _explained(message: str, given: Any, into: type) -> str:  # noqa: ANN401 (an
     if isinstance(declared, msgspec.inspect.LiteralType):
         return f"{where}; it can be {', '.join(map(str, declared.values))}"
     return f"{where}: {problem}"
+
+
+_CONFLICTS = (_device_conflicts, _timing_conflicts, _joined_conflicts, _step_conflicts, _epoch_conflicts)

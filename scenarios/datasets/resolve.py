@@ -137,8 +137,7 @@ def identity(
     """Return the kind of the digest, and the digest. Raises RequestError for a set that has changed, and OSError."""
     key = root, manifest.sha256 if manifest else None, hash(tuple(entries))
     if key not in _known:
-        computed = _generated(root, entries, manifest, progress) if manifest else identify(root, entries, progress)
-        _known[key] = computed
+        _known[key] = _generated(root, entries, manifest, progress) if manifest else identify(root, entries, progress)
     return _known[key]
 
 

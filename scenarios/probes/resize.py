@@ -88,8 +88,7 @@ class ResizeLoop:
         try:
             for line in self.process.lines(3600.0):
                 at_s, count, cpus, *limits = line.split()
-                report = Report(float(at_s), int(count), int(cpus), tuple(limits))
-                self.arrived.append((time.monotonic(), report))
+                self.arrived.append((time.monotonic(), Report(float(at_s), int(count), int(cpus), tuple(limits))))
         except (BenchError, ValueError):
             return  # the reports so far are judged
 
@@ -168,8 +167,7 @@ def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
                 time.sleep(HOLD_S)
                 step = 1 / len(cpus) if kind == "cpus" else 1.0
                 for what in _measured(name):
-                    seen = what == "seen"
-                    value = seen_s(loop, asked_s) if seen else level_s(loop, asked_s, min(WITHIN, step / 2))
+                    value = seen_s(loop, asked_s) if what == "seen" else level_s(loop, asked_s, min(WITHIN, step / 2))
                     if value is not None:
                         found.setdefault(f"{name}-{what}", []).append(value)
     finally:

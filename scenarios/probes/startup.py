@@ -24,7 +24,6 @@ REACHED = {"importing": "first-instruction", "building": "import-torch", "finish
 
 
 def least_job(trial: Trial) -> Trial:
-    """Return the trial with the least training there is as its job."""
     return trial.with_job(model="alexnet", sizes=LEAST, devices=Devices(device=trial.job.devices.device))
 
 
@@ -48,9 +47,8 @@ class PhaseRecorder(Silent):
         """Return the metrics. Raises MeasurementError where a phase was never reached."""
         if missing := [phase for phase in (LAUNCH, *REACHED) if phase not in self.began_s]:
             raise MeasurementError(f"the worker never came to {missing[0]!r}", kind="protocol")
-        launched_s = self.began_s[LAUNCH]
         return {
-            name: MetricValue(value=self.began_s[phase] - launched_s, unit="s", better="less")
+            name: MetricValue(value=self.began_s[phase] - self.began_s[LAUNCH], unit="s", better="less")
             for phase, name in REACHED.items()
         }
 

@@ -25,8 +25,7 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
 def folder(directory: Path, images: int, classes: int = 2, size: tuple[int, int] = (48, 40)) -> Path:
     """An ImageFolder; the images are numbered through, class after class."""
     for number in range(images):
-        label = number * classes // images
-        path = directory / f"class-{label:02d}" / f"{number:04d}.jpg"
+        path = directory / f"class-{number * classes // images:02d}" / f"{number:04d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encoded(picture(*size, seed=number)))
     return directory

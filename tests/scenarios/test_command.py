@@ -19,6 +19,8 @@ from suite.job.command import CommandJob
 from suite.plan import Trial
 from tests.scenarios.conftest import REPOSITORY, HereNode, failure
 
+RATE = "(?P<throughput>[0-9.,]+)"
+
 
 @pytest.fixture
 def run(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> Callable[..., Measurement]:
@@ -63,9 +65,6 @@ def test_of_lines_that_are_json_objects_the_keys_are_read_from_both_outputs(run:
     assert measured.details["throughputs"] in ([5, 7], [7, 5])
     assert (measured.throughput_per_s, measured.details["steps"]) == (6, 1)
     assert run("print(1)").last_step is None
-
-
-RATE = "(?P<throughput>[0-9.,]+)"
 
 
 def test_rates_that_cannot_be_read_fail_the_trial_or_are_named(run: Any, observer: Any) -> None:
@@ -179,8 +178,7 @@ def test_outside_of_an_image_the_copy_is_in_the_directory_of_the_node(trial: Tri
     words = ("sh", "-c", "pwd; echo $HOME >where; cat where")
     planned = trial.with_job(scenario="command", model="sh", sizes=None, command=CommandJob(argv=words))
     with local_node((0,), None) as node:
-        inside = own_environment(node, (0,))
-        measured = Command().measure(planned, [Instance(inside)], observer, nullcontext())
+        measured = Command().measure(planned, [Instance(own_environment(node, (0,)))], observer, nullcontext())
         assert Path(measured.details["working_directory"]["directory"]).parent == Path(node.directory)
         assert list(Path(node.directory).iterdir()) == []
 

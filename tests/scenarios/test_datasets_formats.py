@@ -29,6 +29,7 @@ from worker.training.device import import_torchvision
 GENERATED = [name for name in DATA_KINDS.own if DATA_KINDS.get(name).can_be_generated]
 OTHERS = [name for name in GENERATED if name != "imagefolder"]
 IMAGES = 20
+SMALL = ("--images", "6", "--size", "small", "--workers", "1")
 
 
 def made(directory: Path, name: str, images: int = IMAGES, workers: int = 1, **options: Any) -> Path:
@@ -160,9 +161,6 @@ def test_of_every_video_one_frame_in_so_many_is_taken(tmp_path: Path) -> None:
     assert resolve(f"frames:{tmp_path}", tmp_path, 3)[1].frame_stride == 3
     tested = (tmp_path / "ucfTrainTestlist" / "testlist01.txt").read_text().splitlines()
     assert not {frames.name(index).split("/")[2] for index in range(15)} & {Path(line).stem for line in tested}
-
-
-SMALL = ("--images", "6", "--size", "small", "--workers", "1")
 
 
 @pytest.fixture

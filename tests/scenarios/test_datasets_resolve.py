@@ -27,6 +27,7 @@ from worker.workloads.workload import CLASSES
 
 FORMATS = ["mnist", "cifar10"]
 HOUR_NS = 3600 * 10**9
+VICTIM = "class-0001/00000001.jpg"
 
 
 @pytest.fixture
@@ -251,9 +252,6 @@ def test_an_interrupted_set_is_not_taken_for_a_whole_one(tmp_path: Path) -> None
     again = f"bench data make --images 6 --size small --classes 3 --out {directory}"
     refused("generated", tmp_path, "was interrupted", again)
     refused(f"generated:{directory}", tmp_path, "was interrupted", again)
-
-
-VICTIM = "class-0001/00000001.jpg"
 
 
 @pytest.fixture

@@ -46,6 +46,15 @@ STORY = [
     event("steps", 109.6, steps=STEPS, usage={"minor_faults": 5}),
     event("done", 109.75),
 ]
+MISSING = "ModuleNotFoundError: No module named 'helper' (my_model.py, line 9, in build)"
+NO_MEMORY = event("error", 101.0, kind="out-of-memory", message="can't allocate memory")
+GENERATED = {"images": 8, "weights_sha256": "ab" * 32, "pixels_sha256": "cd" * 32, "png": None}
+IMAGE_METRIC = {"image": {"value": 0.25, "unit": "s", "better": "less", "samples": [0.25]}}
+KEPT = {"weights_sha256": "ab" * 32, "text": "bnVtYmVycw=="}
+
+
+def with_steps(steps: object) -> list[str]:
+    return [*STORY[:8], event("steps", 109.6, steps=steps), STORY[-1]]
 
 
 @pytest.fixture
@@ -117,8 +126,7 @@ def test_the_launch_and_the_exit_are_taken_on_the_hosts_clock(run: Any) -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_the_parts_of_a_trial_make_up_the_whole(run: Any) -> None:
-    told = [json.loads(line)["t"] for line in STORY]
-    pauses = [0.2, *(later - earlier for earlier, later in pairwise(told))]
+    pauses = [0.2, *(later - earlier for earlier, later in pairwise(json.loads(line)["t"] for line in STORY))]
     measured = run(*(item for pause, line in zip(pauses, STORY, strict=True) for item in (pause, line)), 0.3)
     assert measured.elapsed_s == pytest.approx(0.2 + 9.75 + 0.3)
     parts_s = [each for each in measured.timeline.model_dump().values() if each is not None]
@@ -161,14 +169,6 @@ def test_a_garbage_line_is_quoted_in_the_failure(trial: Trial, observer: Any, sc
     assert raised.value.output_tail == "the last words"
     assert raised.value.command[-1] == "worker"
     assert node.process.killed
-
-
-MISSING = "ModuleNotFoundError: No module named 'helper' (my_model.py, line 9, in build)"
-NO_MEMORY = event("error", 101.0, kind="out-of-memory", message="can't allocate memory")
-
-
-def with_steps(steps: object) -> list[str]:
-    return [*STORY[:8], event("steps", 109.6, steps=steps), STORY[-1]]
 
 
 @pytest.mark.parametrize(
@@ -226,10 +226,6 @@ def test_the_worker_is_given_the_whole_trial(trial: Trial, observer: Any, script
     assert (others.generate, others.keep_model) == (8, "each")
 
 
-GENERATED = {"images": 8, "weights_sha256": "ab" * 32, "pixels_sha256": "cd" * 32, "png": None}
-IMAGE_METRIC = {"image": {"value": 0.25, "unit": "s", "better": "less", "samples": [0.25]}}
-
-
 def generating(run: Any, **said: object) -> Any:
     told = event("generated", 109.72, **{"generated": GENERATED, "metrics": IMAGE_METRIC, **said})
     return run(*STORY[:-1], event("generating", 109.62), told, STORY[-1], job={"generate": 8})
@@ -248,9 +244,6 @@ def test_generating_is_a_part_of_the_timeline_and_of_no_throughput(run: Any, obs
 def keeping(run: Any, *models: Mapping[str, object]) -> Any:
     told = [event("model", 109.65, **{"epoch": None, "training_s": 4.0, **model}) for model in models]
     return run(*STORY[:-1], *told, STORY[-1], job={"keep_model": "last"})
-
-
-KEPT = {"weights_sha256": "ab" * 32, "text": "bnVtYmVycw=="}
 
 
 def test_a_kept_model_is_in_the_record_and_its_file_beside_it(run: Any) -> None:

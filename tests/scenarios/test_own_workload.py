@@ -147,6 +147,5 @@ def test_a_source_that_has_changed_since_the_plan_is_not_sent(write: Any, monkey
     registry = Registry("virtbench.workloads", "workload", {})
     planned = source_sha256(registry, "toy")
     path.write_text("TOY = 'another'\n")
-    changed = "the workload 'toy' in changing_toy is not the one that was planned"
-    with fails(MeasurementError, "plan", changed):
+    with fails(MeasurementError, "plan", "the workload 'toy' in changing_toy is not the one that was planned"):
         plugin_of(registry, "toy", planned)

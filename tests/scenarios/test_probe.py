@@ -166,8 +166,7 @@ def test_a_tool_is_the_one_of_its_name(answer: str, message: str | None, tmp_pat
 def test_a_quantile_is_one_of_the_samples_with_enough_of_them_below(samples: list[float], share: float) -> None:
     found = quantile(samples, share)
     assert found in samples
-    below = sum(sample <= found for sample in samples)
-    assert below >= (round(share * 1000) / 1000) * len(samples) - 1e-9
+    assert sum(sample <= found for sample in samples) >= (round(share * 1000) / 1000) * len(samples) - 1e-9
 
 
 def test_a_median_keeps_what_it_was_taken_from_and_fits_a_record() -> None:

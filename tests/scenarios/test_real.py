@@ -30,12 +30,16 @@ from worker.workloads.workload import OF_EVERY_TRAINING
 SHA256, LISTING = "ab" * 32, "cd" * 32
 USE: dict[str, Any] = {"decoder": "simplejpeg", "loader_workers": 2, "images_read": 20, "bytes_read": 4000}
 USE |= {"damaged": 1, "damaged_files": ["a/1.jpg"]}
+CHECKPOINTS = {"seconds": [0.25, 0.125], "size_bytes": 4096}
 MOUNTS = """\
 1 1 254:0 / / ro,noatime - ext4 /dev/vda ro
 2 1 0:20 / /mnt rw - tmpfs tmpfs rw
 3 2 254:16 / /mnt/data ro,noatime shared:1 master:2 - ext4 /dev/vdb ro
 4 2 254:16 / /mnt/data2 ro,noatime - overlay overlay ro
 """
+DENIED = CommandError(["env"], 1, "the data set cannot be read: [Errno 13] Permission denied: '/mnt/data/a'")
+LATE = CommandError(["env"], None, "")
+WARM = {"page_cache": "warm"}
 
 
 @dataclass
@@ -177,11 +181,6 @@ def test_there_is_a_loader_for_each_cpu_unless_told_otherwise(
     assert data.loader_workers == wanted
 
 
-DENIED = CommandError(["env"], 1, "the data set cannot be read: [Errno 13] Permission denied: '/mnt/data/a'")
-LATE = CommandError(["env"], None, "")
-WARM = {"page_cache": "warm"}
-
-
 @pytest.mark.parametrize(
     ("node", "job", "kind", "words"),
     [
@@ -242,9 +241,6 @@ def test_training_on_files_gives_a_measurement(trial: Trial, here: HereNode, obs
     assert use.images_read >= 2 * 5
     assert use.bytes_read > 0
     assert use.damaged <= 3
-
-
-CHECKPOINTS = {"seconds": [0.25, 0.125], "size_bytes": 4096}
 
 
 def measured(trial: Trial, observer: Any, **said: object) -> Any:

@@ -27,6 +27,8 @@ from tests.scenarios.conftest import HereNode, RecordingObserver, ScriptedNode, 
 from tests.scenarios.test_job import event
 from worker.protocol import BURST
 
+NEVER_S = 1e9
+
 
 @pytest.fixture
 def in_turns(trial: Trial) -> Trial:
@@ -85,8 +87,7 @@ def test_a_job_that_is_killed_between_turns_fails_with_what_it_said(
 
 
 def test_a_probe_is_measured_again_in_every_turn(trial: Trial, here: HereNode, observer: RecordingObserver) -> None:
-    turns = Alternating(rounds=3, burst_steps=2)
-    probing = trial.with_job(scenario="probe", model="cpu", sizes=None, turns=turns)
+    probing = trial.with_job(scenario="probe", model="cpu", sizes=None, turns=Alternating(rounds=3, burst_steps=2))
     job = Probing().turn_taker(probing, [Instance(here)], observer)
     job.begin()
     told = len(observer.phases)
@@ -240,9 +241,6 @@ def test_the_host_sees_a_clock_that_is_slow_in_bursts_and_right_over_the_whole_j
         # Not equal: the host hears of a burst when it comes to it, which is later on a busy machine.
         assert turn.heard_s > 1.99 * turn.span_s
     job.end()
-
-
-NEVER_S = 1e9
 
 
 class OnCheckpoint(threading.Thread):

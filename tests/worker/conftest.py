@@ -20,6 +20,8 @@ from worker.data.sets import steps_of_epoch
 from worker.protocol import Events
 
 __all__ = ["fails", "here", "observer", "scripted", "spec", "trial"]
+IMAGES, BATCH, EPOCHS = 42, 4, 3
+STEPS = steps_of_epoch(IMAGES, BATCH)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,10 +41,6 @@ def saying() -> Iterator[tuple[Events, list[dict[str, Any]]]]:
         os.close(writing)
         with os.fdopen(reading) as lines:
             said.extend(json.loads(line) for line in lines)
-
-
-IMAGES, BATCH, EPOCHS = 42, 4, 3
-STEPS = steps_of_epoch(IMAGES, BATCH)
 
 
 @pytest.fixture(scope="module")

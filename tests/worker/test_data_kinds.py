@@ -188,10 +188,7 @@ def test_frames_are_taken_in_the_order_of_their_numbers(originals: Path, tmp_pat
     place = copy_of(originals, "frames", tmp_path)
     for path in list((place / FRAME).iterdir()):
         path.unlink()
-    for number in range(1, 21):
-        (place / FRAME / f"frame{number}.jpg").write_bytes(b"x")
-    for beside in ("notes.txt", ".hidden.jpg"):
-        (place / FRAME / beside).write_bytes(b"x")
+    fill(place / FRAME, *(f"frame{number}.jpg" for number in range(1, 21)), "notes.txt", ".hidden.jpg")
     frames = DATA_KINDS.get("frames").open(place, 5)
     assert len(frames) == 4
     assert [frames.name(index).rpartition("/")[2] for index in range(4)] == [f"frame{n}.jpg" for n in (1, 6, 11, 16)]
@@ -215,8 +212,7 @@ def paths(root: Path) -> list[str]:
 
 def test_the_hash_is_over_a_line_of_size_and_path_for_every_file(tmp_path: Path) -> None:
     fill(tmp_path, "b/2.jpg", "a/1.jpg")
-    lines = b"2 a/1.jpg\n2 b/2.jpg\n"
-    assert listing(tmp_path) == Listing(hashlib.sha256(lines).hexdigest(), 2, 4)
+    assert listing(tmp_path) == Listing(hashlib.sha256(b"2 a/1.jpg\n2 b/2.jpg\n").hexdigest(), 2, 4)
 
 
 @given(
@@ -293,21 +289,14 @@ def pages(tmp_path: Path) -> Path:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if f" {os.major(device)}:{os.minor(device)} " in line and " - tmpfs " in line:
             pytest.skip("a file system in memory has no page cache to empty")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "large").write_bytes(os.urandom(40 * mmap.PAGESIZE))
-    (tmp_path / "a" / "small").write_bytes(os.urandom(mmap.PAGESIZE + 1))
-    (tmp_path / "empty").touch()
-    return tmp_path
+    fill(tmp_path, "a/large", content=os.urandom(40 * mmap.PAGESIZE))
+    fill(tmp_path, "a/small", content=os.urandom(mmap.PAGESIZE + 1))
+    return fill(tmp_path, "empty", content=b"")
 
 
-def test_cold_and_warm_are_seen_by_the_kernel(pages: Path) -> None:
-    assert page_cache.arrange("warm", str(pages))["page_cache_share"] == 1.0
-    assert page_cache.arrange("cold", str(pages))["page_cache_share"] == 0.0
-    assert page_cache.arrange("warm", str(pages))["page_cache_share"] == 1.0
-
-
-def test_the_share_is_one_of_pages(pages: Path) -> None:
-    page_cache.arrange("cold", str(pages))
+def test_cold_and_warm_are_seen_by_the_kernel_and_the_share_is_one_of_pages(pages: Path) -> None:
+    states = ("warm", "cold", "warm", "cold")
+    assert [page_cache.arrange(state, str(pages))["page_cache_share"] for state in states] == [1, 0, 1, 0]
     (pages / "a" / "small").read_bytes()
     paths = [os.fsencode(pages / "a" / name) for name in ("large", "small")]
     assert page_cache.share(paths) == 2 / 42

@@ -49,13 +49,11 @@ def test_the_digest_is_that_of_names_types_shapes_and_raw_bytes_in_the_order_of_
 def bomb(path: Path) -> None:
     """A file of 5 kB that torch would unpack to 4 MiB; one of 5 MB took 5.4 GB."""
     torch.save({"network": torch.zeros(1 << 20)}, path)
-    with (
-        zipfile.ZipFile(path) as stored,
-        zipfile.ZipFile(path.with_name("packed"), "w", zipfile.ZIP_DEFLATED) as packed,
-    ):
+    packed_file = path.with_name("packed")
+    with zipfile.ZipFile(path) as stored, zipfile.ZipFile(packed_file, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in stored.namelist():
             packed.writestr(name, stored.read(name))
-    path.with_name("packed").replace(path)
+    packed_file.replace(path)
     assert torch.load(path, weights_only=True)["network"].numel() == 1 << 20
 
 
@@ -124,9 +122,6 @@ def test_a_training_says_the_digest_of_its_final_weights() -> None:
     assert said[0] == said[1], "the same seed is the same training"
 
 
-NATIVE = torch.backends.cpu.get_cpu_capability()
-
-
 def program(*words: str) -> "subprocess.Popen[str]":
     """Start a program on a CPU without AVX, as far as torch sees."""
     argv, env = [sys.executable, "-m", *words], {**os.environ, **CAPS["default"]}
@@ -143,7 +138,7 @@ LARGE = ("alexnet", "resnet50", "inception_v3", "progressive-gan")
 SMALL = tuple(name for name in WORKLOADS.own if name not in LARGE)
 
 
-@pytest.mark.skipif(NATIVE == "DEFAULT", reason="this CPU has no further instructions")
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="this CPU has no further instructions")
 @pytest.mark.parametrize("models", [("alexnet", *SMALL), pytest.param(LARGE[1:], marks=pytest.mark.thorough)])
 def test_every_workload_draws_the_same_with_other_instructions_though_weights_differ(models: tuple[str, ...]) -> None:
     native = {model: digests(model) for model in models}
@@ -191,8 +186,7 @@ def test_what_is_read_is_in_the_digest_and_who_reads_it_is_not(change: str, tmp_
     honest = taken_sha256(tmp_path)
     assert honest == taken_sha256(tmp_path, workers=2)
     assert len({honest, taken_sha256(tmp_path, seed=4), taken_sha256(tmp_path, batches=1)}) == 3
-    first = min(path for path in tmp_path.rglob("*") if path.is_file())
-    CHANGES[change](first)
+    CHANGES[change](min(path for path in tmp_path.rglob("*") if path.is_file()))
     assert taken_sha256(tmp_path, batches=8) != honest
 
 

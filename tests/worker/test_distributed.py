@@ -30,7 +30,6 @@ BOUND_S = TIMEOUT_S + 20
 """In which all ranks must have ended after one is lost. The rest over the timeout is for a machine that is busy."""
 GATHER_S = 10.0
 """In which ranks must come that can."""
-Start = Callable[..., "Job"]
 
 
 class Job:
@@ -96,7 +95,7 @@ class Job:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
     def make(*arrangement: Any, **membership: Any) -> Job:
@@ -133,7 +132,7 @@ def whole_training(name: str) -> tuple[dict[str, torch.Tensor], dict[str, list[f
     ],
 )
 def test_a_synchronous_strategy_trains_as_one_process(
-    strategy: str, workers: int, servers: int, order: dict[str, Any], start: Start
+    strategy: str, workers: int, servers: int, order: dict[str, Any], start: Any
 ) -> None:
     """Adam divides by the size of a gradient: where that is nothing but rounding, a weight moves by up to its rate."""
     name, ranks = order.get("workload", "tiny"), range(servers, servers + workers)
@@ -159,7 +158,7 @@ def test_a_synchronous_strategy_trains_as_one_process(
 
 
 @pytest.mark.parametrize("order", [{}, {"devices": 2}])
-def test_what_is_sent_is_counted_at_both_ends_and_times_are_a_steps_own(order: dict[str, Any], start: Start) -> None:
+def test_what_is_sent_is_counted_at_both_ends_and_times_are_a_steps_own(order: dict[str, Any], start: Any) -> None:
     said = start("parameter-server", 2, 2, dict.fromkeys(range(4), order), **PATIENT).results()
     elements = sum(-(-parameter.numel() // 16) * 16 for parameter in tiny_model().parameters())
     # Every step both ways; before the first, one worker sends its parameters and the others receive them.
@@ -173,14 +172,13 @@ def test_what_is_sent_is_counted_at_both_ends_and_times_are_a_steps_own(order: d
     assert said[2]["addresses"] == dict.fromkeys(range(4), "127.0.0.1")
     columns = said[2]["steps"]
     assert columns["copy_s"] is None
-    for elapsed_s, compute_s, communicate_s in zip(
-        columns["elapsed_s"], columns["compute_s"], columns["communicate_s"], strict=True
+    for elapsed_s, *parts_s in zip(
+        *(columns[f"{name}_s"] for name in ("elapsed", "compute", "communicate")), strict=True
     ):
-        assert 0 < compute_s < elapsed_s
-        assert 0 < communicate_s < elapsed_s
+        assert 0 < min(parts_s) <= max(parts_s) < elapsed_s
 
 
-def test_all_reduce_shows_the_communication_that_nothing_hides(start: Start) -> None:
+def test_all_reduce_shows_the_communication_that_nothing_hides(start: Any) -> None:
     said = start("all-reduce", 2, 0, {1: {"fault": "slow", "at_step": 2, "fault_s": 3.0}}, **PATIENT).results()
     waited_s = said[0]["steps"]["communicate_s"]
     # The one that is late is waited for, in the reduction.
@@ -239,7 +237,7 @@ def test_two_workers_of_two_devices_each_train_as_programs(strategy: str, spec: 
 
 @pytest.mark.parametrize(("name", "batches"), [("gan", 2), ("gan-published", 3), ("dcgan", 2)])
 def test_a_split_gan_trains_as_one_process_and_sends_images_one_way_and_their_gradient_the_other(
-    name: str, batches: int, start: Start
+    name: str, batches: int, start: Any
 ) -> None:
     job = start("split", 2, 0, {rank: {"workload": name} for rank in range(2)}, **PATIENT)
     said = job.results()
@@ -258,7 +256,7 @@ def test_a_split_gan_trains_as_one_process_and_sends_images_one_way_and_their_gr
         assert all(seconds > 0 for seconds in said[rank]["steps"]["communicate_s"])
 
 
-def test_collectives_measure_every_message_alike_on_all_ranks_and_compute_nothing(start: Start) -> None:
+def test_collectives_measure_every_message_alike_on_all_ranks_and_compute_nothing(start: Any) -> None:
     workers = 3
     orders = {rank: {"workload": "collectives", "steps": 2} for rank in range(workers)}
     said = start("all-reduce", workers, 0, orders, **PATIENT).results()
@@ -287,7 +285,7 @@ def test_collectives_measure_every_message_alike_on_all_ranks_and_compute_nothin
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_asynchronous_workers_train_at_their_own_pace(servers: int, start: Start) -> None:
+def test_asynchronous_workers_train_at_their_own_pace(servers: int, start: Any) -> None:
     orders = {servers: {"steps": 30}, servers + 1: {"steps": 12, "fault": "slow", "at_step": 3, "fault_s": 0.5}}
     said = start("parameter-server-async", 2, servers, orders, **PATIENT).results()
     assert [said[server]["updates"] for server in range(servers)] == [42] * servers
@@ -316,7 +314,7 @@ def test_asynchronous_workers_train_at_their_own_pace(servers: int, start: Start
     ],
 )
 def test_a_rank_that_is_lost_ends_all_others_and_is_named(
-    kind: str, strategy: str, workers: int, servers: int, victim: int, workload: str, start: Start
+    kind: str, strategy: str, workers: int, servers: int, victim: int, workload: str, start: Any
 ) -> None:
     orders: dict[int, dict[str, Any]] = {
         rank: {"workload": workload, "steps": 100_000} for rank in range(workers + servers)
@@ -336,9 +334,8 @@ def test_a_rank_that_is_lost_ends_all_others_and_is_named(
     assert any(f"(rank {victim})" in each["message"] for each in said.values()) or workload == "gan"
 
 
-def test_a_step_may_take_longer_than_the_timeout(start: Start) -> None:
-    orders = {2: {"fault": "slow", "at_step": 1, "fault_s": 1.5 * TIMEOUT_S}}
-    said = start("parameter-server", 2, 1, orders).results()
+def test_a_step_may_take_longer_than_the_timeout(start: Any) -> None:
+    said = start("parameter-server", 2, 1, {2: {"fault": "slow", "at_step": 1, "fault_s": 1.5 * TIMEOUT_S}}).results()
     assert said[0]["updates"] == STEPS
     assert said[1]["steps"]["communicate_s"][1] > TIMEOUT_S
 
@@ -372,7 +369,7 @@ def test_a_step_may_take_longer_than_the_timeout(start: Start) -> None:
     ],
 )
 def test_the_others_learn_why_a_rank_failed(
-    strategy: str, servers: int, orders: Any, told: dict[int, tuple[str, str]], start: Start
+    strategy: str, servers: int, orders: Any, told: dict[int, tuple[str, str]], start: Any
 ) -> None:
     said = start(strategy, 2, servers, orders, **PATIENT).results()
     for rank, (kind, text) in told.items():
@@ -380,7 +377,7 @@ def test_the_others_learn_why_a_rank_failed(
         assert text in said[rank]["message"]
 
 
-def test_a_rank_that_never_comes_is_named_by_all_others(start: Start) -> None:
+def test_a_rank_that_never_comes_is_named_by_all_others(start: Any) -> None:
     """Jobs that wait side by side."""
     alone = {"join_timeout_s": GATHER_S}
     jobs = [start("parameter-server", 2, 2, {absent: {"fault": "absent"}}, **alone) for absent in (0, 2)]
@@ -394,7 +391,7 @@ def test_a_rank_that_never_comes_is_named_by_all_others(start: Start) -> None:
             assert each["failed_s"] - each["began_s"] < GATHER_S + BOUND_S
 
 
-def test_a_port_that_is_taken_is_named(start: Start) -> None:
+def test_a_port_that_is_taken_is_named(start: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))  # noqa: S104 - it has to be in the way of a server of all addresses
         taken.listen()

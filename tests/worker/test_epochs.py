@@ -64,8 +64,7 @@ def test_an_epoch_is_its_steps_and_nothing_that_is_done_after_it(epochs: dict[st
     assert len(elapsed_s) == EPOCHS * STEPS == 30
     assert len(found["epochs_s"]) == len(found["checkpoints"]["seconds"]) == EPOCHS
     for number, epoch_s in enumerate(found["epochs_s"]):
-        steps_s = sum(elapsed_s[number * STEPS : (number + 1) * STEPS])
-        assert steps_s <= epoch_s
+        assert sum(elapsed_s[number * STEPS : (number + 1) * STEPS]) <= epoch_s
     together_s = sum(found["epochs_s"]) + sum(found["checkpoints"]["seconds"])
     assert together_s <= at_s["measured"] - at_s["measuring"], "neither is a part of the other"
     assert found["checkpoints"]["size_bytes"] == (tmp_path / "checkpoint.pt").stat().st_size > 1 << 20

@@ -150,8 +150,7 @@ def test_the_last_model_is_that_of_the_trained_generator(
 ) -> None:
     place = {"master": "127.0.0.1", "port": free_port(), "interface": "lo", "timeout_s": 10.0}
     membership = {"strategy": "all-reduce", "rank": 0, "workers": 1, "servers": 0, **place}
-    given = {**last, "workload": WORKLOADS.place(name), "distributed": membership if joined else None}
-    (model,), _ = models_of(given)
+    (model,), _ = models_of({**last, "workload": WORKLOADS.place(name), "distributed": membership if joined else None})
     assert model["epoch"] is None
     file, workload = tmp_path / "model.pt", WORKLOADS.get(name)
     file.write_bytes(b64decode(model["text"], validate=True))

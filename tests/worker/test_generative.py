@@ -38,6 +38,7 @@ from worker.workloads.workload import Shape, Workload
 CPU = Device("cpu")
 GENERATIVE = ("gan", "gan-published", "dcgan", "dcgan-published", "vae", "progressive-gan")
 GREY, COLOUR = Shape(28, 1), Shape(32, 3)
+COMPILED = replace(numerics_of("tuned", "cpu"), compiled=True)
 
 
 def parameters(network: nn.Module) -> int:
@@ -87,9 +88,9 @@ def test_the_divergence_of_a_gaussian_made_by_hand() -> None:
     assert float(gaussian_divergence(mean, log_variance)) == pytest.approx(0.5 + 0.5 * (4 - 1 - math.log(4)))
 
 
-def training_of(workload: Workload, shape: Shape, seed: int = 3) -> Training:
-    network = build_network(workload, shape, seed)
-    return Training(network, workload.optimizers(network), CPU, Numerics())
+def training_of(workload: Workload, shape: Shape, *, sparing: bool = False) -> Training:
+    network = build_network(workload, shape, 3)
+    return Training(network, workload.optimizers(network), CPU, Numerics(sparing=sparing))
 
 
 def images_of(workload: Workload, shape: Shape, count: int) -> torch.Tensor:
@@ -131,18 +132,17 @@ def test_a_step_of_dcgan_is_that_of_a_plain_script() -> None:
 
 def test_gradients_that_nobody_uses_are_spared_by_the_tuned_recipe_alone_and_change_nothing() -> None:
     images = images_of(DCGAN, COLOUR, 4)
-    asked: dict[bool, bool] = {}
-    found = {}
+    asked, found = dict[bool, bool](), {}
     for sparing in (False, True):
-        network = build_network(DCGAN, COLOUR, 3)
-        training = Training(network, DCGAN.optimizers(network), CPU, Numerics(sparing=sparing))
-        last = list(network.get_submodule("discriminator").parameters())[-1]
-        with training.passing_through(network.get_submodule("discriminator")):
+        training = training_of(DCGAN, COLOUR, sparing=sparing)
+        judge = training.network.get_submodule("discriminator")
+        last = list(judge.parameters())[-1]
+        with training.passing_through(judge):
             asked[sparing] = last.requires_grad
         torch.manual_seed(5)
         for _ in range(2):
             DCGAN.step(training, images, torch.zeros(4))
-        found[sparing] = [each.detach() for each in network.parameters()]
+        found[sparing] = [each.detach() for each in training.network.parameters()]
         assert last.requires_grad
     assert asked == {False: True, True: False}
     for one, other in zip(found[False], found[True], strict=True):
@@ -269,9 +269,6 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiler))
     return given
-
-
-COMPILED = replace(numerics_of("tuned", "cpu"), compiled=True)
 
 
 def test_networks_are_compiled_each_by_itself_and_keep_their_names(graphs: list[torch.fx.GraphModule]) -> None:

@@ -26,8 +26,10 @@ from worker.training.trainer import Single
 from worker.workloads.workload import Workload
 
 STEPS = 3
+STEP_S = 0.05
 SIZES = {"batch": 4, "image_px": 28, "warmup_steps": 2, "steps": STEPS}
 SMALL_GAN = {"workload": "worker.workloads.adversarial:GAN", **SIZES}
+READY = Given((torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)))
 
 
 class PlayedEvent:
@@ -168,9 +170,6 @@ def test_steps_that_took_too_little_time_fail_with_the_number_that_is_enough(tra
     assert int(str(caught.value.remedy).split()[2]) > STEPS
 
 
-STEP_S = 0.05
-
-
 class Slow(torch.nn.Module):
     """A network that takes its time by the test's clock."""
 
@@ -182,9 +181,6 @@ class Slow(torch.nn.Module):
         self.wait(STEP_S)
         scores: torch.Tensor = self.layer(images)
         return scores
-
-
-READY = Given((torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)))
 
 
 @pytest.fixture

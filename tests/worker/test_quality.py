@@ -26,6 +26,9 @@ from worker.quality import Inception, OwnClassifier, frechet_distance, run, scal
 from worker.spec import QualitySpec, parse_spec, parsed
 from worker.training.device import import_torchvision
 
+COUNT = 10
+RAN = "/tmp/virtbench-quality-ran"
+
 
 @pytest.mark.parametrize(
     ("logits", "expected"),
@@ -58,9 +61,6 @@ def test_the_classifier_learns_and_follows_from_its_seed() -> None:
     assert all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters(), strict=True))
 
 
-Measure = Callable[..., list[dict[str, Any]]]
-
-
 @pytest.fixture
 def model(epochs: dict[str, Any], tmp_path: Path) -> tuple[str, Path]:
     """The digest and the file of a model of one epoch."""
@@ -70,7 +70,7 @@ def model(epochs: dict[str, Any], tmp_path: Path) -> tuple[str, Path]:
 
 
 @pytest.fixture
-def measure(epochs: dict[str, Any]) -> Measure:
+def measure(epochs: dict[str, Any]) -> Callable[..., list[dict[str, Any]]]:
     """Measures a model against the images that it was trained on; returns the events."""
 
     def _measure(
@@ -85,11 +85,8 @@ def measure(epochs: dict[str, Any]) -> Measure:
     return _measure
 
 
-RAN = "/tmp/virtbench-quality-ran"
-
-
 def test_models_are_measured_with_their_progress_and_refused_or_told_apart(
-    measure: Measure, model: tuple[str, Path]
+    measure: Any, model: tuple[str, Path]
 ) -> None:
     digest, file = model
     *progress, found, done = measure(digest, file)
@@ -104,7 +101,7 @@ def test_models_are_measured_with_their_progress_and_refused_or_told_apart(
     assert "it was changed" in measure("ab" * 32, file)[-1]["message"]
 
 
-def test_a_set_with_fewer_images_than_samples_is_refused(measure: Measure) -> None:
+def test_a_set_with_fewer_images_than_samples_is_refused(measure: Any) -> None:
     assert "has 42 images of 10 classes" in measure("ab" * 32, Path("model.pt"), samples=43)[-1]["message"]
     assert "--data" in measure("ab" * 32, Path("model.pt"), data=None)[-1]["remedy"]
 
@@ -112,9 +109,6 @@ def test_a_set_with_fewer_images_than_samples_is_refused(measure: Measure) -> No
 def test_the_pixels_of_real_and_generated_images_have_one_scale(last: dict[str, Any]) -> None:
     pixels = np.array([[[[0]], [[255]]]], np.uint8)
     assert scaled(pixels, parse_spec(json.dumps(last))).flatten().tolist() == pytest.approx([-1, 1])
-
-
-COUNT = 10
 
 
 @pytest.fixture(scope="module")
@@ -194,11 +188,10 @@ def test_images_have_the_numbers_that_torch_fidelity_gives_them(
     asked = request_of(COUNT)
     inception = Inception(str(random_weights), asked)
     found = inception.quality(*(inception.seen(scaled(each, asked.spec)) for each in (generated, real)))
-    wanted = dict.fromkeys(("isc", "kid", "prc"), True)
     by_hand = fidelity.calculate_metrics(
         input1=Pixels(generated),
         input2=Pixels(real),
-        **wanted,
+        **dict.fromkeys(("isc", "kid", "prc"), True),
         feature_extractor="inception-v3-compat",
         feature_extractor_weights_path=str(random_weights),
         kid_subset_size=COUNT // 2,
@@ -265,7 +258,7 @@ def test_without_torch_fidelity_nothing_is_measured(
 
 
 def test_a_kept_model_is_measured_with_the_weights_of_a_file(
-    measure: Measure, model: tuple[str, Path], random_weights: Path
+    measure: Any, model: tuple[str, Path], random_weights: Path
 ) -> None:
     *_, found, done = measure(*model, samples=10, inception=str(random_weights))
     assert (found["event"], done["event"]) == ("quality", "done")

@@ -32,6 +32,7 @@ from worker.workloads.classifier import ALEXNET
 from worker.workloads.workload import Shape, Workload, WorkloadMetric
 
 CPU = Device("cpu")
+TINY = Workload(name="tiny", sizes={})
 
 
 class FakeTrainer:
@@ -60,9 +61,6 @@ class FakeTrainer:
 @pytest.fixture
 def parsed(spec: dict[str, Any]) -> Spec:
     return parse_spec(json.dumps(spec))
-
-
-TINY = Workload(name="tiny", sizes={})
 
 
 def train(trainer: Trainer, steps: int = 5) -> None:
@@ -210,8 +208,7 @@ def curious(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def test_a_workload_measures_metrics_of_its_own_by_step_and_by_job(parsed: Spec, curious: Any) -> None:
     curious()
-    events = run_measure(replace(parsed, warmup_steps=2, steps=3), FakeTrainer(loss=2.0))
-    assert events[-1]["metrics"] == {
+    assert run_measure(replace(parsed, warmup_steps=2, steps=3), FakeTrainer(loss=2.0))[-1]["metrics"] == {
         "loss": {"value": 5.0, "unit": "nat", "better": "less", "samples": [5.0] * 3},
         "count": {"value": 3.0, "unit": "steps", "better": "more", "samples": None},
     }

@@ -38,15 +38,6 @@ from worker.workloads.workload import Extent, Workload
 FEW = 503
 """The tokens of the comparison with the plain script, for speed."""
 SMOKE = PROFILES["smoke"].sizes_of("transformer")
-
-
-@pytest.fixture
-def language(spec: dict[str, Any]) -> Spec:
-    sizes = {name: value for name, value in SMOKE.model_dump().items() if value is not None}
-    own = {name: value for name, value in spec.items() if name != "image_px"}
-    return parse_spec(json.dumps({**own, **sizes, "workload": WORKLOADS.place("transformer")}))
-
-
 PLAIN = {
     "tokens": "words",
     "positions": "places",
@@ -56,6 +47,13 @@ PLAIN = {
     "projection": "project",
 }
 """The names of the plain script by those of the suite."""
+
+
+@pytest.fixture
+def language(spec: dict[str, Any]) -> Spec:
+    sizes = {name: value for name, value in SMOKE.model_dump().items() if value is not None}
+    own = {name: value for name, value in spec.items() if name != "image_px"}
+    return parse_spec(json.dumps({**own, **sizes, "workload": WORKLOADS.place("transformer")}))
 
 
 def plain_name(name: str) -> str:

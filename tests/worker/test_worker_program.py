@@ -22,8 +22,8 @@ from suite.records.record import Steps
 from suite.records.usage import Usage
 from suite.registries import WORKLOADS
 from tests.scenarios.pictures import folder
-from tests.worker.conftest import own_workload
-from tests.worker.forked import worker
+from tests.worker.conftest import fails, own_workload
+from tests.worker.forked import events_of, worker
 from tests.worker.judged import KINDS
 from worker.workloads.workload import Workload
 
@@ -95,8 +95,7 @@ TOKENS = Tokens(name="tokens", unit="tokens", sizes={"smoke": 16})
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])
 def test_a_workload_without_images_trains_on_what_it_draws(recipe: str, spec: dict[str, Any]) -> None:
     del spec["image_px"]
-    status, events, errors = worker(json.dumps({**spec, **own_workload(TOKENS, batch=16, recipe=recipe)}))
-    assert status == 0, errors
+    events = events_of({**spec, **own_workload(TOKENS, batch=16, recipe=recipe)})
     assert len(events[-2]["losses"]["loss"]) == spec["steps"]
     assert events[-2]["losses"]["loss"][0] > events[-2]["losses"]["loss"][-1], "it learns"
 
@@ -129,25 +128,20 @@ def test_a_network_that_returns_no_tensor_is_named_by_the_line_of_its_forward() 
 
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])
 def test_the_phases_of_a_step_make_up_the_whole(recipe: str, spec: dict[str, Any]) -> None:
-    given = {**spec, **own_workload(devices=2, parallel="parameter-cpu", recipe=recipe)}
-    _, events, _ = worker(json.dumps(given))
+    events = events_of({**spec, **own_workload(devices=2, parallel="parameter-cpu", recipe=recipe)})
     steps = Steps.model_validate(events[-2]["steps"])
     assert steps.communicate_s is not None
     columns = (column or [] for column in (steps.elapsed_s, steps.data_s, steps.compute_s, steps.communicate_s))
     for whole, *parts in zip(*columns, strict=True):
         assert sum(parts) == pytest.approx(whole)
         assert min(parts[1:]) > 0
-    measured_s = next(e["t"] for e in events if e["event"] == "measured") - next(
-        e["t"] for e in events if e["event"] == "measuring"
-    )
-    assert sum(steps.elapsed_s or ()) <= measured_s
+    at_s = {event["event"]: event["t"] for event in events}
+    assert sum(steps.elapsed_s or ()) <= at_s["measured"] - at_s["measuring"]
 
 
 def test_ddp_trains_and_reads_in_a_process_for_each_device(spec: dict[str, Any], tmp_path: Path) -> None:
     data = {**KINDS["on-data"]["data"], "directory": str(folder(tmp_path, 12)), "loader_workers": 0}
-    given = {**spec, **own_workload(batch=2, image_px=16, data=data, devices=2, threads=2, parallel="ddp")}
-    status, events, errors = worker(json.dumps(given))
-    assert status == 0, errors
+    events = events_of({**spec, **own_workload(batch=2, image_px=16, data=data, devices=2, threads=2, parallel="ddp")})
     assert [event["event"] for event in events] == ORDER
     assert events[2]["environment"]["threads"] == 2
     assert events[-1]["data_use"]["images_read"] == 2 * 2 * 3, "images of two devices in three steps"
@@ -166,9 +160,8 @@ def test_a_job_measures_the_same_through_a_node(trial: Trial, here: Any, observe
 def test_a_job_that_needs_a_missing_device_says_so(trial: Trial, here: Any, observer: Any) -> None:
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     missing = trial.with_job(devices=Devices(device="cuda", devices=there + 1, parallel="parameter-cpu"))
-    with pytest.raises(MeasurementError, match="CUDA devices asked for") as raised:
+    with fails(MeasurementError, "device", "CUDA devices asked for"):
         Synthetic().measure(missing, [Instance(here)], observer, nullcontext())
-    assert raised.value.kind == "device"
 
 
 @pytest.mark.parametrize(
@@ -188,10 +181,9 @@ def test_a_wrong_request_is_an_error_with_its_status(given: str, arguments: tupl
 
 
 def test_the_attestation_is_one_environment_without_torch() -> None:
-    status, lines, _ = program("", "--attest")
+    status, (line,), _ = program("", "--attest")
     assert status == 0
-    seen = Environment.model_validate(lines[0])
-    assert len(lines) == 1
+    seen = Environment.model_validate(line)
     assert (seen.kernel, seen.cpus) == (os.uname().release, sorted(os.sched_getaffinity(0)))
     assert seen.memory_bytes is not None
     assert seen.libc is not None

@@ -62,10 +62,6 @@ def added(request: Request) -> Iterator[AggressorLoad]:
     yield AggressorLoad("bytes", step, facts)
 
 
-CPU = Aggressor("cpu", multiplied)
-MEMORY = Aggressor("memory", added)
-
-
 @contextmanager
 def running(argv: Sequence[str], counters: Sequence[str]) -> Iterator[AggressorLoad]:
     """Run the program until the end of the block; its own end is a failure. For ``counters`` see proc_pid_io(5)."""
@@ -130,5 +126,7 @@ def network_loaded(_request: Request) -> Iterator[AggressorLoad]:
         yield load
 
 
+CPU = Aggressor("cpu", multiplied)
+MEMORY = Aggressor("memory", added)
 DISK = Aggressor("disk", disk_loaded, disk.written_bytes)
 NETWORK = Aggressor("network", network_loaded)

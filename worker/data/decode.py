@@ -22,7 +22,6 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 """Height by width by channel."""
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 """The ranges of RandomResizedCrop: share of the area, and width over height."""
-_TRIES = 10
 _SCALES = (8, 4, 2)
 """Divisors of an image's sides. The steps between have no vectorised code in libjpeg-turbo: 5/8 takes longer than 1."""
 _MOST_PIXELS = 2 * 89_478_485
@@ -58,7 +57,7 @@ def draw_crop(width: int, height: int, seed: int) -> Crop:
     """Draw a crop as torchvision's RandomResizedCrop and RandomHorizontalFlip do: whole if none of ten fits."""
     draw = random.Random(seed)  # noqa: S311 - crops, not secrets
     mirrored = draw.random() < 0.5
-    for _ in range(_TRIES):
+    for _ in range(10):
         area = width * height * draw.uniform(*AREA)
         ratio = math.exp(draw.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
         across, down = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))

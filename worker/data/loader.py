@@ -127,8 +127,7 @@ class Loader:
         # In the hands of the processes are PREFETCH batches of each, and one in those of the trainer.
         places = self._workers * PREFETCH + 1
         self._tally = Tally(max(1, self._workers))
-        decoder = Decoder(data.decoder, spec.shape.px, data.crop)
-        filler = Filler(spec, images, decoder, part, self._tally, places)
+        filler = Filler(spec, images, Decoder(data.decoder, spec.shape.px, data.crop), part, self._tally, places)
         self._pixels, self._labels, self._checksums = filler.pixels, filler.labels, filler.checksums
         self._taken = hashlib.sha256()
         processes: dict[str, Any] = {}

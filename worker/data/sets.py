@@ -55,7 +55,6 @@ class FileSet(ImageSet):
 
     @classmethod
     def of(cls, root: Path, names: Sequence[bytes], labels: Iterable[int]) -> "FileSet":
-        """Return the set of files with these paths below ``root``, and their labels."""
         ends = np.cumsum([len(name) for name in names], dtype=np.int64)
         return cls(np.fromiter(labels, np.int64, len(names)), str(root), b"".join(names), ends)
 

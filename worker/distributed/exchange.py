@@ -107,8 +107,7 @@ class Exchange:
             values.copy_(self._parameters.values)
             for chunk in self._chunks:
                 server = self._servers[chunk.server]
-                work = server.send(values[chunk.start : chunk.stop], values_tag(chunk.number))
-                self._sends.append((server, work))
+                self._sends.append((server, server.send(values[chunk.start : chunk.stop], values_tag(chunk.number))))
         else:
             self._place(self._receive_all())
         self._wait_for_sends()

@@ -96,8 +96,7 @@ class Parameters:
         self._pending = [set() for _ in chunks]
         self._on_chunk = on_chunk
         for number, parameter in enumerate(self._parameters):
-            hook = partial(self._made, number)
-            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(partial(self._made, number))  # type: ignore[no-untyped-call]
 
     def keep_gradients(self) -> None:
         """Make ``grad`` a view of the vector, for gradients that no backward pass of this model makes."""

@@ -107,7 +107,6 @@ def open_rendezvous(membership: Membership, address: str) -> Rendezvous:
     """Open the rendezvous on rank 0, at this address of its own alone, or connect to it. Raises JobError."""
     before = open_sockets()
     try:
-        listening = listener(address, membership.port)[1] if membership.rank == 0 else None
         store = TCPStore(
             membership.master,
             membership.port,
@@ -115,7 +114,7 @@ def open_rendezvous(membership: Membership, address: str) -> Rendezvous:
             is_master=membership.rank == 0,
             wait_for_workers=False,
             timeout=timedelta(seconds=membership.patience_s),
-            master_listen_fd=listening,
+            master_listen_fd=listener(address, membership.port)[1] if membership.rank == 0 else None,
         )
     except (distributed.DistError, RuntimeError, OSError) as error:
         why = str(error).partition("\n")[0]

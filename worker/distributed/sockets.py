@@ -14,7 +14,6 @@ from pathlib import Path
 from worker.protocol import JobError
 
 _SIOCGIFADDR = 0x8915
-_BACKLOG = 1024
 _NAME_BYTES = 15  # the kernel's IFNAMSIZ without the closing zero
 
 
@@ -56,7 +55,7 @@ def listener(address: str, port: int = 0) -> tuple[int, int]:
 
     For torch's store, which by itself listens at every address of the machine. Raises OSError.
     """
-    with socket.create_server((address, port), backlog=_BACKLOG) as listening:
+    with socket.create_server((address, port), backlog=1024) as listening:
         return listening.getsockname()[1], listening.detach()
 
 
@@ -74,7 +73,6 @@ def open_sockets() -> dict[int, str]:
 
 
 def opened_since(before: dict[int, str]) -> dict[int, str]:
-    """Return those of ``open_sockets`` that were not there before."""
     return {number: name for number, name in open_sockets().items() if before.get(number) != name}
 
 

@@ -45,9 +45,6 @@ def matrix_products(rows: int, products: int, samples: int) -> Reading:
     return median(rates, "GFLOP/s", "more")
 
 
-CPU = Probe("cpu", measure_products, computes=True, in_turns=True)
-
-
 def measure_bandwidth(request: Request) -> Measured:
     """Return the rate of the triad on one thread and on all, and on CUDA that of copies."""
     # Here and not above, as torch below: the host reads the declaration of the probe, and has no torch.
@@ -69,8 +66,7 @@ def triad(array_bytes: int, repeats: int) -> Reading:
     """Return GB/s (1e9). Every thread touches first what it computes on later: torch fills as it adds."""
     import torch
 
-    count = array_bytes // BYTES_OF_DOUBLE
-    b, c, a = (torch.full((count,), value, dtype=torch.float64) for value in (1.0, 2.0, 0.0))
+    b, c, a = (torch.full((array_bytes // BYTES_OF_DOUBLE,), value, dtype=torch.float64) for value in (1.0, 2.0, 0.0))
     rates = []
     for _ in range(repeats + 1):
         begin_s = time.perf_counter()
@@ -108,4 +104,5 @@ def last_level_cache() -> str | None:
     return max(((read(index / "level") or "", read(index / "size")) for index in caches), default=("", None))[1]
 
 
+CPU = Probe("cpu", measure_products, computes=True, in_turns=True)
 MEMORY = Probe("memory", measure_bandwidth, computes=True, in_turns=True)

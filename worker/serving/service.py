@@ -130,8 +130,7 @@ def run(spec: ServeSpec, events: Events, wait: Callable[[], object]) -> None:
     from worker.training.device import open_devices, prepare
 
     events.emit("imported")
-    facts = prepare(1, spec.device)
-    events.emit("environment", environment={**collect(), **facts, "threads": spec.threads})
+    events.emit("environment", environment={**collect(), **prepare(1, spec.device), "threads": spec.threads})
     (device,) = open_devices(spec.device, 1)
     generators = {(each.dataset, each.model): Generator.loaded(each, device) for each in (spec, *spec.others)}
     # It would tell of every request that finds others before it, which at saturation is each of them.

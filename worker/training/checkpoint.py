@@ -43,8 +43,7 @@ class CheckpointStore:
         try:
             self._workload.restore(self._training, self._found["training"])
         except DAMAGED as error:
-            told = f"{self._path} holds other networks: {error}"
-            raise JobError(told, kind="checkpoint", remedy=_ANOTHER) from error
+            raise JobError(f"{self._path} holds other networks: {error}", kind="checkpoint", remedy=_ANOTHER) from error
         set_random_states(self._found["random"])
 
     def write(self) -> None:

@@ -120,8 +120,7 @@ def _join(spec: Spec, rank: int, store: TCPStore) -> None:
 
 
 def _start(spec: Spec, rank: int, port: int, events: Events) -> threading.Thread:
-    argv = [sys.executable, "-m", "worker", "--rank", str(rank), str(port)]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-m", "worker", "--rank", str(rank), str(port)], stdin=subprocess.PIPE)
     if process.stdin is not None:
         process.stdin.write(spec.encoded())
         process.stdin.close()

@@ -14,6 +14,18 @@ from worker.protocol import JobError
 
 _NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _declared: list[torch.library.Library] = []  # a declaration ends with the object that made it
+REMEDIES = {
+    "802": "start NVIDIA's fabric manager (systemctl start nvidia-fabricmanager), of the driver's own version",
+    "803": "restart the machine: the driver's libraries and its kernel module have different versions",
+    "999": "load the module nvidia-uvm: nvidia-modprobe -c0 -u",
+    "304": "load the module nvidia-uvm: nvidia-modprobe -c0 -u",
+}
+"""Remedies by the number that CUDA gives an error (cudaError_t of its runtime)."""
+_OF_MKL = (
+    *("acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2"),
+    *("sin", "sqrt", "tan", "tanh"),
+)
+"""The functions of elements that torch has MKL's vector library compute."""
 
 
 class Device:
@@ -78,27 +90,11 @@ def reason_of_none(there: int) -> str:
     return ""
 
 
-REMEDIES = {
-    "802": "start NVIDIA's fabric manager (systemctl start nvidia-fabricmanager), of the driver's own version",
-    "803": "restart the machine: the driver's libraries and its kernel module have different versions",
-    "999": "load the module nvidia-uvm: nvidia-modprobe -c0 -u",
-    "304": "load the module nvidia-uvm: nvidia-modprobe -c0 -u",
-}
-"""Remedies by the number that CUDA gives an error (cudaError_t of its runtime)."""
-
-
 def prepare(threads: int, device: str) -> dict[str, object]:
     """Set torch's intra-op threads; return ``torch_facts()``."""
     torch.set_num_interop_threads(1)
     set_threads(threads)
     return torch_facts(device)
-
-
-_OF_MKL = (
-    *("acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2"),
-    *("sin", "sqrt", "tan", "tanh"),
-)
-"""The functions of elements that torch has MKL's vector library compute."""
 
 
 def set_threads(count: int) -> None:
@@ -195,9 +191,7 @@ class Numerics:
         return model
 
     def autocast(self, device: Device) -> AbstractContextManager[object]:
-        if not self.bfloat16:
-            return nullcontext()
-        return torch.autocast(device.torch.type, dtype=torch.bfloat16)
+        return torch.autocast(device.torch.type, dtype=torch.bfloat16) if self.bfloat16 else nullcontext()
 
 
 def numerics_of(recipe: str, device: str, *, channels_last: bool = False) -> Numerics:

@@ -56,8 +56,7 @@ class GrowingGenerator(nn.Module):
 
     def __init__(self, shape: Shape, latent: int) -> None:
         super().__init__()
-        sizes = sizes_to(shape.px)
-        widths = [maps_at(px) for px in sizes]
+        widths = [maps_at(px) for px in sizes_to(shape.px)]
         # The first layer makes 4 x 4 pixels of one: a convolution over a padding of 3.
         self.blocks = nn.ModuleList([_pair(Equalised(latent, widths[0], 4, 3), widths[0])])
         for before, width in pairwise(widths):

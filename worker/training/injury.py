@@ -62,8 +62,7 @@ class Injector:
         number = len(self._begun_s) - self._warmup_steps
         if number < 1 or number % self._injury.every:
             return
-        warm_up = self._begun_s[: self._warmup_steps]
-        usual_s = statistics.median(b - a for a, b in itertools.pairwise(warm_up))
+        usual_s = statistics.median(b - a for a, b in itertools.pairwise(self._begun_s[: self._warmup_steps]))
         due_s = self._injury.share * self._injury.every * usual_s
         if self._injury.kind == "page-faults":
             while time.monotonic() - begin_s < due_s:

@@ -62,8 +62,7 @@ def run(spec: Spec, events: Events) -> None:
         for use, drawn in group.others(spec) if group else ():
             uses += [use] if use else []
             ended["drawn"].append(drawn)
-    data_use = asdict(together(uses)) if uses else None
-    events.emit("done", usage=whole_usage(), data_use=data_use, **ended)
+    events.emit("done", usage=whole_usage(), data_use=asdict(together(uses)) if uses else None, **ended)
 
 
 def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, Any]]:

@@ -155,10 +155,9 @@ class Gan(Adversarial):
     def discriminator(self, shape: Shape) -> "torch.nn.Module":
         from torch import nn
 
-        elements = shape.channels * shape.px * shape.px
         blocks = [
             nn.Sequential(nn.Linear(before, width), nn.LeakyReLU(SLOPE, inplace=True))
-            for before, width in pairwise((elements, *_DISCRIMINATOR))
+            for before, width in pairwise((shape.channels * shape.px * shape.px, *_DISCRIMINATOR))
         ]
         return nn.Sequential(nn.Flatten(), *blocks, nn.Linear(_DISCRIMINATOR[-1], 1))
 

@@ -28,14 +28,12 @@ class Transformer(Workload):
         return None if extent >= 4 else "4 or more"
 
     def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
-        """Return sequences of tokens, and each token's next one."""
         import torch
 
         tokens = torch.randint(VOCABULARY, (batch // shape.tokens, shape.tokens + 1), generator=generator)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def build(self, shape: Shape) -> "torch.nn.Module":
-        """Return the decoder, with as many positions as a sequence has tokens."""
         from worker.training.decoder import TokenDecoder
 
         return TokenDecoder(shape.depth, VOCABULARY, shape.tokens)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from worker.training.step import Training
 
 _HIDDEN = 400
-_LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class Vae(Generative):
     def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
         import torch
 
-        return {"network": torch.optim.Adam(network.parameters(), lr=_LEARNING_RATE)}
+        return {"network": torch.optim.Adam(network.parameters(), lr=1e-3)}
 
     def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> Losses:
         """Encode, draw, decode, and go back: the loss is the negative lower bound of the evidence."""

@@ -29,8 +29,7 @@ class CelebA(DataKind):
         partition = root / LIST
         if not partition.is_file() or not (root / IMAGES).is_dir():
             raise DataSetError(f"{root} lacks {IMAGES}/ or {LIST}", remedy=_REMEDY)
-        lines = read_list(partition, _LINE.fullmatch, "NAME 0, 1 or 2", _REMEDY)
-        parts = {line[1]: int(line[2]) for line in lines}
+        parts = {line[1]: int(line[2]) for line in read_list(partition, _LINE.fullmatch, "NAME 0, 1 or 2", _REMEDY)}
         missing = parts.keys() - set(os.listdir(root / IMAGES))
         if missing:
             lacking = f"{partition} names {len(missing)} images that {IMAGES}/ does not hold, such as {min(missing)}"
@@ -42,8 +41,7 @@ class CelebA(DataKind):
 
     def paths(self, drawn: DrawnSet) -> list[str]:
         """Return the images in the order of the parts, as in the original, and then the list."""
-        images = drawn.images + 2 * held_out(drawn.images)
-        return [*(f"{IMAGES}/{_name(number)}" for number in range(images)), LIST]
+        return [*(f"{IMAGES}/{_name(number)}" for number in range(drawn.images + 2 * held_out(drawn.images))), LIST]
 
     def content(self, drawn: DrawnSet, number: int) -> bytes:
         tested = held_out(drawn.images)

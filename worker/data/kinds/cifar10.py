@@ -32,8 +32,6 @@ _BROKEN = (
     *(AttributeError, ArithmeticError, MemoryError, RecursionError, AssertionError, struct.error),
 )
 """What an unpickler raises for bytes that are none of its own."""
-
-
 _OPCODES = b"\x80.(cRbN\x88\x89" + b"}su]aet\x85\x86\x87" + b"JKMTU" + b"qrhj"
 """Those of protocol 2 as Python 2 wrote it: control and objects, containers, numbers and texts, references."""
 

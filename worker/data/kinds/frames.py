@@ -51,10 +51,9 @@ class Frames(DataKind):
 
     def paths(self, drawn: DrawnSet) -> list[str]:
         """Return the frames to train on, those to test with, and the three lists."""
-        counts = {"train": drawn.images, "test": held_out(drawn.images)}
         frames = (
             f"{VIDEOS}/{_generated_video(part, frame // _FRAMES)}/{frame % _FRAMES + 1:06d}.jpg"
-            for part, count in counts.items()
+            for part, count in {"train": drawn.images, "test": held_out(drawn.images)}.items()
             for frame in range(count)
         )
         return [*frames, LIST, _TEST_LIST, _CLASS_LIST]

@@ -14,15 +14,6 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 if TYPE_CHECKING:
     from worker.data.sets import ImageSet
 
-
-class DataSetError(Exception):
-    """The directory does not hold a whole data set of the kind. ``remedy`` says what to do."""
-
-    def __init__(self, message: str, *, remedy: str) -> None:
-        super().__init__(message)
-        self.remedy = remedy
-
-
 MOST_BYTES = 1 << 30
 """The largest file that is read into memory, over twenty times the largest of MNIST and CIFAR-10."""
 MOST_LIST_BYTES = 1 << 25
@@ -32,6 +23,14 @@ _LEAST_ALLOCATED = 0.01
 _Item = TypeVar("_Item")
 PictureSize = Literal["imagenet", "small"]
 PICTURE_SIZES: tuple[PictureSize, ...] = ("imagenet", "small")
+
+
+class DataSetError(Exception):
+    """The directory does not hold a whole data set of the kind. ``remedy`` says what to do."""
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 def read_bounded(path: Path, remedy: str, most_bytes: int = MOST_BYTES) -> bytes:

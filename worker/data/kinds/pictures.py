@@ -33,8 +33,7 @@ _ROUGHNESS = 0.5
 
 def picture(seed: int, index: int, size: PictureSize) -> bytes:
     rng = np.random.default_rng((seed, index))
-    image = _scene(rng, dimensions(rng, MAKES[size].long_side_px))
-    return jpeg(image, _QUALITIES[rng.integers(len(_QUALITIES))])
+    return jpeg(_scene(rng, dimensions(rng, MAKES[size].long_side_px)), _QUALITIES[rng.integers(len(_QUALITIES))])
 
 
 def scene(seed: int, number: int, size_px: tuple[int, int]) -> Image.Image:
