@@ -141,7 +141,6 @@ def interface_of(node: Node, address: str) -> str:
 
 
 def free_port(node: Node, address: str) -> int:
-    """Return a TCP port of the address that nobody listens on now."""
     with ExitStack() as stack:
         return _listener(stack, End(node.name, node, address), 0)[1]
 

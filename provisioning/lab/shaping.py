@@ -87,14 +87,13 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
             f"{option('lab')} delay={spec.delay}: no netem on {node.name}: {refused}",
             remedy="leave delay out, or use a kernel with CONFIG_NET_SCH_NETEM (Debian: modprobe sch_netem)",
         )
-    whys = {}
+    whys = []
     for limiter in LIMITERS:
         if (why := _refused_shape(node, LinkShape(spec.rate_bits_per_s), limiter)) is None:
             return limiter
-        whys[limiter] = why
+        whys.append(f"{limiter}: {why}")
     raise RequestError(
-        f"{option('lab')} rate={spec.rate}: {node.name} can limit no link: "
-        + "; ".join(f"{k}: {v}" for k, v in whys.items()),
+        f"{option('lab')} rate={spec.rate}: {node.name} can limit no link: {'; '.join(whys)}",
         remedy="use a kernel with CONFIG_NET_SCH_TBF or CONFIG_NET_SCH_HTB, or leave rate out",
     )
 
