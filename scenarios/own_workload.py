@@ -107,13 +107,16 @@ def _only_workload(plugin: Plugin, path: Path) -> str:
         raise _failure(path, error) from error
     named = {name: each for name, each in vars(module).items() if not name.startswith("_")}
     instances = [name for name, each in named.items() if isinstance(each, Workload)]
-    classes = [name for name, each in named.items() if isinstance(each, type) and issubclass(each, Workload)]
-    found = instances or [name for name in classes if named[name].__module__ == plugin.module]
+    found = instances or [name for name, each in named.items() if _is_declared(each, plugin)]
     if not found:
         raise RequestError(f"{path} declares no workload", remedy=f"write a class derived from Workload: {_DOCUMENT}")
     if len(found) > 1:
         raise RequestError(f"{path} declares {', '.join(found)}", remedy=f"name one: {path}:{found[-1]}")
     return found[0]
+
+
+def _is_declared(each: object, plugin: Plugin) -> bool:
+    return isinstance(each, type) and issubclass(each, Workload) and each.__module__ == plugin.module
 
 
 def _whole(place: str, plugin: Plugin, path: Path) -> Workload:
