@@ -168,4 +168,4 @@ def test_the_split_is_the_one_of_the_definition() -> None:
         within = [abs(one[:, None] - one[None, :])[np.triu_indices(len(one), 1)].mean() for one in (left, right)]
         scaled[place] = (2 * between - sum(within)) * place * (14 - place) / 14
     largest, place = max((energy, place) for place, energy in scaled.items())
-    assert _best(values) == (place, pytest.approx(largest))
+    assert _best(values) == pytest.approx((place, largest))

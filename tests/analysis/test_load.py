@@ -187,7 +187,7 @@ def test_a_new_field_that_is_shown_is_the_models_and_one_row(
     monkeypatch.setattr(loading, "RECORD", Projection((*TABLE, TOY, *AUDIT), FURTHER))
     monkeypatch.setattr(loading, "COLUMNS", (*loading.COLUMNS, "toy_s"))
     column = trials_table(save.load())["toy_s"]
-    assert (column.dtype, column.fillna(0).tolist()) == ("float64", [1.5, 0])
+    assert (str(column.dtype), column.fillna(0).tolist()) == ("float64", [1.5, 0])
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_every_trial_comes_back_from_every_format_with_its_values(tmp_path: Path
     assert write([trials_table(load([tmp_path / "run"], warm_ups=True))], form, path) == 3
     found = back(path, form).set_index("trial_id")
     ok = found.loc["synthetic-resnet50-bare-metal-b000", ["throughput_per_s", "memory_bytes", "elapsed_s", "ok"]]
-    assert ok.tolist() == [pytest.approx(1 / 3, rel=1e-12), 2 << 30, 20.0, True]
+    assert [*ok] == [pytest.approx(1 / 3, rel=1e-12), 2 << 30, 20.0, True]
     failed = found.loc["synthetic-resnet50-bare-metal-b001"]
     assert (failed["error_message"], failed["substitutes"]) == ("no memory", "accelerator:tcg\nb")
     unmeasured = failed[["throughput_per_s", "elapsed_s", "open_s", "clock_ratio"]].astype(float)
