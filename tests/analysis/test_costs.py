@@ -158,8 +158,7 @@ def test_a_warm_trial_more_than_an_epoch_and_an_unknown_counter_are_no_cause_to_
     save("warm", **real(0, "warm"))
     save("epochs", **real(100 * MIB, bytes_read=900 * MIB))
     save("unknown", **(real(None) | {"resources": None}))
-    for run in ("warm", "epochs", "unknown"):
-        assert save.compare(run).warnings == ()
+    assert [save.compare(run).warnings for run in ("warm", "epochs", "unknown")] == [()] * 3
 
 
 def test_cold_and_warm_runs_and_other_data_sets_are_groups_of_their_own(save: Save) -> None:

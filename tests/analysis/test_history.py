@@ -58,8 +58,7 @@ def test_a_change_is_found_with_what_changed_on_the_machine(tmp_path: Path) -> N
     nights(tmp_path)
     found = read(tmp_path)
     assert found.runs == NIGHTS
-    for normalised in (False, True):
-        series = the(found, normalised=normalised)
+    for series in (the(found), the(found, normalised=True)):
         assert len(series.points) == NIGHTS
         (shift,) = series.shifts
         assert abs(int(shift.run.rpartition("-")[2]) - CHANGED) <= 1

@@ -244,10 +244,9 @@ def test_every_step_of_the_trials_that_are_ok_is_a_row(tmp_path: Path, save: Sav
     save(block=0, steps=Steps(elapsed_s=[0.3, 0.4], data_s=[0.1, 0.2], compute_s=[0.2, 0.2], copy_s=[0.0, 0.1]))
     save(block=1, steps=Steps(elapsed_s=[0.5], data_s=[0.1], compute_s=[0.4]))
     save(block=2, failed="no memory")
-    path = tmp_path / "steps"
     skipped: list[AnalysisWarning] = []
-    assert write(steps_tables(save.load(), skipped), form, path) == 3
-    found = back(path, form)
+    assert write(steps_tables(save.load(), skipped), form, tmp_path / "steps") == 3
+    found = back(tmp_path / "steps", form)
     assert (tuple(found.columns), skipped) == (STEP_COLUMNS, [])
     columns = found[["block", "step", "elapsed_s", "copy_s"]].fillna(-1).to_numpy().tolist()
     assert columns == [[0, 0, 0.3, 0.0], [0, 1, 0.4, 0.1], [1, 0, 0.5, -1]]
@@ -287,15 +286,14 @@ def test_parquet_has_one_schema_for_all_runs_with_integers_and_timestamps(tmp_pa
     save("probing", engine="runc", **probe("disk", seq_read=(512.0, "MB/s", "more")))
     save("measured", metrics={"own-frechet": MetricValue(value=37.0, unit="", better="less")})
     save("failing", failed="no memory")
-    schemas = []
-    for name in ("training", "probing", "measured", "failing"):
-        path = tmp_path / f"{name}.parquet"
-        write([trials_table(save.load(name))], "parquet", path)
-        schemas.append(parquet.read_schema(path))
-    assert all(schema == schemas[0] for schema in schemas)
+    paths = [tmp_path / f"{name}.parquet" for name in ("training", "probing", "measured", "failing")]
+    for path in paths:
+        write([trials_table(save.load(path.stem))], "parquet", path)
+    schema, *others = map(parquet.read_schema, paths)
+    assert all(other == schema for other in others)
     (without_unit,) = parquet.read_table(tmp_path / "measured.parquet").to_pylist()
     assert without_unit["metrics"] == [("training/resnet50/own-frechet", 37.0)]
-    types = {field.name: str(field.type) for field in schemas[0]}
+    types = {field.name: str(field.type) for field in schema}
     assert {types[name] for name in COUNTS} == {"int64"}
     kinds = ["timestamp[us, tz=UTC]", "string", "bool", "double"]
     assert [types[name] for name in ("started_at", "engine", "ok", "elapsed_s")] == kinds
