@@ -120,8 +120,7 @@ def _stage_times(cells: _Cells) -> Iterator[Contrast]:
 def _gain(cells: _Cells) -> Unjudged:
     plan, logs = log_ratios(cells.seconds, cells.cpus)
     parts: dict[str, Any] = {"members": tuple(map(str, plan)), "notes": substitutes_of(cells.trials)}
-    by_block = tuple(map(exp, logs))
-    gain = Contrast(kind=ALLOCATION.name, arm=cells.arm, metric=METRICS[0], by_block=by_block, **parts)
+    gain = Contrast(kind=ALLOCATION.name, arm=cells.arm, metric=METRICS[0], by_block=tuple(map(exp, logs)), **parts)
     return Unjudged(gain, locate(logs), cells.arm.job)
 
 

@@ -2,29 +2,43 @@
 
 The trial is the sample, the block its frame: a ratio is formed inside a block (same run, close in time), on the log
 scale, and the ratios of the blocks are averaged there. A value is the trimmed geometric mean over the blocks, as it is
-in the gate and in a history.
+in the gate and in a history. Its noise is what bare metal shows against itself, and how bursts of turns vary.
 """
 
+import math
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
+from statistics import fmean
+
+import numpy as np
+import pandas as pd
 
 from analysis.compare import contrasts as kinds
 from analysis.compare.groups import ALL_IN, circumstances, costs, groups, measured, with_costs
-from analysis.compare.noise import burst_variation, differing, noise_floors
-from analysis.compare.pairing import plain, with_variants
-from analysis.compare.results import Comparison, Contrast, GroupKey
+from analysis.compare.pairing import GROUP, ROW, baseline, grouped, means_of_blocks, plain, with_variants
+from analysis.compare.results import Arm, BurstVariation, Comparison, Contrast, GroupKey
 from analysis.compare.same_work import same_work
 from analysis.compare.scaling import growth, quality, scaling, trials_with_workers
 from analysis.compare.standing import with_standing
+from analysis.load.bursts import step_variance, switching
+from analysis.load.metrics import Metric, metrics_of
 from analysis.load.plans import looked_after
 from analysis.load.records import Records
+from analysis.statistics.alternating import Components, Costs, Design, SwitchingCost, choose, components
+from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.conditions import changed, disturbances, disturbed, with_changes
 from analysis.warnings.findings import failures, hosts_differ, missing_trials, mixtures, orders, unnormalised
 from analysis.warnings.training import diverged, learning
+from analysis.warnings.types import AnalysisWarning, Touched
+from suite.records.record import Alternation
 from suite.request.repetitions import MARGIN
 from suite.targets import BASELINE
+
+Turns = tuple[Alternation, Alternation]
+"""The turns of a target and of bare metal in one block."""
 
 
 def compare(records: Records, *, margin: float = MARGIN, force: bool = False) -> Comparison:
@@ -102,3 +116,116 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         warmup_trials=records.warmup_trials,
         trials=ok,
     )
+
+
+def noise_floors(
+    ok: pd.DataFrame, again: kinds.ByColumn, metrics: Sequence[Metric]
+) -> Iterator[tuple[tuple[Arm, str], NoiseFloor]]:
+    """Yield the noise floor of bare metal by each metric's name, then those of victims alone.
+
+    ``ok`` are the trials that are ok, ``again`` the ratios of the second bare-metal trials of their blocks.
+    """
+    for (job, model), rows in grouped(baseline(ok), GROUP):
+        arm, replicas = Arm(job, model, BASELINE), _replicas(rows)
+        for metric in metrics_of(metrics, job.scenario, model):
+            twice = again[metric.column].get(arm)
+            if floor := _floor(replicas, metric, () if twice is None else list(twice[kinds.RATIO])):
+                yield (arm, metric.name), floor
+    alone = kinds.victims(ok)
+    for key, rows in grouped(alone[alone["aggressor"] == ""], [*ROW, "ablation"]):
+        replicas = _replicas(rows)
+        for metric in kinds.SHARED_METRICS:
+            if floor := _floor(replicas, metric):
+                yield (Arm(*key), metric.name), floor
+
+
+def _replicas(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    return [rows[rows["replica"] == replica] for replica in range(2)]
+
+
+def _floor(replicas: Sequence[pd.DataFrame], metric: Metric, twice: Sequence[float] | None = None) -> NoiseFloor | None:
+    """Return the noise floor of one arm; ``twice``: the ratios of its second trials, if others may form them."""
+    first, second = (means_of_blocks(trials, metric.logs(trials)) for trials in replicas)
+    if twice is None:
+        twice = [second[block] - value for block, value in first.items() if block in second]
+    runs: dict[str, list[float]] = defaultdict(list)
+    for run, block in sorted(first):
+        runs[run].append(first[run, block])
+    return noise_floor(twice, [*runs.values()])
+
+
+def differing(ratios: kinds.ByColumn, metrics: Sequence[Metric]) -> Iterator[AnalysisWarning]:
+    """Yield the groups whose two bare-metal trials differ: their interval excludes 1, whatever the margin."""
+    for metric in metrics:
+        for (job, model, *_), values in ratios[metric.column].items():
+            place = locate(values[kinds.RATIO].to_numpy())
+            if place and place.interval and not place.interval[0] <= 0 <= place.interval[1]:
+                low, high = np.exp(place.interval)
+                yield AnalysisWarning(
+                    "a-a-differs",
+                    f"{job}, {model}: the second {BASELINE} trial of a block has {np.exp(place.centre):.3f} times the "
+                    f"{metric.name} of the first (95 % interval {low:.3f} to {high:.3f}); no smaller difference "
+                    "between targets means anything",
+                    "look for what changes inside a block: other load, temperature, a cache that the first trial fills",
+                    touches=(Touched(job, BASELINE, model),),
+                )
+
+
+def burst_variation(ok: pd.DataFrame, evidence: pd.DataFrame) -> dict[GroupKey, tuple[BurstVariation, ...]]:
+    """Return, by job and model, how the bursts of each target vary; ``evidence`` holds their bursts.
+
+    ``ok`` are trials as they are, with ``variant``. Targets are compared with the first bare metal of a block; the
+    second one, if there is one, counts as a target.
+    """
+    if ok["burst_s"].isna().all():
+        return {}
+    columns = ["path", "alternation", "turn_steps"]
+    trials = ok.merge(evidence.loc[evidence["turn_steps"].notna(), columns].drop_duplicates("path"), on="path")
+    again = (trials["replica"] == 1).map({True: " again", False: ""})
+    variations: dict[GroupKey, tuple[BurstVariation, ...]] = {}
+    for key, group in grouped(trials.assign(side=trials["target"].astype(str) + again), GROUP):
+        base = group[group["side"] == BASELINE]
+        targets = group[group["side"] != BASELINE].groupby("side", sort=False)
+        if in_turns := tuple(filter(None, (_variation(str(side), rows, base) for side, rows in targets))):
+            variations[key] = in_turns
+    return variations
+
+
+def _variation(side: str, rows: pd.DataFrame, base: pd.DataFrame) -> BurstVariation | None:
+    """Return the variation of one target; None if no block holds it and bare metal."""
+    turns, base_turns = (trials.set_index(["run_id", "block"])["alternation"].to_dict() for trials in (rows, base))
+    pairs = [(turns[block], base_turns[block]) for block in turns if block in base_turns]
+    if not pairs:
+        return None
+    levels, switched = components([[_log_ratios(*pair)] for pair in pairs]), switching(rows)
+    steps = [step_variance(trials) for trials in (rows, base)]
+    best = _best(levels, switched, pairs, None if None in steps else math.fsum(filter(None, steps)))
+    return BurstVariation(side, len(pairs), levels, switched, best)
+
+
+def _best(
+    levels: Components, switched: SwitchingCost | None, pairs: Sequence[Turns], step: float | None
+) -> Design | None:
+    """Return the arrangement that these blocks, as a pilot, suggest; None if too little was repeated in them.
+
+    A block of more targets counts as a block of this pair, with its part of the seconds outside the turns.
+    """
+    if levels.burst is None or levels.block is None:
+        return None
+    round_s, steps = fmean(own.turn_s + base.turn_s for own, base in pairs), pairs[0][0].bursts[0].steps
+    beside_s = fmean(own.block_s * 2 / own.instances - round_s * len(own.bursts) for own, _ in pairs)
+    switch_s = fmean(_handing_s(own) + _handing_s(base) for own, base in pairs)
+    if switched and switched.shown:
+        switch_s += round_s / steps
+    return choose(levels, Costs(round_s, max(0.0, beside_s), steps, switch_s=min(round_s, switch_s)), step)
+
+
+def _handing_s(side: Alternation) -> float:
+    """Return the seconds of one turn in which no step was taken."""
+    return fmean(max(0.0, burst.ended_s - burst.begun_s - burst.span_s) for burst in side.bursts)
+
+
+def _log_ratios(own: Alternation, base: Alternation) -> list[float]:
+    """Return log(own / base) of the throughput in every round that both have."""
+    rates = [{burst.round: math.log(burst.steps / burst.span_s) for burst in side.bursts} for side in (own, base)]
+    return [rates[0][number] - rates[1][number] for number in rates[0] if number in rates[1]]

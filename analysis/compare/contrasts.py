@@ -51,6 +51,8 @@ SHARED_METRICS = (
 )
 """The metrics of a victim. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it means
 slower computing."""
+KEPT = Metric("aggressor-speed", "aggressor_beside_per_s", "", "more")
+STEAL = Metric("steal-share", "steal_s", "")
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,7 @@ def form(
     refused: list[AnalysisWarning] = []
     pairs = pd.DataFrame()
     for sides in kind.sides(ok) if kind.sides else ():
-        columns = [*ratios, *also]
-        joined = pair(sides.own, sides.base, columns, same=sides.same)
+        joined = pair(sides.own, sides.base, [*ratios, *also], same=sides.same)
         pairs, bad = usable(joined, force=force, switched=sides.may_differ)
         # The pairs of bare metal with itself only count its blocks.
         compared = pairs[pairs["target"] != BASELINE] if kind is TARGET else pairs
@@ -360,8 +361,9 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margi
     """
     unjudged = []
     for base, own in pairs:
-        _, ratio = over(*(by_sweep(side.logs, sweeps)[RATIO].dropna() for side in (own, base)))
-        unjudged.append(Unjudged(Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric), ratio))
+        own_logs, base_logs = (by_sweep(side.logs, sweeps)[RATIO].dropna() for side in (own, base))
+        contrast = Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric)
+        unjudged.append(Unjudged(contrast, over(own_logs, base_logs)[1]))
     return [*judged(unjudged, margin)]
 
 
@@ -394,7 +396,3 @@ def beside(ok: pd.DataFrame) -> Iterator[Contrast]:
             yield Contrast(kind="kept", arm=arm, metric=KEPT, **vars(effect(place)))
         if (share := float(shares[rows.index].mean())) == share:  # not NaN
             yield Contrast(kind="steal", arm=arm, metric=STEAL, value=share, trials=int(shares[rows.index].count()))
-
-
-KEPT = Metric("aggressor-speed", "aggressor_beside_per_s", "", "more")
-STEAL = Metric("steal-share", "steal_s", "")

@@ -42,8 +42,7 @@ def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_bl
     """
     families = log_ratios(records) if records else {}
     if repetitions.decides:
-        margin = repetitions.margin_share or MARGIN
-        return should_stop_deciding(families.values(), margin, max_blocks=max_blocks)
+        return should_stop_deciding(families.values(), repetitions.margin_share or MARGIN, max_blocks=max_blocks)
     ratios = {name: values for family in families.values() for name, values in family.items()}
     return should_stop(ratios, repetitions.half_width or 0.0, max_blocks=max_blocks)
 
@@ -62,8 +61,7 @@ def half_widths(records: Records) -> dict[str, float | None]:
 
 
 def _places(records: Records) -> dict[str, Location | None]:
-    families = log_ratios(records).values()
-    return {name: locate(values) for family in families for name, values in family.items()}
+    return {name: locate(values) for family in log_ratios(records).values() for name, values in family.items()}
 
 
 def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
@@ -73,8 +71,7 @@ def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
     decides = METRICS[int(trials[METRICS[0].column].isna().all())]
     metrics = [one for one in records.metrics if one.of_probe or one.name == decides.name]
     finished = trials[trials["ok"]]
-    blocks = trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"])
-    index = pd.MultiIndex.from_frame(blocks)
+    index = pd.MultiIndex.from_frame(trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"]))
     kinds = ["scenario", "model", "target", "design"]
     arms = trials.loc[trials["target"] != BASELINE, kinds].astype(str).drop_duplicates()
     if arms.empty:
@@ -161,5 +158,4 @@ def should_stop_detecting(records: Callable[[], Records], difference: float, blo
 
 
 def pilot_of(records: Records) -> Records:
-    """Return the records of the blocks that are the pilot of their run."""
     return replace(records, trials=records.trials[records.trials["block"] < PILOT_BLOCKS])

@@ -144,8 +144,7 @@ def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
     blocks = table.groupby(_BLOCK)
     count = blocks.size()
     between = (blocks["start"].max() - blocks["start"].min()).dt.total_seconds() / (count - 1).where(count > 1)
-    both = pd.DataFrame({"between": between * count, "seconds": blocks["seconds"].sum()})
-    spans: pd.Series[float] = both.max(axis=1)
+    spans: pd.Series[float] = pd.DataFrame({"between": between * count, "seconds": blocks["seconds"].sum()}).max(axis=1)
     return spans[spans > 0]
 
 
@@ -175,8 +174,7 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
 
 def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, ...]]:
     """Return the costs of each target by job and model, from trials and pairs ``with_costs``; empty if unknown."""
-    columns = [*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]
-    if ok[columns].isna().all(axis=None):
+    if ok[[*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]].isna().all(axis=None):
         return {}
     targets = pairs[pairs["target"] != BASELINE]
     normalised = {key: locate(rows[ALL_IN].to_numpy()) for key, rows in pairing.grouped(targets)}

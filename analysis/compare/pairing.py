@@ -59,8 +59,7 @@ def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
             # Jobs recorded before there was a choice of design are sequential, and have no setting for it.
             settings = {"design": SEQUENTIAL, **dict(key.pairs)}
             shown = [name for name in differing if name in settings or name not in Alternating.model_fields]
-            label = ", ".join(f"{name}={settings.get(name, 'none')}" for name in shown)
-            labels[scenario, key] = shortened(label)
+            labels[scenario, key] = shortened(", ".join(f"{name}={settings.get(name, 'none')}" for name in shown))
     return trials.assign(variant=[labels[key] for key in zip(trials["scenario"], keys, strict=True)])
 
 
@@ -115,7 +114,6 @@ def filled(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def baseline(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials of bare metal as it is."""
     return plain(trials[trials["target"] == BASELINE])
 
 

@@ -90,8 +90,7 @@ def _items(comparison: Comparison) -> Iterator[_Item]:
     trials = dict(grouped(comparison.trials, GROUP)) if len(comparison.trials) else {}
     for group in (group for group in comparison.groups if group.key in trials):
         settings = dict(trials[group.key]["settings"].iloc[0].pairs)
-        hosts = ", ".join(group.circumstances.hosts)
-        of_group = {**settings, **vars(group.job), "model": group.model, "hosts": hosts}
+        of_group = {**settings, **vars(group.job), "model": group.model, "hosts": ", ".join(group.circumstances.hosts)}
         for one in group.contrasts:
             if one.kind in (TARGET.name, ABLATION.name, AGGRESSOR.name) and one.measured:
                 own = {name: getattr(one.arm, name) for name in ("target", "ablation", "aggressor")}

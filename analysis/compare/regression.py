@@ -52,7 +52,6 @@ class Change(Contrast):
 
     @property
     def outcome(self) -> Outcome | None:
-        """Return what the verdict means for a gate."""
         return _OUTCOMES.get(self.verdict.name, "cannot tell") if self.verdict else None
 
     @property

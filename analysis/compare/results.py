@@ -17,6 +17,8 @@ from suite.request.repetitions import MARGIN
 from suite.request.traits import Traits, traits_of
 from suite.targets import BASELINE
 
+ClaimVerdict = Literal["confirmed", "contradicted", "undecided", "not testable"]
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -197,7 +199,6 @@ class Selection:
     contrasts: tuple[Contrast, ...] = ()
 
     def of_kind(self, kind: str) -> dict[Arm, Measured]:
-        """Return what was measured of a kind, by the arms."""
         return by_arm(one for one in self.contrasts if one.kind == kind)
 
 
@@ -374,9 +375,6 @@ class Cost:
     memory_used_gib_s: float | None
     """The peak of everything that serves the target, over the elapsed time: at least what was used."""
     notes: tuple[str, ...]
-
-
-ClaimVerdict = Literal["confirmed", "contradicted", "undecided", "not testable"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,20 +29,16 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     Validity refuses or names the pairs that do not agree; this covers every arm: ablations, second trials, victims.
     ``ok`` are the trials that are ok, with ``variant``.
     """
-    first = baseline(ok)
-    first = first[first["replica"] == 0].drop_duplicates(BLOCK)
+    once = ok[ok["replica"] == 0]
+    first = baseline(once).drop_duplicates(BLOCK)
     columns = dict.fromkeys((*ROW, "replica", *SWITCHES, *BLOCK, *_SIDES, "rounds_freely"))
     trials = ok.loc[~ok.index.isin(first.index), list(columns)]
     victims = trials[trials["aggressor"].notna()]
     on = [*BLOCK, "target"]
-    alone = plain(ok[ok["replica"] == 0]).drop_duplicates(on)
+    alone = plain(once).drop_duplicates(on)
     equal = trials.drop(victims.index).loc[lambda left: with_trait(left, "normalised")]
-    pairs = pd.concat(
-        [
-            equal.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base")),
-            victims.merge(alone[[*on, *_SIDES]], on=on, suffixes=("", "_base")),
-        ]
-    )
+    of_equal = equal.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base"))
+    pairs = pd.concat([of_equal, victims.merge(alone[[*on, *_SIDES]], on=on, suffixes=("", "_base"))])
     arms: dict[tuple[ComparedJob, str, str], list[tuple[Agreement, str, Pair]]] = defaultdict(list)
     for row, (agreed, why) in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
         if agreed:

@@ -49,6 +49,12 @@ SAME = (
 """The columns in which jobs agree, beside one of the keys of a job."""
 _DIVISION = ("strategy", "steps", "warmup_steps")
 """The settings by which jobs can divide the same work in different ways."""
+TIMES = (Metric("ready-median", "", "s"), Metric("ready-p95", "", "s"))
+EACH = (Metric("memory-per-instance", "", "MB"), Metric("host-cpu-per-instance", "", "s"))
+"""The metrics that are a mean over the instances: what they take together grows."""
+FAILED = Metric("failed-instances", "", "")
+Uncertain = tuple[float, ...]
+"""A value, and the ends of its 95 % interval, which takes two blocks or more."""
 
 
 def karp_flatt(speed_up: float, factor: float) -> float:
@@ -90,10 +96,6 @@ def trials_with_workers(ok: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFram
     return trials.dropna(subset=["workers", "communicating"]).astype({"workers": int})
 
 
-Uncertain = tuple[float, ...]
-"""A value, and the ends of its 95 % interval, which takes two blocks or more."""
-
-
 def _uncertain(location: Location) -> Uncertain:
     return (location.centre, *(location.interval or ()))
 
@@ -108,8 +110,7 @@ def scaling(trials: pd.DataFrame) -> Iterator[Contrast]:
     """Yield the numbers of workers of jobs of ``trials_with_workers`` with several, in the order of the paper."""
     for kind, batch in ((STRONG, "global_batch"), (WEAK, "batch")) if len(trials) else ():
         jobs = trials.groupby([*SAME, "share", batch], dropna=False, observed=True)
-        found = [one for _, alike in jobs for one in _scaling(kind, alike)]
-        yield from sorted(found, key=lambda one: order(one.arm))
+        yield from sorted((one for _, alike in jobs for one in _scaling(kind, alike)), key=lambda one: order(one.arm))
 
 
 def _key_of_share(job: Job, without: Sequence[str] = ()) -> str:
@@ -125,8 +126,7 @@ def _key_of_share(job: Job, without: Sequence[str] = ()) -> str:
         "machines": machines[0].name if machines else None,
     }
     grows = ("workers", "batch", "lab.nodes", *(f"machines.{name}" for name in ("name", "interface", "cpus")))
-    kept = {name: value for name, value in settings(job).items() if name not in (*grows, *without)}
-    return str({**kept, **share})
+    return str({name: value for name, value in settings(job).items() if name not in (*grows, *without)} | share)
 
 
 def _communicating(ranks: Sequence[Rank] | None) -> float | None:
@@ -170,8 +170,7 @@ def division(first: pd.DataFrame, own: pd.DataFrame) -> tuple[Arm, tuple[str, ..
     workers, batch, global_batch = (int(row[name]) for name in ("workers", "batch", "global_batch"))
     losses = tuple(mean_losses(own["losses"]).items())
     way = Division(workers, batch, global_batch, str(row["strategy"]), None if pd.isna(seen) else int(seen), losses)
-    arm = Arm(job_of(first.iloc[0]), str(row["model"]), str(row["target"]), division=way)
-    return arm, substitutes_of(own)
+    return Arm(job_of(first.iloc[0]), str(row["model"]), str(row["target"]), division=way), substitutes_of(own)
 
 
 def _sides(alike: pd.DataFrame, *numbers: int) -> Sides:
@@ -220,12 +219,6 @@ def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> I
             contrast = Contrast(kind=DIVISION.name, arm=arm, metric=metric, **parts)
             unjudged.append(Unjudged(contrast, None if location is base else difference(base, location), metric))
     yield from judged(unjudged, margin)
-
-
-TIMES = (Metric("ready-median", "", "s"), Metric("ready-p95", "", "s"))
-EACH = (Metric("memory-per-instance", "", "MB"), Metric("host-cpu-per-instance", "", "s"))
-"""The metrics that are a mean over the instances: what they take together grows."""
-FAILED = Metric("failed-instances", "", "")
 
 
 def growth(finished: pd.DataFrame) -> Iterator[Contrast]:

@@ -38,6 +38,7 @@ _BESIDE = ("host/", "aggressor ")
 """The beginnings of facts that are of no process that trains."""
 _MEMORY, _EXACT = FactRule(tolerance=MEMORY_TOLERANCE), FactRule()
 _FACTS = {f"{place}{name}": _MEMORY for name in ("memory_bytes", "gpus.memory_bytes") for place in ("", "*/")}
+_CAPABILITY = "torch_cpu_capability"
 _MOST_VALUES = 3
 """Values of a fact that are all named where it changed; of more the first and the last."""
 
@@ -76,9 +77,6 @@ def _mark(pair: Mapping[Any, Any], difference: str, declared: str) -> str:
     # A record that the audit refuses is here only because it was forced.
     forced = dict.fromkeys(filter(None, (difference, pair["forced"], pair["forced_base"])))
     return f"forced: {'; '.join(forced)}" if forced else declared
-
-
-_CAPABILITY = "torch_cpu_capability"
 
 
 def _differences(pair: dict[Any, Any]) -> Iterator[Difference]:

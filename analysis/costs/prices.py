@@ -177,9 +177,8 @@ class _File(Part):
 
 def read_prices(path: Path) -> Prices:
     """Read a file of prices. Raises RequestError with the file and the key."""
-    content = read_toml(path, f"--prices {path}", f"see {GUIDE}")
     try:
-        prices = Prices(path, _File.model_validate(content).place)
+        prices = Prices(path, _File.model_validate(read_toml(path, f"--prices {path}", f"see {GUIDE}")).place)
         for number, site in enumerate(prices.places):
             if site.currency != prices.currency:
                 what = f"{site.currency}, and place.0 is in {prices.currency}"

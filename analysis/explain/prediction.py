@@ -60,6 +60,7 @@ PREDICTORS: Mapping[str, tuple[str, ...]] = {
 Warm-up steps count as computing. What does not wait for the disk that the probe measures has no prediction: data of a
 warm trial, and checkpoints but for those of drawn data with fsync.
 """
+_UNITS = {MAKESPAN: "s", OPENINGS: "", LOST_STEPS: "steps"}
 _HOST = ["host_cpu_model", "cpus", "memory_bytes", "threads"]
 _LAYERS = ("engine", "provider", "accelerator", "image", "isa")
 _NETWORK = (*_LAYERS, "device", "network", "workers", "lab.rate", "lab.delay", "machines.name")
@@ -85,8 +86,11 @@ def with_predictions(
     first, ranks = ok.groupby(ROW).first(), records.evidence.set_index("path")["ranks"]
     probes, exchanges = ok[with_trait(ok, "probes")], ok[ok["model"] == "collectives"]
     metrics = [metric for metric in records.metrics if metric.column in chain(*PREDICTORS.values())]
-    of_probes = (row for row in comparison.contrasts if row.kind == TARGET.name and row.job.traits.probes)
-    undecided = {row.target for row in of_probes if row.verdict and row.verdict.withheld}
+    undecided = {
+        row.target
+        for row in comparison.contrasts
+        if row.kind == TARGET.name and row.job.traits.probes and row.verdict and row.verdict.withheld
+    }
     for one in explanations:
         training = first.loc[(*vars(one.job).values(), one.model, one.target)]
         same = probes[probes["layers"] == training["layers"]]
@@ -180,8 +184,7 @@ def predict(one: Explanation, ratios: Found, off_disk: Set[str], *, decides: boo
     interval = None if math.isnan(half) else (difference_s - half, difference_s + half)
     spoken_for = {UNEXPLAINED, *(found.part for found in predicted)}
     silent = tuple(part.name for part in one.parts if part.name not in spoken_for and part.baseline_s > 0)
-    apart = _apart(interval, one.whole.interval, decides=decides)
-    return Prediction(predicted, difference_s, interval, apart, silent)
+    return Prediction(predicted, difference_s, interval, _apart(interval, one.whole.interval, decides=decides), silent)
 
 
 def _predicted(part: TimeDifference, ratios: Found, off_disk: Set[str], *, decides: bool) -> Predicted | None:
@@ -205,9 +208,6 @@ def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] 
     if not decides or predicted is None or measured is None:
         return False
     return predicted[1] < measured[0] or measured[1] < predicted[0]
-
-
-_UNITS = {MAKESPAN: "s", OPENINGS: "", LOST_STEPS: "steps"}
 
 
 def preempted_jobs(ok: pd.DataFrame) -> Iterator[PreemptedJob]:
@@ -235,8 +235,7 @@ def _course(record: Any) -> Iterator[tuple[float, float]]:  # noqa: ANN401
     begun = (record.open_s, spans.launch_s, spans.imports_s, spans.build_s, spans.warmup_s)
     start_s, checkpoints_s = math.fsum(filter(None, begun)), spans.between_epochs_s or 0.0
     work_s, epochs = np.asarray(spans.measured_s), job.sizes.epochs
-    checkpoint_s = np.asarray(checkpoints_s / epochs)
-    course = preempted(work_s, np.asarray(start_s), checkpoint_s, job.preemption, work_s / epochs)
+    course = preempted(work_s, np.asarray(start_s), np.asarray(checkpoints_s / epochs), job.preemption, work_s / epochs)
     lost_steps = course.lost_s * job.sizes.steps / (spans.measured_s + checkpoints_s)
     for name, predicted in zip(_UNITS, (course.makespan_s, course.openings, lost_steps), strict=True):
         # Nothing is recorded of what is zero.
@@ -247,5 +246,4 @@ def _expected(name: str, measured: np.ndarray, predicted: np.ndarray) -> Expecte
     places = (locate(values, trim=0) for values in (measured, predicted, measured - predicted))
     own, other, apart = (place.interval if place else None for place in places)
     means = float(measured.mean()), float(predicted.mean())
-    differs = bool(apart and apart[0] * apart[1] > 0)
-    return ExpectedNumber(name, _UNITS[name], *means, own, other, apart, differs)
+    return ExpectedNumber(name, _UNITS[name], *means, own, other, apart, bool(apart and apart[0] * apart[1] > 0))

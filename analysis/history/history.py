@@ -104,11 +104,6 @@ class History:
     runs: int
     series: tuple[Series, ...]
 
-    @property
-    def shifts(self) -> int:
-        """The number of changes in all series together."""
-        return sum(len(series.shifts) for series in self.series)
-
 
 def history_of(records: Records) -> History:
     """Return the series of all runs, by host and in the order of the paper."""
@@ -210,14 +205,14 @@ def history_document(found: History) -> Iterator[Element]:
 def answer(found: History) -> str:
     """Return how many numbers changed over how many runs, and the latest change."""
     numbers = f"{len(found.series)} numbers over {found.runs} run{'s' if found.runs > 1 else ''}"
-    latest = [(shift.started_at, one, shift) for one in found.series for shift in one.shifts]
-    if not latest and max((len(one.points) for one in found.series), default=0) < 2 * LEAST_RUNS:
+    shifts = [(shift.started_at, one, shift) for one in found.series for shift in one.shifts]
+    if not shifts and max((len(one.points) for one in found.series), default=0) < 2 * LEAST_RUNS:
         return f"No change can be found yet: {numbers}; a series takes {2 * LEAST_RUNS} runs."
-    if not latest:
+    if not shifts:
         return f"No change found: {numbers}."
-    at, one, shift = max(latest, key=lambda each: each[0])
+    at, one, shift = max(shifts, key=lambda each: each[0])
     what = f"{one.place}, {one.what}: {_direction(shift)}"
-    return f"{found.shifts} change{'s' if found.shifts > 1 else ''} in {numbers}. The latest: {what} since {_day(at)}."
+    return f"{len(shifts)} change{'s' if len(shifts) > 1 else ''} in {numbers}. The latest: {what} since {_day(at)}."
 
 
 def shift_line(series: Series, shift: Shift) -> str:

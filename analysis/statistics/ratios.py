@@ -83,7 +83,6 @@ class Location:
 
     @property
     def ratio(self) -> float:
-        """The ratio of which the centre is the logarithm."""
         return exp(self.centre)
 
     @property
@@ -191,8 +190,7 @@ def detectable_share(place: Location, family: int, blocks: int | None = None) ->
     """
     if place.deviation is None:
         return None
-    level = detection_level(family)
-    log_ratio = detectable(place.deviation, place.degrees_of_freedom, blocks or place.n, level=level)
+    log_ratio = detectable(place.deviation, place.degrees_of_freedom, blocks or place.n, level=detection_level(family))
     return math.expm1(log_ratio) if log_ratio < math.log(10) else None
 
 

@@ -24,6 +24,7 @@ from analysis.statistics.ratios import CONFIDENCE, SIGNIFICANCE, Location, Sampl
 SLOW = 0.10
 """A slow trial is slower than the typical one by more than this share, and by more than ``_DEVIATIONS`` of noise."""
 _DEVIATIONS = 4
+_NOTHING = 1e-6
 _NORMAL_MAD = 1.4826
 """The standard deviation of normal noise over its median absolute deviation."""
 
@@ -70,9 +71,6 @@ class Mean:
         if abs(self.skewness) < _NOTHING:
             return value
         return 3 * (math.cbrt(1 + self.skewness * (value - self.skewness / 6)) - 1) / self.skewness
-
-
-_NOTHING = 1e-6
 
 
 def ratio_of_means(log_ratios: Samples, log_base: Samples) -> Mean | None:
@@ -169,9 +167,8 @@ def _qualified(verdict: Verdict, p_slow: float, p_apart: float, p_inside: float)
         return replace(verdict, name="tail", p=p_slow)
     if p_inside <= SIGNIFICANCE:
         return replace(verdict, p=p_inside)
-    return (
-        replace(verdict, name="tail", p=p_apart) if p_apart <= SIGNIFICANCE else replace(verdict, name="typical-only")
-    )
+    apart = p_apart <= SIGNIFICANCE
+    return replace(verdict, name="tail", p=p_apart) if apart else replace(verdict, name="typical-only")
 
 
 def _p_both_inside(place: Location, tail: Tail | None, bound: float) -> float:

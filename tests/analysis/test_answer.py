@@ -102,8 +102,7 @@ def test_what_is_undecided_says_how_many_blocks_and_how_much_time_would_decide_a
     assert answer(comparison, directory).next.startswith(
         f"bench run --continue {directory} --blocks {10 + more} ({about})"
     )
-    decided = answer(run(save, 0.8), directory)
-    assert decided.next == f"bench compare {directory} --explain (where the time goes)"
+    assert answer(run(save, 0.8), directory).next == f"bench compare {directory} --explain (where the time goes)"
     (directory / "plan.json").write_text("{}")
     assert extendable([directory]) == directory
     (save.path / "sweep.json").write_text("{}")
@@ -178,8 +177,7 @@ def test_what_is_not_trimmed_is_not_called_left_out(save: Save) -> None:
 
 
 def test_a_substitute_is_part_of_the_sentence(save: Save) -> None:
-    emulated = run(save, 0.01, targets=("vm",), substitutes=["accelerator:tcg"])
-    assert only(emulated).subject == "vm (accelerator:tcg)"
+    assert only(run(save, 0.01, targets=("vm",), substitutes=["accelerator:tcg"])).subject == "vm (accelerator:tcg)"
 
 
 def test_many_comparisons_are_those_that_cost_most_and_a_count(save: Save) -> None:
@@ -250,13 +248,11 @@ def test_the_effect_of_the_place_in_a_block_is_named_where_the_places_are_not_le
     save: Save, blocks: int, named: bool
 ) -> None:
     rng = np.random.default_rng(3)
-    plan = make_plan(targets=("bare-metal", "container"), blocks=blocks, order_seed=1)
-    for trial in plan.trials():
+    for trial in make_plan(targets=("bare-metal", "container"), blocks=blocks, order_seed=1).trials():
         speed = 10 * (0.97 if trial.position else 1) * math.exp(rng.normal(0, 0.002))
         place = {"block": trial.block, "position": trial.position, "target": trial.target}
         save(**place, environment=PLACE, throughput_per_s=speed, elapsed_s=200 / speed)
-    comparison = save.compare()
-    warnings = [one for one in comparison.warnings if one.kind == "place-in-block"]
+    warnings = [one for one in save.compare().warnings if one.kind == "place-in-block"]
     assert len(warnings) == named
     if named:
         (slope,) = re.findall(r"has (0\.97\d) times as much \(95 % interval", warnings[0].message)
@@ -314,8 +310,7 @@ def test_the_words_that_extend_a_run_are_those_its_stop_rule_takes(repetitions: 
 
 
 def test_too_few_blocks_and_disturbed_ones_lack_those_that_would_carry_a_verdict(tmp_path: Path, save: Save) -> None:
-    few = run(save, 0.8, blocks=3)
-    assert " --blocks 5 (at least 2 more blocks, about " in answer(few, tmp_path).next
+    assert " --blocks 5 (at least 2 more blocks, about " in answer(run(save, 0.8, blocks=3), tmp_path).next
     assert only(run(save, 0.8, blocks=5)).word == "slower", "five are enough"
     steps = answer(run(save, 0.8, blocks=6, conditions=BUSY), tmp_path).next.split("; ")
     assert " --blocks 42 (" in steps[0]  # of 42, trimming leaves out the six that were disturbed

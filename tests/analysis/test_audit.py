@@ -42,8 +42,7 @@ def edited(run: Path, trial: str, edit: Edit) -> Path:
 
 def kinds(run: Path) -> dict[str, str]:
     """Return the severity of each kind of finding."""
-    found = audit(load([run], warm_ups=True)).findings
-    return {one.kind: one.severity for one in found if one.kind != "no-manifest"}
+    return {one.kind: one.severity for one in audit(load([run], warm_ups=True)).findings if one.kind != "no-manifest"}
 
 
 PODMAN, DOCKER = "synthetic-alexnet-container-b001", "synthetic-alexnet-container-b000"

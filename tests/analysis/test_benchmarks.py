@@ -204,8 +204,7 @@ def test_the_level_of_old_runs_is_that_of_the_formula() -> None:
     level = known(level_of(RUNS))
     observed, within = np.var([0.05, 0.35, 0.6], ddof=1), (0.05**2 + 0.05**2 + 0.1**2) / 3
     between, error = observed - within, math.sqrt(observed - within + observed / 3)
-    formula = Location(1 / 3, error, 2, 6, math.sqrt(between))
-    assert vars(level) == pytest.approx(vars(formula))
+    assert vars(level) == pytest.approx(vars(Location(1 / 3, error, 2, 6, math.sqrt(between))))
     new = located([0.0, 0.1, 0.2])
     shift = difference(level, new)
     assert shift.half_width

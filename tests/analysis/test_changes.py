@@ -82,8 +82,7 @@ def test_every_form_says_the_change_beside_the_number(two: Comparison, save: Sav
 
 
 def test_three_runs_and_runs_of_many_versions_are_told_in_the_order_of_time(save: Save) -> None:
-    versions = ("1.1.5", "1.2", "9.9", "10.0", "11.0")
-    for number, version in enumerate(versions, start=1):
+    for number, version in enumerate(("1.1.5", "1.2", "9.9", "10.0", "11.0"), start=1):
         day(save, f"run-{9 - number}", number, version)
     runs = [f"run-{9 - number}" for number in range(1, 6)]
     assert marks(save.compare(*runs[:3]))["container"] == ["changed between trials: runc 1.1.5 -> 1.2 -> 9.9"]

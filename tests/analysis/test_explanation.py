@@ -84,8 +84,8 @@ def test_the_parts_and_what_is_unexplained_sum_to_the_whole(save: Save) -> None:
         save(block=block, target="vm", **hidden)
     one = explained(save)
     assert sum(part.difference_s for part in one.parts) == pytest.approx(one.whole.difference_s)
-    unexplained = one.parts[-1]
-    assert (unexplained.name, unexplained.difference_s) == ("unexplained", pytest.approx(2.0, abs=0.01))
+    assert one.parts[-1].name == "unexplained"
+    assert one.parts[-1].difference_s == pytest.approx(2.0, abs=0.01)
 
 
 def test_a_part_that_one_side_does_not_have_stays_unexplained(save: Save) -> None:
@@ -113,8 +113,7 @@ def test_the_waterfall_is_readable_on_every_terminal(save: Save, width: int) -> 
     for block in range(2):
         save(block=block, **trial(rng))
         save(block=block, target="container-vm", **trial(rng, "data", 1.0))
-    found = save.explain()
-    text = printed(explanation_document(found), width)
+    text = printed(explanation_document(save.explain()), width)
     for word in (*PHASES, "unexplained", "whole", "p95", "jitter"):
         assert word in text
     assert max(map(len, text.splitlines())) <= width
@@ -152,8 +151,7 @@ def test_the_opening_is_parted_into_its_phases(save: Save) -> None:
         own, base = trial(rng), trial(rng)
         save(block=block, **base, opening={"tree": base["open_s"]})
         save(block=block, target="container-vm", **own, opening={"boot": own["open_s"] - 0.1, "container": 0.1})
-    one = explained(save)
-    (opening,) = (part for part in one.parts if part.name == "opening")
+    (opening,) = (part for part in explained(save).parts if part.name == "opening")
     assert [phase.name for phase in opening.phases] == ["tree", "boot", "container"]
     assert sum(phase.difference_s for phase in opening.phases) == pytest.approx(opening.difference_s)
     assert opening.phases[2].baseline_s == 0
@@ -191,8 +189,7 @@ def made(save: Save, *, state: str | None = None, compute: float = 12.5, **chang
     rng = np.random.default_rng(0)
     for block in range(8):
         save(block=block, page_cache=state, **training(rng, imports=1.0, data=4.0, compute=10.0))
-        own = training(rng, imports=3.0, data=8.0, compute=compute)
-        save(block=block, page_cache=state, target="vm", **own)
+        save(block=block, page_cache=state, target="vm", **training(rng, imports=3.0, data=8.0, compute=compute))
         for target in ("bare-metal", "vm"):
             probes(save, block, target, rng, 0.8, **changes)
     return explained(save, "run", "probes")
@@ -217,7 +214,8 @@ def test_each_part_is_predicted_by_its_own_probe_and_their_sum_stands_beside_the
     assert seconds == pytest.approx([2.0, 4.0, 2.5, 8.5], rel=0.02)
     low, high = known(whole.interval)
     assert low < 8.5 < high
-    assert not any(each.parts for each in (whole, *found.values()))
+    assert not whole.parts
+    assert not any(each.parts for each in found.values())
     assert whole.silent == ("launch", "build", "teardown")
 
 
@@ -322,8 +320,7 @@ def joined(strategy: Any = "all-reduce", rate: str = "1gbit", sent_bytes: int | 
 
 
 def shares(save: Save) -> list[Any]:
-    found = save.explain("training", "exchange").explanations
-    return [one.communicating for one in found if one.model == "resnet50"]
+    return [one.communicating for one in save.explain("training", "exchange").explanations if one.model == "resnet50"]
 
 
 @pytest.mark.parametrize(

@@ -189,8 +189,7 @@ def test_instances_of_unlike_size_are_no_warning_where_each_is_held_against_itse
 
 def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(save: Save) -> None:
     sweep(save, profile="paper")
-    records = save.load()
-    comparison = compare(records)
+    comparison = save.compare()
     (job,) = jobs_with_aggressors(comparison)
     laid = interference_table(comparison, job)
     assert [head.text for head in laid.columns] == ["bare-metal", "vm"]

@@ -87,8 +87,7 @@ def test_epochs_are_whole_batches_and_each_has_its_checkpoint(save: Save) -> Non
     work = {"scenario": "real", "data": "mnist", "dataset": dataset, "page_cache": "warm", "sizes": sizes}
     steps = measured(10) | {"elapsed_s": 20.0}
     save("r", **on("a"), **work, **steps, epochs=epochs, checkpoint="on")
-    row = priced(save, "50 epochs")
-    assert row["job_time"] == pytest.approx(0.5 + (20 - 0.6) + 50 * 6 / 10 + 50 * 0.2)
+    assert priced(save, "50 epochs")["job_time"] == pytest.approx(0.5 + (20 - 0.6) + 50 * 6 / 10 + 50 * 0.2)
 
 
 def test_energy_is_the_mean_power_of_the_trial_over_the_job_and_carbon_follows_the_intensity(save: Save) -> None:
@@ -148,11 +147,9 @@ def test_too_few_blocks_claim_nothing_and_name_the_reason(save: Save) -> None:
 
 def test_other_prices_leave_the_times_as_they_are(save: Save) -> None:
     two_hosts(save, 1.12)
-    times = []
-    for price in (1.0, 7.0):
-        found, _ = compared(save, rented("cellar", price), rented("cloud", 2 * price))
-        times.append([row for row in found.contrasts if row.metric.name != "money"])
-    assert times[0] == times[1]
+    found = [compared(save, rented("cellar", price), rented("cloud", 2 * price))[0] for price in (1.0, 7.0)]
+    first, second = ([row for row in one.contrasts if row.metric.name != "money"] for one in found)
+    assert first == second
 
 
 def test_targets_of_one_place_are_compared_in_money_too(tmp_path: Path, save: Save) -> None:
@@ -205,8 +202,7 @@ def test_a_notice_that_is_long_enough_for_a_checkpoint_loses_no_work() -> None:
 
 def test_the_course_of_a_preempted_job_is_that_of_simulated_ones() -> None:
     rng, (start, interval, checkpoint, mean) = np.random.default_rng(5), (8.0, 30.0, 3.0, 60.0)
-    jobs = [simulated(rng, start, interval, checkpoint, mean) for _ in range(4000)]
-    makespan_s, openings, _ = np.mean(jobs, axis=0)
+    makespan_s, openings, _ = np.mean([simulated(rng, start, interval, checkpoint, mean) for _ in range(4000)], axis=0)
     found = course(10 * interval, start, checkpoint, interval, mean_s=mean)
     assert found.makespan_s[0] == pytest.approx(makespan_s, rel=0.03)
     assert found.openings[0] == pytest.approx(openings, rel=0.03)

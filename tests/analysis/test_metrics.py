@@ -62,8 +62,7 @@ def test_workloads_and_probes_keep_metrics_of_one_name_apart_and_each_workload_h
     assert names <= set(trials_table(records).columns)
     comparison = compare(records)
     assert "| slowest-step |" in as_markdown(comparison), "without a unit its name alone"
-    trainings = comparison.of(comparison.jobs[0])
-    charts = {drawing.name: drawing.chart for drawing in training_bars(trainings, {})}
+    charts = {drawing.name: drawing.chart for drawing in training_bars(comparison.of(comparison.jobs[0]), {})}
     assert set(charts) == {"throughput", "elapsed", "opening", "toy-slowest-step", "other-slowest-step"}
     (axes,) = charts["toy-slowest-step"].axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["toy"]
@@ -146,9 +145,9 @@ def test_a_latency_has_the_interval_of_its_ratio_to_bare_metal(save: Save) -> No
     comparison = save.compare()
     (drawing,) = latency_lines(comparison, {})
     (bar,) = drawing.chart.axes[0].collections
-    ratio = comparison.groups[0].of_target("container")["latency-p50"]
+    ends = known(comparison.groups[0].of_target("container")["latency-p50"].interval)
     (line,) = bar.get_paths()
-    assert list(np.asarray(line.vertices)[:, 1]) == pytest.approx([2.0 * end for end in ratio.interval or ()])
+    assert list(np.asarray(line.vertices)[:, 1]) == pytest.approx([2.0 * end for end in ends])
 
 
 DISK = {"seq-read-throughput", "seq-write-throughput", "random-read-iops", "random-read-latency-p99"}
@@ -240,5 +239,4 @@ def test_probes_are_stopped_by_their_own_metrics_and_compared_across_time(save: 
             save(block=block, target=target, **disk(1, rng))
     records = save.load()
     assert should_stop_run(records, WITHIN_2, max_blocks=99).stop
-    changes = regress(records, records).changes
-    assert {change.metric.name for change in changes} == DISK
+    assert {change.metric.name for change in regress(records, records).changes} == DISK
