@@ -43,7 +43,6 @@ def _span(contrast: Contrast) -> Interval | None:
 
 
 def _text(contrast: Contrast) -> str:
-    """Return the ratio with its interval, and the verdict below."""
     if contrast.ratio is None:
         return "no ratio"
     if _is_base(contrast):

@@ -165,7 +165,6 @@ def _job(
 
 
 def _tables(group: Group, *, costs: bool, losses: bool = True) -> Iterator[Element]:
-    """Yield what was asked for besides the metrics of every training."""
     if table := tables.own_table(group, losses=losses):
         yield table
     for kind in tabled_kinds():

@@ -29,7 +29,6 @@ _STEP_FLOATS = tuple(name for name in Steps.model_fields if name not in ("phases
 NOT_EXPORTED = ("losses", "computed", "rounds_freely", "facts", "forced")
 """Columns that serve the comparison alone; the records hold what they are made of."""
 COUNTS = tuple(one.name for one in TABLE if one.kind.values == "count")
-"""The columns that hold whole numbers."""
 _STARTED = "started_at"
 _METRICS = "metrics"
 """The one column of a Parquet file for the metrics of probes and workloads, which other runs do not have."""

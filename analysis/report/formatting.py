@@ -258,5 +258,4 @@ def warning_lines(comparison: Comparison) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """Return the text with every run of white space as one blank."""
     return " ".join(text.split())

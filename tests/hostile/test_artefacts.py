@@ -69,8 +69,7 @@ def pack_it(barrier: Barrier, queue: Any, dataset: Dataset) -> None:
 @NEEDED
 def test_two_benches_that_pack_one_data_set_make_one_whole_disk(home: Path, tmp_path: Path) -> None:
     dataset = pictures(tmp_path)
-    said = at_once(pack_it, 3, dataset)
-    lines = [line for each in said for line in each]
+    lines = [line for each in at_once(pack_it, 3, dataset) for line in each]
     assert sum(line.startswith("packing the data set") for line in lines) == 1, "it was packed once"
     assert any("another bench is making" in line for line in lines)
     disk = disk_of(dataset)
@@ -132,11 +131,8 @@ def test_a_file_is_believed_by_its_stamp_and_only_where_nobody_else_could_have_w
 def test_what_is_made_is_on_the_disk_before_it_takes_its_name() -> None:
     node = FakeNode()
     artefacts.put(node, "/place/.making-0123456789ab/disk.img", "/place/disk.img")
-    assert [(argv[0], argv[-1]) for argv in node.ran] == [
-        ("sync", "/place/.making-0123456789ab/disk.img"),
-        ("mv", "/place/disk.img"),
-        ("sync", "/place"),
-    ]
+    ran = [("sync", "/place/.making-0123456789ab/disk.img"), ("mv", "/place/disk.img"), ("sync", "/place")]
+    assert [(argv[0], argv[-1]) for argv in node.ran] == ran
 
 
 def test_a_packed_file_that_others_may_write_to_is_hashed_before_use(make_image: Callable[..., Image]) -> None:
@@ -229,11 +225,9 @@ def test_a_store_of_the_guests_docker_is_made_once_and_no_bench_removes_anothers
     both[1].start()
     for thread in both:
         thread.join(60)
-    assert results == [image.file("docker.img")] * 2
-    assert len(made) == 1
-    assert waited.is_set()
+    assert (results, waited.is_set()) == ([image.file("docker.img")] * 2, True)
     assert find(image.digest).files["docker.img"] == stamp(image.file("docker.img"))
-    assert not made[0].exists()
+    assert [store.exists() for store in made] == [False]
 
 
 def test_an_image_in_use_is_not_replaced_by_an_equal_one(make_image: Callable[..., Image]) -> None:
@@ -243,7 +237,6 @@ def test_an_image_in_use_is_not_replaced_by_an_equal_one(make_image: Callable[..
         (Path(building) / "tree/opt/virtbench").mkdir(parents=True)
         (Path(building) / "tree/file").write_text("x")
         again = finish(node, Path(building), print, variant="cpu", recipe="1" * 64, base="base")
-    assert again.digest == image.digest
-    assert image.tree.stat().st_ino == before
+    assert (again.digest, image.tree.stat().st_ino) == (image.digest, before)
     assert find(image.digest).recipe_sha256 == "1" * 64
     find(image.digest).check()

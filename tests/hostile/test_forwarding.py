@@ -26,8 +26,8 @@ def machine() -> Iterator[Run]:
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
         run("ip", "link", "add", "lan0", "type", "veth", "peer", "name", "far0")
-        for argv in (["ip", "link", "set", "lan0", "up"], ["ip", "link", "set", "far0", "up"]):
-            run(*argv)
+        for device in ("lan0", "far0"):
+            run("ip", "link", "set", device, "up")
         run("ip", "address", "add", "10.7.0.1/24", "dev", "lan0")
         run("ip", "route", "add", "default", "via", "10.7.0.254")
         run("sysctl", "-q", "-w", "net.ipv4.ip_forward=1")

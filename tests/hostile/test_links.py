@@ -36,7 +36,7 @@ from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.file_transfer import Outbox, encode, receive_file
 from suite.sweep.locks import holders, locked
 from suite.sweep.pool import POOL
-from tests.analysis.conftest import a_comparison
+from tests.analysis.conftest import a_comparison, known
 from tests.analysis.test_plots import group
 from tests.suite.conftest import FAILED, make_plan, make_record
 
@@ -109,8 +109,7 @@ def test_an_output_that_the_user_names_by_a_link_is_what_the_link_leads_to(tmp_p
         (tmp_path / "to/old").write_text("old")
         (link := tmp_path / f"out{number}").symlink_to(target)
         write([pd.DataFrame({"a": [1]})], form, link)
-        assert link.is_symlink()
-        assert link.resolve().parent == tmp_path / "to"
+        assert (link.is_symlink(), link.resolve().parent) == (True, tmp_path / "to")
         assert link.read_bytes() not in (b"", b"old")
 
 
@@ -193,8 +192,7 @@ def test_nothing_of_a_run_or_a_sweep_is_written_through_a_link(
 def test_a_stop_is_not_written_through_a_link(run: Path, victim: Path) -> None:
     (run / ".stop").symlink_to(victim / "new")
     request_stop(run)
-    assert stop_requested(run)
-    assert untouched(victim)
+    assert (stop_requested(run), untouched(victim)) == (True, True)
 
 
 @AS_ROOT
@@ -223,8 +221,7 @@ def test_a_data_set_is_not_made_through_a_linked_class_folder(run: Path, victim:
     # A directory of others is refused by its first look; the link comes after that.
     with pytest.raises(BenchError):
         make(run / "set", 2, "small", classes=1, workers=1)
-    assert untouched(victim)
-    assert victim.stat().st_mode & 0o777 == 0o700
+    assert (untouched(victim), victim.stat().st_mode & 0o777) == (True, 0o700)
 
 
 def test_temporary_names_cannot_be_guessed(run: Path) -> None:
@@ -241,8 +238,7 @@ def test_only_temporaries_of_the_suites_own_form_are_removed(run: Path, victim: 
     for name in (".notes.tmp", ".a.json.tmp", ".virtbench.tmp", f".virtbench.{os.uname().nodename}.1-1-1.00.tmp"):
         (run / name).touch()
         (run / "plots" / name).touch()
-    assert sweep_temporaries(run) == []
-    assert len(list(run.iterdir())) == 6
+    assert (sweep_temporaries(run), len(list(run.iterdir()))) == ([], 6)
 
 
 # ---- reading
@@ -269,19 +265,15 @@ def test_a_record_that_is_no_regular_file_is_none_and_holds_no_reader(run: Path,
     store.save(make_record(trial_id="good"))
     path = run / "trials/bad.json"
     special(path)
-    assert [record.trial_id for record in store.records()] == ["good"]
-    assert list(store.finished()) == ["good"]
+    assert [record.trial_id for record in store.records()] == [*store.finished()] == ["good"]
     assert (read_head(path), read_header(path), read_record(path)) == (None, None, None)
     assert "cannot be read" in str(load([run]).warnings[0].message)
     with pytest.raises(files.SpecialFileError):
         ListedFile.of(path)
     store.seal()
-    manifest = read_manifest(run)
-    assert manifest
-    assert set(manifest.files) == {PLAN, "trials/good.json"}
+    assert set(known(read_manifest(run)).files) == {PLAN, "trials/good.json"}
     store.save(make_record(trial_id="bad"))
-    assert not path.is_symlink()
-    assert path.is_file(), "its record takes the place"
+    assert (path.is_symlink(), path.is_file()) == (False, True), "its record takes the place"
 
 
 @SPECIAL

@@ -87,8 +87,7 @@ def test_a_foreign_record_beside_a_run_does_not_end_its_forecast(edit: Edit, tmp
     run = shutil.copytree(RUNS / "synthetic-all", tmp_path / "run")
     for path in (run / "trials").iterdir():
         edited(path, edit)
-    trials = stored_plan(RUNS / "synthetic-all").trials_of(0)
-    assert durations_below(tmp_path).guess(*trials).source == "rough"
+    assert durations_below(tmp_path).guess(*stored_plan(RUNS / "synthetic-all").trials_of(0)).source == "rough"
 
 
 @pytest.mark.parametrize("words", QUICK, ids=" ".join)

@@ -55,8 +55,7 @@ def test_bare_metal_sees_it_and_cannot_write_there(volume: Path, properties: Pro
     ):
         for place in (MOUNT, f"{MOUNT}/inner"):
             denied = inside.run(["touch", f"{place}/file"], check=False)
-            assert denied.returncode
-            assert "Read-only file system" in denied.stderr
+            assert (denied.returncode != 0, "Read-only file system" in denied.stderr) == (True, True)
     assert list((volume / "inner").iterdir()) == []
 
 
