@@ -91,7 +91,6 @@ def _words(profile: str | None, targets: Sequence[str]) -> list[str]:
 
 
 def _plans() -> dict[str, dict[Path, Sweep]]:
-    """Return the ready plans by the papers that they rebuild, and by their files."""
     plans: dict[str, dict[Path, Sweep]] = {}
     for file in (plan_file(Path(name)) for name in shipped_plans()):
         if (sweep := load_sweep(file)).paper:
@@ -134,7 +133,6 @@ def _described(sweep: Sweep, note: Callable[[str], None]) -> PlannedOutput:
 
 
 def _summary(found: PlannedOutput) -> str:
-    """Return cells, trials and time in one line, with why cells are refused."""
     refused = [cell for cell in found.cells if cell.refused]
     reasons = "; ".join(dict.fromkeys(f"{cell.refused} ({cell.remedy})" for cell in refused))
     time = f", about {format_duration(found.total_s)}" if found.total_s is not None else ""

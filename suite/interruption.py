@@ -17,7 +17,6 @@ def cleaning_up(*_: object) -> None:
 
 
 def interrupted() -> bool:
-    """Return whether this process has been asked to end, and is cleaning up."""
     return signal.getsignal(signal.SIGINT) is cleaning_up
 
 

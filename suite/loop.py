@@ -196,7 +196,6 @@ class Loop:
         return _Player(course, instances, job)
 
     def _play(self, players: Sequence[_Player], rounds: int) -> None:
-        """Hand out all turns, and end the jobs."""
         by_trial = {player.course.trial.trial_id: player for player in players}
         trials = [player.course.trial for player in players]
         account = self.open_account(trials[0], [each for player in players for each in player.instances])

@@ -104,7 +104,6 @@ class Detection(Part):
 
     @property
     def capped(self) -> bool:
-        """Return whether the run has fewer blocks than the difference takes."""
         return self.needed is None or self.needed > self.blocks
 
     def serves(self, difference: float, most: int) -> bool:

@@ -54,7 +54,6 @@ class Registry:
         self._adopted[name], self._loaded[name] = location, member
 
     def refuse(self, name: str, why: str) -> None:
-        """Make a member unusable that contradicts another one."""
         self._refused[name] = why
 
     def __contains__(self, name: object) -> bool:

@@ -164,7 +164,6 @@ def _descendants() -> list[int]:
 
 
 def _reap(command: subprocess.Popen[bytes]) -> None:
-    """Reap the children that have ended, and keep the exit status of the command."""
     with suppress(ChildProcessError):
         while (child := os.waitpid(-1, os.WNOHANG))[0]:
             if child[0] == command.pid:

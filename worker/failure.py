@@ -10,12 +10,10 @@ PLUGINS = "virtbench-plugin-"
 
 
 def is_own(file: str | None) -> bool:
-    """Return whether a file is a module that the host has sent."""
     return Path(file or "").parent.name.startswith(PLUGINS)
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames in modules that the host has sent, innermost last."""
     return [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
 
 

@@ -95,7 +95,6 @@ class NumberReader:
         return only if only and not only.doubtful() else NumberReader(None)
 
     def doubtful(self) -> bool:
-        """Return whether too much of what matched cannot be read."""
         return self.unread * UNREAD_ONE_IN > self.rates + self.unread
 
     def throughput(self) -> float | None:

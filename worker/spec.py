@@ -120,7 +120,6 @@ class Membership(Strict, frozen=True):
 
     @property
     def patience_s(self) -> float:
-        """Return how many seconds the ranks have to find each other."""
         return self.timeout_s if self.join_timeout_s is None else self.join_timeout_s
 
     def name(self, rank: int) -> str:

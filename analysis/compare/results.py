@@ -324,7 +324,6 @@ class Group(Selection):
         return base.noise if base else None
 
     def of_target(self, target: str) -> Measured:
-        """Return what was measured on a target, over bare metal."""
         return self.of_kind("target").get(Arm(*self.key, target), {})
 
     @property

@@ -141,7 +141,6 @@ class Prices:
 
     @property
     def offered(self) -> list[str]:
-        """Return the metrics of money for which a place has a price."""
         return [name for name in RATES if any(site.rate(name) is not None for site in self.places)]
 
     def places_of(self, trials: Sequence[Mapping[str, str]]) -> list[PricedPlace | None]:

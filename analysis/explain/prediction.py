@@ -102,7 +102,6 @@ def with_predictions(
 
 
 def _off_disk(one: Explanation, training: "pd.Series[Any]") -> set[str]:
-    """Return the parts that do not wait for the disk."""
     synced = one.job.data == SYNTHETIC and ("checkpoint", "fsync") in training["settings"].pairs
     waits = {"data": training["page_cache"] == "cold", "between epochs": synced}
     return {name for name, holds in waits.items() if not holds}

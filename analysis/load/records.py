@@ -220,7 +220,6 @@ def _shared_job(text: bytes) -> SharedJob:
 
 @remembered
 def _environment_facts(text: bytes) -> str:
-    """Return the facts of the host and of the inside of the target, as JSON."""
     environments = environments_of(text)
     inside = _facts_at("", environments.target or Environment(), INSIDE)
     return json.dumps(_facts_at("host/", environments.host, HOST) | inside)
@@ -232,7 +231,6 @@ def _facts_at(place: str, environment: Environment, fields: Sequence[Field]) -> 
 
 
 def _further_facts(record: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return the facts of a record besides those of its host and target."""
     further = {"suite_version": record.suite_version}
     for rank in record.ranks:
         further |= _facts_at(f"rank {rank.rank}/", rank.environment, INSIDE)
@@ -299,7 +297,6 @@ def _run_ids(trials: pd.DataFrame) -> pd.Series:
 
 
 def run_of(path: str) -> str:
-    """Return the directory of the run that the record at this path is of."""
     return str(Path(path).parents[1])
 
 

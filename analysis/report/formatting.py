@@ -204,7 +204,6 @@ def _detectable(group: Group) -> Iterator[str]:
 
 
 def notes_of(measured: Measured) -> tuple[str, ...]:
-    """Return the notes of an arm, which all of its metrics share."""
     return next((one.notes for one in measured.values()), ())
 
 

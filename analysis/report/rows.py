@@ -203,7 +203,6 @@ def answer_output(comparison: Comparison) -> AnswerOutput:
 
 
 def warning_outputs(warnings: Iterable[AnalysisWarning]) -> tuple[WarningOutput, ...]:
-    """Return warnings as every JSON of the analysis holds them."""
     return tuple(map(WarningOutput.model_validate, warnings))
 
 

@@ -166,7 +166,6 @@ def results_table(group: Group, *, full: bool = True) -> Table:
 
 
 def _by_target(group: Group, cells: Mapping[str, Sequence[Cell]], caption: str = "") -> Table:
-    """Return targets below each other, and the named columns beside each other."""
     heads = [Head(summary.target, summary.notes) for summary in group.targets]
     rows = tuple(zip(heads, zip(*cells.values(), strict=True), strict=True))
     return Table("target", "metric", tuple(map(Head, cells)), rows, caption)

@@ -115,7 +115,6 @@ def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> Rich
 
 
 def _columns(table: Table) -> list[list[Text]]:
-    """Return the texts of each column, its head first."""
     columns = [[Text(table.corner), *(_head(head, table, "  ") for head, _ in table.rows)]]
     for place, head in enumerate(table.columns):
         columns.append([_head(head, table, ""), *(_cell(cells[place]) for _, cells in table.rows)])

@@ -138,7 +138,6 @@ def _mean(truths: Sequence[Truth]) -> Truth:
 
 
 def _half_width(effect: Effect) -> float | None:
-    """Return half of the interval's width, as a log ratio."""
     return math.log(effect.interval[1] / effect.interval[0]) / 2 if effect.interval else None
 
 

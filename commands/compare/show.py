@@ -75,7 +75,6 @@ class Shown:
         return ()
 
     def draw(self) -> Iterable[Path]:
-        """Draw the comparison; return the files of its figures."""
         return _draw(self.comparison, self._options["plots"] or self._chosen[0] / PLOTS, self._options)
 
 

@@ -75,7 +75,6 @@ def _named(_context: click.Context, _option: click.Parameter, name: str) -> str:
 
 
 def _place(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which pipeline, and in which cluster."""
     command = click.option("--namespace", help="Namespace. Default: the kubeconfig's.")(command)
     command = click.option("--context", help="Context of the kubeconfig. Default: the current one.")(command)
     return click.option(

@@ -48,7 +48,6 @@ def _read(path: Path) -> TrialRecord:
 
 
 def record_json(path: Path) -> Any:  # noqa: ANN401 (any value of JSON)
-    """Return the record at the present schema version."""
     # Details hold what they like; of infinity this makes null, where json.dumps would make what is not JSON.
     return json.loads(_read(path).model_dump_json())
 

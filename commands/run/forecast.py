@@ -111,7 +111,6 @@ def _fewest(plan: Plan, asked: RepetitionOptions, store: Run) -> tuple[int, bool
 
 
 def _targets(plan: Plan, durations: Durations) -> dict[str, Guess]:
-    """Return the longest trial of each target."""
     guesses = [(trial.target, durations.guess(trial)) for trial in plan.trials_of(plan.blocks)]
     return {name: max(guess for target, guess in guesses if target == name) for name in plan.targets}
 

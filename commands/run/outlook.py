@@ -70,7 +70,6 @@ class Outlook:
         return len(set(self._store.finished()))
 
     def begun(self) -> None:
-        """Say, once, how many trials are there already."""
         if kept := self.kept():
             self.note(f"{kept} of {self.trials} trials are there already and are kept")
 

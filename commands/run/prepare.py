@@ -262,7 +262,6 @@ def observing(display: Callable[[Console], Display] = Display) -> Iterator[Lines
 
 
 def host_environment() -> Environment:
-    """Return the environment of this machine, as the worker would see it."""
     return Environment.model_validate({**collect(), "accelerator": "none"})
 
 

@@ -45,7 +45,6 @@ class Value(click.ParamType[Any]):
         self.name = {int: "number", Path: "file"}.get(declared.kind, "name" if declared.choices() else "text")
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002 (click's)
-        """Return the choices, unless they are many."""
         return "|".join(self._declared.choices()) if self.names_choices else None
 
     @property

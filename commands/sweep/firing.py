@@ -79,7 +79,6 @@ def _failure(error: BenchError) -> dict[str, Any]:
 
 
 def _firings(into: Path) -> list[Path]:
-    """Return the directories of firings that ended, in the order of time."""
     return sorted(path.parent for path in into.glob(f"*/{RESULT}") if not path.parent.is_symlink())
 
 

@@ -32,7 +32,6 @@ class BlockDevice:
 
 
 def quota_us(cpu_count: int, share: float = 1.0) -> int:
-    """Return the CPU time of a period that is a share of so many CPUs."""
     return round(cpu_count * share * PERIOD_US)
 
 

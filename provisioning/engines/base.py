@@ -85,12 +85,10 @@ class ContainerSpec:
 
     @property
     def most_processes(self) -> int:
-        """The most processes and threads of the container."""
         return most_processes(self.cpu_count)
 
 
 def image_reference(digest: str) -> str:
-    """Return the image's name in an engine's store."""
     return f"virtbench:{digest[:12]}"
 
 

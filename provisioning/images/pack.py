@@ -77,7 +77,6 @@ def pack_image(
 
 
 def _copy_layer(base: Path, tar: tarfile.TarFile) -> tuple[str, int]:
-    """Copy the one layer of an image; return its digest and size."""
     with tarfile.open(base) as old:
         manifest = old.extractfile("manifest.json")
         (blob,) = json.load(manifest)[0]["Layers"] if manifest else []
@@ -112,7 +111,6 @@ def _finish(tar: tarfile.TarFile, reference: str, layers: Sequence[tuple[str, in
 
 
 def _add_file(tar: tarfile.TarFile, path: Path) -> tuple[str, int]:
-    """Add a file as a blob; return its digest and size."""
     sha = sha256(path)
     info = tarfile.TarInfo(f"{BLOBS}/{sha}")
     info.size = path.stat().st_size

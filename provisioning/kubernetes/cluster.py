@@ -268,7 +268,6 @@ def _merged(path: str) -> Object:
 
 
 def _by_name(content: Object, kind: str) -> dict[str, Object]:
-    """Return the contexts, or the users, of a kubeconfig by name."""
     items = (getattr(item, "value", item) for item in content.get(f"{kind}s") or ())
     return {item["name"]: item.get(kind) or {} for item in items}
 

@@ -136,7 +136,6 @@ class PodProcess(BoundedProcess):
         self._send(CLOSE if closing else STDIN, bytes([STDIN]) if closing else b"\n")
 
     def _read(self, stdout: int, stderr: int) -> None:
-        """Take the stream apart until it ends; called by a thread."""
         # The pipes are closed in every case: their readers wait for that.
         with os.fdopen(stdout, "wb", buffering=0) as output, os.fdopen(stderr, "wb", buffering=0) as errors:
             try:
@@ -155,7 +154,6 @@ class PodProcess(BoundedProcess):
             self._socket.shutdown()
 
     def _next(self) -> bytes:
-        """Return the next message of the server; nothing at the end of the stream."""
         while True:
             code, content = self._socket.recv_data()
             if code == self._library.ABNF.OPCODE_CLOSE:

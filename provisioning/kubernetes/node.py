@@ -50,7 +50,6 @@ class ClusterNode:
 
     @property
     def hostname(self) -> str:
-        """The value of the label by which pods are placed on it."""
         return str(self.live["metadata"].get("labels", {}).get(HOSTNAME_LABEL, self.name))
 
     @property
@@ -71,7 +70,6 @@ class ClusterNode:
 
     @property
     def here(self) -> bool:
-        """Whether it is this machine, and bench does not run in a pod of it."""
         return self.is_this_machine and not own_node()
 
     @property
@@ -81,12 +79,10 @@ class ClusterNode:
 
     @property
     def whole_cpus(self) -> int:
-        """The whole CPUs that its pods can have together."""
         return int(quantity(self.live["status"]["allocatable"]["cpu"]))
 
     @property
     def gpus(self) -> int:
-        """The GPUs that its pods can have together."""
         return int(self.live["status"]["allocatable"].get(GPU_RESOURCE, 0))
 
     def facts(self) -> dict[str, Any]:

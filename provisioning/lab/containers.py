@@ -60,7 +60,6 @@ class ContainerBridge:
 
     @property
     def address(self) -> str:
-        """The address of the node's container."""
         return str(self.subnet[2])
 
     def cidr(self, address: str) -> str:

@@ -33,7 +33,6 @@ _LIBRARIES = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/altern
 
 
 def unnamed_user() -> int:
-    """Return the number of a user that nobody has a name for, drawn anew."""
     return FIRST_USER + secrets.randbelow(USERS)
 
 

@@ -64,7 +64,6 @@ class GuestConsole:
         return self.ready
 
     def close(self) -> None:
-        """Read the rest of the output of a QEMU that has ended."""
         self._reading.join(_GONE_WITHIN_S)
 
     def _read(self) -> None:

@@ -204,7 +204,6 @@ class ClusterSite(Here):
 
     @staticmethod
     def _gpus(request: RunRequest) -> int:
-        """Return how many GPUs a pod that computes has."""
         return (request.gpus.devices or 1) if request.gpus.device == "cuda" else 0
 
     def given(self, envelope: Envelope, allotted: Mapping[str, tuple[int, ...] | None], note: Note) -> Envelope:

@@ -97,7 +97,6 @@ def read_journal(directory: Path) -> dict[str, str]:
 def _write(
     directory: Path, plan: SetPlan, paths: Sequence[str], digests: Mapping[str, str], workers: int, progress: Progress
 ) -> dict[str, str]:
-    """Write every file. Returns their digests, in the order of the paths."""
     numbered = [(number, path, digests.get(path)) for number, path in enumerate(paths)]
     starts = range(0, len(paths), _DRAWN_AT_ONCE)
     tasks = (numbered[start : start + _DRAWN_AT_ONCE] for start in starts)

@@ -109,7 +109,6 @@ def _tail(seconds: list[float]) -> float | None:
 
 
 def _phases(steps: Any) -> list[list[float]]:  # noqa: ANN401 (decoded by the table below)
-    """Return the columns of phases; none of steps that were not timed singly."""
     phases = (steps.data_s, steps.copy_s, steps.compute_s, steps.communicate_s)
     return [seconds for seconds in phases if seconds is not None]
 
@@ -151,7 +150,6 @@ def _whole_timeline(timeline: Any) -> bool | None:  # noqa: ANN401
 
 
 def _contradiction(outcome: Any) -> str | None:  # noqa: ANN401
-    """Return the text of a failure that a trial which is ok has."""
     texts = (outcome.kind, outcome.message, outcome.remedy, outcome.output_tail, *outcome.command)
     return next((text[:_SHOWN] for text in texts if text), None) if outcome.status == "ok" else None
 

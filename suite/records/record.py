@@ -340,7 +340,6 @@ class Alternation(Part):
 
     @property
     def turn_s(self) -> float:
-        """The mean seconds of a turn, on the host's clock."""
         return math.fsum(burst.ended_s - burst.begun_s for burst in self.bursts) / len(self.bursts)
 
     @property

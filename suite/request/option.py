@@ -202,7 +202,6 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return its spellings on the command line, the proper one first."""
         return (flag(self.name), *self.about.also)
 
     @cached_property

@@ -88,7 +88,6 @@ class Repetitions(OptionGroup):
 
     @property
     def decides(self) -> bool:
-        """Return whether it ends when every comparison has a verdict."""
         return self.until == DECIDED
 
     @property

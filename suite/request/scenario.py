@@ -128,5 +128,4 @@ def scenario_of(request: RunRequest) -> PlannedScenario:
 
 
 def reading() -> list[str]:
-    """Return the scenarios of the suite that read data sets."""
     return [name for name in SCENARIOS.own if SCENARIOS.get(name).reads]

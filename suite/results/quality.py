@@ -58,7 +58,6 @@ class ModelsQuality(Part):
         return "inception" if self.weights_sha256 else "own"
 
     def covers(self, workload: str, models: Set[Digest]) -> bool:
-        """Return whether one judge has measured all these models of a workload."""
         return workload in self.judges and models <= self.models.keys()
 
     def first_reached(self, kept: Sequence[KeptModel]) -> KeptModel | None:

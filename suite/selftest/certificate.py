@@ -69,7 +69,6 @@ class InjuryFinding(Part):
 
     @property
     def found(self) -> bool:
-        """Return whether everything about it that could be judged is right."""
         return self.judged and False not in self.facets.values()
 
 

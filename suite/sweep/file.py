@@ -112,7 +112,6 @@ class SweepEngine(BaseModel):
 
     @property
     def table(self) -> dict[str, Any]:
-        """Return the keys that the engine's own model validates."""
         return dict(self.__pydantic_extra__ or {})
 
 

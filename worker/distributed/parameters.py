@@ -104,7 +104,6 @@ class Parameters:
             parameter.grad = view
 
     def expect(self) -> None:
-        """Prepare for a step: no gradient is there yet."""
         for number, chunks in enumerate(self._chunks_of):
             for chunk in chunks:
                 self._pending[chunk].add(number)

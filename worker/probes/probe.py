@@ -43,7 +43,6 @@ class Measured:
     details: dict[str, object] = field(default_factory=dict)
 
     def columns(self) -> dict[str, dict[str, object]]:
-        """Return the metrics as the protocol writes them."""
         return {name: asdict(reading) for name, reading in self.metrics.items()}
 
 

@@ -57,7 +57,6 @@ class Generator:
         return cls(workload, network.to(device.torch).eval(), spec.shape, training)
 
     def __call__(self, seed: int | None = None) -> bytes:
-        """Return a new image as PNG, of a seed or of the next numbers."""
         with drawing(seed, self.network):
             return encode_png(self.pixels(1)[0])
 

@@ -51,7 +51,6 @@ class Service:
     """What the training of a model took, as far as its file tells."""
 
     def __call__(self, environ: Mapping[str, Any], start: Start) -> Iterable[bytes]:
-        """Answer one request, as PEP 3333 has it."""
         begin_s, headers = time.perf_counter(), []
         try:
             body = self._answered(environ)

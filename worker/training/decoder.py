@@ -53,7 +53,6 @@ class TokenDecoder(nn.Module):
                 nn.init.normal_(parameter, 0.0, _DEVIATION / math.sqrt(2 * depth if residual else 1))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the next token at every position."""
         return self._logits(self._states(tokens))
 
     @torch.inference_mode()

@@ -21,7 +21,6 @@ def maps_at(px: int) -> int:
 
 
 def sizes_to(image_px: int) -> list[int]:
-    """Return the sizes from 4 px to that of the images."""
     return [4 << stage for stage in range(int(math.log2(image_px)) - 1)]
 
 

@@ -138,7 +138,6 @@ class Workload:
 
     @property
     def generates(self) -> bool:
-        """Return whether its trained network makes images, or goes on with sequences."""
         return type(self).generate is not Workload.generate
 
     @property
@@ -179,7 +178,6 @@ class Workload:
         raise NotImplementedError
 
     def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
-        """Return the optimizers of the step, by name."""
         return {"network": self.optimizer(network)}
 
     def optimizer(self, network: "torch.nn.Module") -> "torch.optim.Optimizer":

@@ -55,7 +55,6 @@ class Claim:
 
     @property
     def withheld(self) -> tuple[str, ...]:
-        """Return why there is no verdict, where there is a number."""
         return self.found.verdict.withheld if self.found.verdict else ()
 
     @property

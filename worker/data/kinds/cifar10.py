@@ -124,7 +124,6 @@ class Cifar10(DataKind):
 
 
 def _batch(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return labels and pixels, of which each channel is a plane."""
     found = read_pickle(path)
     labels, data = found.get(b"labels"), getattr(found.get(b"data"), "content", b"")
     if not isinstance(labels, list) or not all(isinstance(each, int) and 0 <= each < LABELS for each in labels):
@@ -158,7 +157,6 @@ def _list(items: Iterable[bytes]) -> bytes:
 
 
 def _array(rows: int, content: bytes) -> bytes:
-    """Return an array of unsigned bytes, one row for each image."""
     kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN" + 2 * _int(-1) + b"K\x00tb"
     begun = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
     shape = _int(rows) + _int(IMAGE_BYTES) + b"\x86"
