@@ -198,8 +198,6 @@ class AggressorProcess:
 
 @dataclass
 class AggressorGroup:
-    """The aggressors of a trial while they run."""
-
     aggressors: Sequence[AggressorProcess]
     futures: "list[Future[None]]" = field(default_factory=list)
     victim: Process | None = None

@@ -23,8 +23,6 @@ def gib(value: object) -> str:
 
 @dataclass(frozen=True)
 class FactRule:
-    """How a fact is compared and shown."""
-
     label: str = ""
     """Its name in messages; empty for its path, with spaces."""
     counts: Callable[[Any], Any] | None = None
@@ -50,8 +48,6 @@ class FactRule:
 
 
 class Differing(NamedTuple):
-    """One fact in which two tables differ."""
-
     path: str
     first: Any
     second: Any

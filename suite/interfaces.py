@@ -41,8 +41,6 @@ cannot."""
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that ended."""
-
     returncode: int
     stdout: str
     stderr: str

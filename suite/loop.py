@@ -24,8 +24,6 @@ from suite.trial_names import record_file
 
 @dataclass
 class _Player:
-    """A trial whose job waits for its turns."""
-
     course: Course
     instances: Sequence[Instance]
     job: TurnTaker

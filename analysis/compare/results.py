@@ -104,8 +104,6 @@ class ComparedJob:
 
 
 class Division(NamedTuple):
-    """One way to divide a distributed job's work."""
-
     workers: int
     batch: int
     """The batch of one device of a rank."""

@@ -45,8 +45,6 @@ _EPOCHS, _J_PER_KWH = "epochs", 3.6e6
 
 @dataclass(frozen=True)
 class Amount:
-    """The work of a job."""
-
     number: float
     unit: str
 

@@ -54,8 +54,6 @@ _DPI = 160
 
 @dataclass(frozen=True)
 class Drawing:
-    """One picture of a comparison."""
-
     name: str
     """The thing that it shows, fit for a file name: ``throughput``, ``disk``."""
     title: str

@@ -22,8 +22,6 @@ from suite.targets import VMS
 
 @dataclass(frozen=True)
 class Provenance:
-    """The origin of the numbers of one run."""
-
     run_id: str
     suite_versions: tuple[str, ...]
     started_at: str

@@ -29,8 +29,6 @@ _NOTE_WIDTH = 20  # columns; a longer note is broken at its blanks and hyphens
 
 
 class Terminal:
-    """A document to print on a rich console."""
-
     def __init__(self, document: Document) -> None:
         self.document = tuple(document)
 

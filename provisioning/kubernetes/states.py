@@ -22,8 +22,6 @@ _NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunConta
 
 @dataclass(frozen=True)
 class PodState:
-    """How far a pod has come."""
-
     state: State
     reason: str
     """The node, what it waits for, or why it ended."""

@@ -28,8 +28,6 @@ BUSY = "nothing is known about the network: leave the machine more CPU time, or 
 
 @dataclass(frozen=True)
 class End:
-    """An instance that all others must reach."""
-
     name: str
     node: Node
     address: str

@@ -27,8 +27,6 @@ _BEFORE_JOB = b',\n "job":'
 
 
 class RecordHead(NamedTuple):
-    """The first lines of a record."""
-
     trial_id: str
     started_at: str
     ok: bool

@@ -170,8 +170,6 @@ def new_run_directory(results: Path = RESULTS) -> Path:
 
 
 class Run:
-    """One run's directory."""
-
     # Another number of blocks is the same plan, for longer or for less long: every record stays part of it.
     growing = frozenset({"blocks", "detection", "margin"})
 

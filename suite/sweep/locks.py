@@ -37,8 +37,6 @@ class LockHolder(Part):
 
 
 class Lock:
-    """A lock that this process holds."""
-
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
         self._holder = LockHolder(name=name, owner=ProcessIdentity.own())

@@ -110,8 +110,6 @@ def too_damaged(damaged: int, images: int, files: Sequence[str]) -> JobError:
 
 
 class Batches(Protocol):
-    """The batches of one device, in host memory."""
-
     def next(self) -> Batch:
         """Images and labels. They stay as they are until the next ones are taken."""
 

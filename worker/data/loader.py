@@ -120,8 +120,6 @@ def workers_of(data: Data, parts: int, part: int) -> int:
 
 
 class Loader:
-    """The batches of one device of a job."""
-
     def __init__(self, spec: Spec, data: Data, images: ImageSet, part: int, numerics: Numerics, epoch: int = 0) -> None:
         self._workers, self._set = workers_of(data, spec.devices, part), images
         # In the hands of the processes are PREFETCH batches of each, and one in those of the trainer.

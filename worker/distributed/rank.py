@@ -75,8 +75,6 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
 
 
 class Communicating:
-    """A trainer that communicates."""
-
     ends: Exchange | JoinedTraining | split.OtherRank | None = None
     """What counts its messages; None where no training sends them."""
 
@@ -91,8 +89,6 @@ class Communicating:
 
 
 class Worker(Communicating, OneDevice):
-    """A worker's step on one device."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self.phases = (*self.phases, COMMUNICATE)

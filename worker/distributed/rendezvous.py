@@ -27,8 +27,6 @@ _LOST_AFTER = 0.75
 
 
 class LostError(JobError):
-    """Another rank cannot be waited for any longer."""
-
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="network")
 

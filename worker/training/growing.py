@@ -75,8 +75,6 @@ class GrowingGenerator(nn.Module):
 
 
 class Critic(nn.Module):
-    """Scores images of the size of a stage."""
-
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         widths = [maps_at(px) for px in sizes_to(shape.px)]

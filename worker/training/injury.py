@@ -24,8 +24,6 @@ CHUNK_BYTES = 4 << 20
 
 
 class Injector:
-    """Injures the measured steps of one job."""
-
     def __init__(self, injury: StepInjury, warmup_steps: int) -> None:
         self._injury, self._warmup_steps = injury, warmup_steps
         self._begun_s: list[float] = []

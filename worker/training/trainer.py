@@ -13,8 +13,6 @@ from worker.workloads.workload import Losses, Workload
 
 
 class Trainer(Protocol):
-    """Trains one step at a time."""
-
     phases: tuple[str, ...]
     """The phases it has beside data and compute."""
     parts: tuple[str, ...]

@@ -38,8 +38,6 @@ class SweepRequest:
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """The end of a run of a sweep."""
-
     made: Sequence[TrialRecord] = ()
     reason: str | None = None
     """The reason why it ended before its last trial; None if it did not."""

@@ -164,8 +164,6 @@ def submit(cluster: Cluster, job: Object, **query: object) -> None:
 
 
 class BlockJob(JobState):
-    """The Job of one block in the cluster."""
-
     @property
     def block(self) -> int:
         return int(self.name.rpartition("-")[2])

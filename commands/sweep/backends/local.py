@@ -27,8 +27,6 @@ Runs = Sequence[tuple[Ready, CellRun]]
 
 
 class Local(Backend):
-    """Runs every block in this process."""
-
     runs_here = True
 
     def run(self, request: SweepRequest) -> SweepEnd:
@@ -60,8 +58,6 @@ def run_here(request: SweepRequest, blocks: Iterable[int], stop_rule: StopRule |
 
 @dataclass
 class Runner:
-    """Runs blocks of a sweep in its directory."""
-
     request: SweepRequest
     stop_rule: StopRule | None = None
     made: list[TrialRecord] = field(default_factory=list)

@@ -37,8 +37,6 @@ _OPCODES = b"\x80.(cRbN\x88\x89" + b"}su]aet\x85\x86\x87" + b"JKMTU" + b"qrhj"
 
 
 class _Opcodes(dict[int, Any]):
-    """The functions of an unpickler, by opcode."""
-
     def __missing__(self, opcode: int) -> NoReturn:
         raise pickle.UnpicklingError(f"it has the opcode {opcode:#04x}, which is no part of CIFAR-10")
 

@@ -16,8 +16,6 @@ from worker.data.kinds.kind import PictureSize
 
 @dataclass(frozen=True)
 class Make:
-    """The sizes that pictures are drawn with."""
-
     long_side_px: int
     disk_bytes: int
     """The mean disk space of one: its file, and what is lost in its last block."""
