@@ -18,7 +18,6 @@ from suite.records.record import Link, TrialNumbers, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 
 Note = Callable[[str], None]
-"""Tells the user one line."""
 Context = AbstractContextManager[object]
 """Encloses a job from right before its launch until right after its end: an ``Account``, or nothing that counts."""
 COMMAND_WITHIN_S = 180.0
@@ -166,7 +165,6 @@ class Instance:
     service: tuple[str, int] | None = None
     """The address and the port at which its clients ask it, where they are not its own."""
     links: tuple[Link, ...] = ()
-    """The ways to the other instances."""
     reopen: Callable[[], Node] | None = None
     """Kills the layers over the machine, and opens them again; None where that cannot be done."""
     kill: Callable[[], None] | None = None

@@ -42,7 +42,6 @@ ByColumn = Mapping[str, Ratios]
 Members = Mapping[Arm, tuple[Arm, ...]]
 """What each ratio is the mean over."""
 Floors = Mapping[tuple[Arm, str], NoiseFloor]
-"""The noise floors of arms, by the metric's name."""
 SHARED_METRICS = (
     *METRICS[:2],
     Metric("step-p99", "step_p99_s", "s"),

@@ -130,7 +130,6 @@ class Arm(NamedTuple):
 
 
 GroupKey = tuple[ComparedJob, str]
-"""A job and a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +226,6 @@ class Circumstances:
     decided: bool = False
     """Whether the run went on until it had verdicts, after which an interval covers less often."""
     disturbed: Mapping[str, tuple[Disturbed, ...]] = field(default_factory=dict)
-    """The disturbances by target."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +248,6 @@ class SameImage:
     """How the generated images of one arm agree with those of bare metal of their blocks."""
 
     trials: int
-    """The trials that were held against bare metal."""
     other_weights: int
     """Those whose generator ended with other weights."""
     other_pixels: int
@@ -270,7 +267,6 @@ class SameWork:
     kind: Kind
     """The least of the agreements of its trials; see ``load.computed.Agreement``."""
     trials: int
-    """The trials that were held against bare metal."""
     other: int = 0
     """Those that did other work."""
     text: str = ""

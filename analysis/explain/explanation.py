@@ -120,7 +120,6 @@ class PreemptedJob:
     model: str
     target: str
     mean_s: float
-    """The mean time between preemptions."""
     blocks: int
     numbers: tuple[ExpectedNumber, ...]
 

@@ -211,7 +211,6 @@ def rows(comparison: Comparison) -> Iterator[Row]:
 
 
 KEYS = tuple(Row.model_fields)
-"""The columns of the CSV."""
 
 
 def as_json(comparison: Comparison) -> str:

@@ -43,7 +43,6 @@ from suite.units import number
 
 _MOST_METRICS = 3
 EXPECTED = "expected"
-"""The head of the column of expected throughputs."""
 _JUDGED = ("ratio", "95 % interval", "verdict")
 _UNITS = (("GiB", 30), ("MiB", 20), ("KiB", 10))
 _THROUGHPUT, *_OTHERS = (metric for metric in METRICS if not metric.supporting)

@@ -48,7 +48,6 @@ from suite.units import count
 from suite.untrusted.console import PlainConsole
 
 Made = tuple[Comparison, Callable[[], None]]
-"""A comparison, and what prints it."""
 
 
 class Shown:

@@ -23,7 +23,6 @@ from suite.errors import MeasurementError, RequestError, missing_extra, option
 from suite.untrusted.terminal import keep_secret, without_secrets
 
 Object = dict[str, Any]
-"""An object of the API, as JSON has it."""
 Query = Mapping[str, object]
 OWNER = "virtbench.dev/owner"
 """The label of everything that the suite makes in a cluster: the name in the ledger by which it is removed."""

@@ -125,7 +125,6 @@ class About:
     valued: bool = False
     """Whether its names can be followed by a value of theirs: ``NAME=VALUE``."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
-    """Other words for its values."""
     common: bool = False
     """Whether it is one of those that most people need, which help shows first."""
 
@@ -192,7 +191,6 @@ class Option:
     scenario: str | None = None
     """The scenario that declares it, and alone knows it."""
     engine: str | None = None
-    """The container engine that declares it."""
 
     @cached_property
     def about(self) -> About:

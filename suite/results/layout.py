@@ -7,7 +7,6 @@ from suite.errors import RequestError
 RESULTS = Path("results")
 PLAN, SWEEP, TRIALS = "plan.json", "sweep.json", "trials"
 PLOTS = "plots"
-"""The directory for the figures of a run."""
 KEPT = ".kept"
 """The directory for the output of ``bench compare`` and ``bench report`` on a run."""
 

@@ -20,7 +20,6 @@ from suite.results import files
 from suite.results.store import LOCKS, StoreError, write_atomic
 
 WHOLE = "sweep"
-"""The name of the lock on all of a sweep."""
 SOCKETS = Path("/proc/net/unix")
 
 

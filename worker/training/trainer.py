@@ -16,7 +16,6 @@ class Trainer(Protocol):
     phases: tuple[str, ...]
     """The phases it has beside data and compute."""
     parts: tuple[str, ...]
-    """The phases of computing that its workload names."""
     network: torch.nn.Module
     """The network that is trained; of replicas, the one that is updated."""
 

@@ -61,7 +61,6 @@ class Runner:
     request: SweepRequest
     stop_rule: StopRule | None = None
     made: list[TrialRecord] = field(default_factory=list)
-    """The records of this process."""
     _open_account: OpenAccount = field(default_factory=accounting.accounts)
     _converged: set[str] = field(default_factory=set)
 
