@@ -81,7 +81,6 @@ class Explanation:
     baseline_steps: StepTimes | None
     target_steps: StepTimes | None
     notes: tuple[str, ...]
-    """Substitutes and marks, as in a comparison."""
     prediction: Prediction | None = None
     """Present if probes of the same host, envelope and layers are among the records."""
     communicating: CommunicatingShare | None = None

@@ -84,7 +84,6 @@ class Hired(NamedTuple):
     """A machine as the ledger holds it: enough to find it again."""
 
     source: str
-    """The name of the ``Cloud``."""
     config: str
     """The path of the clouds.yaml; empty if variables describe the cloud."""
     cloud: str

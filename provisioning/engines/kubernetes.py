@@ -62,7 +62,6 @@ class Allotment:
 class KubernetesEngine(ContainerEngine):
     settings: Mapping[str, str] = field(default_factory=dict)
     named: bool = False
-    """Whether a run has named it."""
     virtual: bool = False
     """Whether the user names its node as a virtual machine, which each of its pods has to attest."""
     name = "kubernetes"

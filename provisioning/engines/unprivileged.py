@@ -54,6 +54,9 @@ class UnprivilegedEngine(ContainerEngine):
         switched = (name for name in self.lacks if getattr(properties, name) != getattr(AS_IT_IS, name))
         return next((f"{self.name} {self.lacks[name]}" for name in switched), None)
 
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:  # noqa: ARG002 (other engines are asked)
+        return []
+
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         pinned = [] if spec.by_count else taskset(parse_cpu_list(spec.cpus))
         host_processes, substitutes = None, tuple[str, ...]()

@@ -53,9 +53,7 @@ ANSWER_WITHIN_S = 600.0
 class Lack:
     name: str
     package: str = ""
-    """The Debian package."""
     module: str = ""
-    """The Python package."""
     line: str = ""
     """The line of a Dockerfile, where it is no package."""
 

@@ -193,9 +193,7 @@ def refuse_unsafe(tree: Path, source: str) -> None:
         )
     written = {Path(name) for name in (*MADE, *EMPTIED)}
     written = written.union(*(Path(name).parents for name in (*MADE, *EMPTIED, *ADDED)))
-    places = ((path, tree / path) for path in sorted(written))
-    # A link is none either, wherever it leads.
-    odd = [f"/{path} is no directory" for path, at in places if at.is_symlink() or (at.exists() and not at.is_dir())]
+    odd = [f"/{path} is no directory" for path in sorted(written) if _is_other(tree / path)]
     odd += [f"/{item.path} is a device, a pipe or a socket" for item in walk(str(tree), None) if item.kind == "other"]
     if odd:
         more = f"; and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
@@ -203,6 +201,11 @@ def refuse_unsafe(tree: Path, source: str) -> None:
             f"{source} cannot be the image of the targets: {'; '.join(odd[:MOST_NAMED])}{more}",
             remedy="replace them in its Dockerfile: RUN rm ...",
         )
+
+
+def _is_other(path: Path) -> bool:
+    """Return whether a path exists and is no directory, or is a link."""
+    return path.is_symlink() or (path.exists() and not path.is_dir())
 
 
 def complete(tree: Path, suite_tree: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from msgspec.structs import asdict, replace
 from PIL import Image
 
 from provisioning.machines.ssh import free_port
-from tests.analysis.test_benchmarks import REPOSITORY, benchmark
+from tests.analysis.test_benchmarks import REPOSITORY
 from tests.forked import Forked
 from tests.worker.conftest import Code, fails
 from tests.worker.forked import run, worker
@@ -209,9 +210,9 @@ def test_a_percentile_that_so_few_requests_do_not_have_is_left_out() -> None:
 def test_requests_that_a_stall_keeps_waiting_are_charged_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that, one request in 20 would be late; at this rate most are due while the server stalls."""
     monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
-    known = benchmark("parts/known_server")
+    known = import_module("parts.known_server")
     service = known.Service(0.002, 20, 0.5)
-    told, true = benchmark("serve_error").measured(service, 50.0, 60, 4, 1)
+    told, true = import_module("serve_error").measured(service, 50.0, 60, 4, 1)
     with known.serving(service) as port:
         naive = closed_loop(load(port), 1, 60).readings()["latency-p50"].value
     assert true["latency-p50"] > 100

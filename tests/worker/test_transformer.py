@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,6 @@ from suite.job.profiles import PROFILES
 from suite.job.serving import LOADS, TOKEN_LOADS, Serving
 from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
-from tests.analysis.test_benchmarks import benchmark
 from tests.worker.test_serving import listening, load
 from worker.data.batches import SyntheticBatches
 from worker.protocol import JobError
@@ -63,7 +63,7 @@ def plain_name(name: str) -> str:
 @pytest.mark.usefixtures("double")
 def test_a_step_is_that_of_a_plain_script(language: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer, "VOCABULARY", FEW)
-    script = benchmark("parts/transformer_loop")
+    script = import_module("benchmarks.parts.transformer_loop")
     monkeypatch.setattr(script, "VOCABULARY", FEW)
     plain = script.Model(SMOKE.depth or 0, SMOKE.tokens or 0)
     first = build_network(TRANSFORMER, language.shape, language.seed).state_dict()
