@@ -41,14 +41,15 @@ def carrying(mark: str) -> list[int]:
 
 def end(mark: str) -> list[int]:
     """Kill them, and wait until they are gone; returns the numbers of those that stay."""
-    deadline = time.monotonic() + GONE_WITHIN_S
-    pids = carrying(mark)
-    while pids and time.monotonic() < deadline:
+    deadline, unseen = time.monotonic() + GONE_WITHIN_S, 0
+    # One that is becoming another program shows no environment for a moment: it is looked for twice.
+    while unseen < 2 and time.monotonic() < deadline:
+        pids = carrying(mark)
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        unseen = 0 if pids else unseen + 1
         time.sleep(0.01)
-        pids = carrying(mark)
     return pids
 
 
