@@ -52,7 +52,7 @@ def test_what_a_client_sees_is_measured_from_the_launch_to_saturation(
     assert 0 < metrics["latency-p50"].value <= metrics["latency-p95"].value
     assert len(metrics["latency-p50"].samples or []) == LOAD.requests
     cold_s = metrics["cold-start"].value
-    assert 0.1 < cold_s < found.elapsed_s
+    assert 0 < cold_s < found.elapsed_s
     assert metrics["cold-start-with-opening"].value == pytest.approx(cold_s + here.opening.seconds)
     assert [rank.role for rank in found.ranks] == ["server", "client"]
     assert found.environment.torch is not None
