@@ -1,7 +1,6 @@
 """A run as a whole, held against its plan, the clock and its manifest."""
 
 import datetime
-import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -65,7 +64,7 @@ _READ_BYTES = 64 << 20
 def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Finding]:
     """Yield the records that are not what the plan says, or whose files are not called after them."""
     due = {trial.trial_id: trial for trial in plan.trials()} if plan else {}
-    jobs = {(job.model, job.design): job.model_dump_json() for job in plan.jobs} if plan else {}
+    jobs = {(job.model, job.design): SharedJob(job) for job in plan.jobs} if plan else {}
     if plan is None:
         yield NO_PLAN.at(run, f"{PLAN} is missing, or cannot be read")
     yield from _instances(trials, due.values())
@@ -104,9 +103,9 @@ def _instances(trials: pd.DataFrame, plan: Collection[Trial]) -> Iterator[Findin
 
 
 @lru_cache(maxsize=1000)
-def _job_differences(recorded: SharedJob, planned: str) -> tuple[str, ...]:
+def _job_differences(recorded: SharedJob, planned: SharedJob) -> tuple[str, ...]:
     """Return the fields of a record's job that are not as planned, but for the CPUs that a node has chosen."""
-    record, plan = flattened(recorded.job.model_dump(mode="json")), flattened(json.loads(planned))
+    record, plan = (flattened(each.job.model_dump(mode="json")) for each in (recorded, planned))
     rules = dict.fromkeys(_CHOSEN, FactRule(counts=len)) if plan.get("envelope.node_chosen") else {}
     return tuple(fact.path for fact in differ(record, plan, rules) if fact.first is not None)
 
