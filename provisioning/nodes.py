@@ -21,7 +21,7 @@ IMAGE_PYTHON = ("/usr/bin/python3", "/opt/virtbench")
 
 @dataclass(kw_only=True)
 class NodeState:
-    """What nodes have in common. See ``suite.interfaces.Node``."""
+    """The parts that nodes have in common. See ``suite.interfaces.Node``."""
 
     data: str | None = None
     scratch: str | None = None

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import IO, NamedTuple
@@ -41,16 +41,17 @@ def carrying(token: str) -> list[psutil.Process]:
 
 def end_all(token: str) -> None:
     """Kill every process that carries the token and wait until it is gone. Raises CommandError if one stays."""
-    deadline = time.monotonic() + GONE_WITHIN_S
-    while carriers := carrying(token):
-        if time.monotonic() > deadline:
+    deadline, unseen = time.monotonic() + GONE_WITHIN_S, 0
+    # One that is becoming another program shows no environment for a moment: it is looked for twice.
+    while unseen < 2:
+        carriers = carrying(token)
+        if carriers and time.monotonic() > deadline:
             raise CommandError(["kill"], None, f"processes {[p.pid for p in carriers]} do not end")
         for process in carriers:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         psutil.wait_procs(carriers, timeout=0.1)  # no longer: one that nobody collects stays, and has ended
+        unseen = 0 if carriers else unseen + 1
 
 
 def run_apart(
