@@ -42,7 +42,9 @@ class AtTerminal:
     """A bench in the foreground of a terminal of its own, and when each of its phases came."""
 
     def __init__(self, argv: Sequence[str]) -> None:
-        self._keyboard, screen = pty.openpty()
+        keyboard, screen = pty.openpty()
+        # An object, for it knows when it is closed: its number may be a pipe of another program by then.
+        self._keyboard = os.fdopen(keyboard, "r+b", buffering=0)
         self.said, self.phases = b"", {STARTING: time.monotonic()}
         self.made: dict[str, LedgerEntry] = {}
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
@@ -52,12 +54,11 @@ class AtTerminal:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        with suppress(OSError):  # the other end is closed
-            while said := os.read(self._keyboard, 1 << 16):
+        with self._keyboard, suppress(OSError):  # the other end is closed
+            while said := self._keyboard.read(1 << 16):
                 self.said += said
                 for name in PHASE.findall(self.text()):
                     self.phases.setdefault(name, time.monotonic())
-        os.close(self._keyboard)
 
     def text(self) -> str:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.said.decode(errors="replace"))
@@ -68,8 +69,8 @@ class AtTerminal:
         return self.process.poll() is None
 
     def press(self) -> None:
-        with suppress(OSError):
-            os.write(self._keyboard, CTRL_C)
+        with suppress(OSError, ValueError):  # it has ended, and its terminal is closed
+            self._keyboard.write(CTRL_C)
 
 
 @dataclass
