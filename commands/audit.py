@@ -54,15 +54,15 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
         sys.exit(1)
 
 
-def _lines(found: Audit, records: Records) -> Iterator[Line]:
+def _lines(audited: Audit, records: Records) -> Iterator[Line]:
     """Yield a finding of each kind and run, worst first, with what to do; then how many there are."""
     for warning in records.warnings:
         yield Line(warning.message, label="unusable")
-    for first, *others in grouped(found.findings):
+    for first, *others in grouped(audited.findings):
         yield Line(first.kind + f" ({len(others) + 1} records)" * bool(others), "strong", label=first.severity)
         yield Line(f"{first.where}:", indent=2)
         yield Line(first.what, indent=2)
         yield Line(first.advice, "dim", indent=4)
-    refused = len({finding.where for finding in found.refused})
-    named = len(found.findings) - len(found.refused)
-    yield Line(f"{found.records} records, {refused} refused, {named} named findings", "strong")
+    refused = len({finding.where for finding in audited.refused})
+    named = len(audited.findings) - len(audited.refused)
+    yield Line(f"{audited.records} records, {refused} refused, {named} named findings", "strong")

@@ -199,12 +199,12 @@ def data_list(as_json: bool) -> None:
       bench data list
       bench data list --json
     """
-    found = generated_sets(home())
+    stored = generated_sets(home())
     if as_json:
-        sets = [(str(each.directory), bool(each.manifest), _described(each.manifest or each.plan)) for each in found]
+        sets = [(str(each.directory), bool(each.manifest), _described(each.manifest or each.plan)) for each in stored]
         SetsOutput(sets=[ListedSet(directory=path, finished=done, **fields) for path, done, fields in sets]).tell()
         return
-    for each in found:
+    for each in stored:
         state = f"{each.manifest.size_bytes / 1e6:,.1f} MB" if each.manifest else "not finished"
         click.echo(f"{each.directory}  {each.plan.images:,} images, {each.plan.size or each.plan.format}  {state}")
 

@@ -64,9 +64,9 @@ def reproduce(
     sweep = smaller(whole, profile, targets)
     directory = SweepDirectory(out or RESULTS / sweep.name)
     if dry_run:
-        found = _described(sweep, lambda text: click.echo(text, err=True))
-        click.echo(_summary(found))
-        context.exit(0 if found.trials else 2)
+        planned = _described(sweep, lambda text: click.echo(text, err=True))
+        click.echo(_summary(planned))
+        context.exit(0 if planned.trials else 2)
     backend_of(sweep).check(sweep)
     further = [*(("--plan", name) if name else ()), *(("--out", str(out)) if out else ())]
     again = shlex.join(["bench", "reproduce", paper, *_words(profile, targets), *further])
@@ -119,11 +119,11 @@ def _listed() -> Iterator[str]:
 def _offers(sweep: Sweep, command: str) -> Iterator[str]:
     """Yield the command of the whole plan, and of the largest part that fits an hour, or else of the smallest."""
     for profile, targets in _SMALLER:
-        found = _described(smaller(sweep, profile, targets), lambda _: None)
-        fits = (found.total_s or 0.0) <= _HOUR_S
+        planned = _described(smaller(sweep, profile, targets), lambda _: None)
+        fits = (planned.total_s or 0.0) <= _HOUR_S
         if fits or (profile, targets) in (_SMALLER[0], _SMALLER[-1]):
             yield f"  {' '.join((command, *_words(profile, targets)))}"
-            yield f"    {_summary(found)}"
+            yield f"    {_summary(planned)}"
         if fits:
             break
 
@@ -132,9 +132,9 @@ def _described(sweep: Sweep, note: Callable[[str], None]) -> PlannedOutput:
     return described(sweep, SweepDirectory(RESULTS / sweep.name), note)
 
 
-def _summary(found: PlannedOutput) -> str:
-    refused = [cell for cell in found.cells if cell.refused]
+def _summary(planned: PlannedOutput) -> str:
+    refused = [cell for cell in planned.cells if cell.refused]
     reasons = "; ".join(dict.fromkeys(f"{cell.refused} ({cell.remedy})" for cell in refused))
-    time = f", about {format_duration(found.total_s)}" if found.total_s is not None else ""
-    text = f"{count(len(found.cells), 'cell')}, {count(found.trials, 'trial')}{time}"
+    time = f", about {format_duration(planned.total_s)}" if planned.total_s is not None else ""
+    text = f"{count(len(planned.cells), 'cell')}, {count(planned.trials, 'trial')}{time}"
     return f"{text}; {len(refused)} refused: {reasons}" if refused else text

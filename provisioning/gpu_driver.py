@@ -29,15 +29,15 @@ def answer(libraries: str = "") -> dict[str, object]:
 
     ``libraries`` is that directory; empty for no libraries.
     """
-    found: dict[str, object] = {"error": None, "cards": [], "libraries": collected(libraries)}
+    facts: dict[str, object] = {"error": None, "cards": [], "libraries": collected(libraries)}
     try:
         pynvml.nvmlInit()
         driver = pynvml.nvmlSystemGetDriverVersion()
-        found["cards"] = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index, driver)]
+        facts["cards"] = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index, driver)]
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        found["error"] = f"no NVIDIA driver answers: {error}"
-    return found
+        facts["error"] = f"no NVIDIA driver answers: {error}"
+    return facts
 
 
 def _cards(index: int, driver: str) -> Iterator[dict[str, object]]:

@@ -127,10 +127,10 @@ def _holder(address: str) -> _Holder:
         except OSError as error:
             # Every enquiry stays in the queue of one that measures: when it is full, the lock is held all the same.
             listens = error.errno == errno.EAGAIN
-            found = _owner(address) if listens else None
-            if found is None:  # root's from a user's view, or it has just ended, or it does not listen, as a bench does
+            owner = _owner(address) if listens else None
+            if owner is None:  # root's from a user's view, or it has just ended, or it does not listen, as a bench does
                 return _Holder("another bench" if listens else "a process that does not answer", believed=listens)
-            pid, user = found
+            pid, user = owner
     if user not in (0, os.geteuid()):
         return _Holder(f"process {pid} of the user {user}, it says,", believed=False)
     with suppress(OSError):  # it has just ended, or its file system is not seen from here

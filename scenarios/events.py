@@ -132,8 +132,8 @@ class EventLog:
 
     def said(self, event: str, key: str) -> Mapping[str, object]:
         """Return an object that an event carries; empty where it is none."""
-        found = self.events[event].fields.get(key) if event in self.events else None
-        return found if isinstance(found, Mapping) else {}
+        value = self.events[event].fields.get(key) if event in self.events else None
+        return value if isinstance(value, Mapping) else {}
 
     def usage(self) -> Usage | None:
         """Return what the whole job used, as the worker counted it at its end."""

@@ -63,7 +63,7 @@ def oom_kills(node: Node) -> int | None:
     if MEMORY_NOT_LIMITED in node.substitutes:
         files = []  # a group of the user's, which others are in
     counted = (re.search(r"^oom_kill (\d+)$", read(file), re.MULTILINE) for file in files)
-    return next((int(found[1]) for found in counted if found), None)
+    return next((int(match[1]) for match in counted if match), None)
 
 
 def with_process(error: MeasurementError, argv: Sequence[str], process: Process) -> MeasurementError:

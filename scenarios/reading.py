@@ -121,7 +121,7 @@ def asked(node: Node, argv: Sequence[str], timeout_s: float) -> Mapping[str, obj
 def mounted_at(node: Node, directory: str) -> tuple[str, str] | tuple[None, None]:
     """Return file system and device of a directory, by proc_pid_mountinfo(5): the last mount on one place is seen."""
     mountinfo = node.run(["cat", "/proc/self/mountinfo"], check=False).stdout
-    found: tuple[int, str, str] | None = None
+    longest: tuple[int, str, str] | None = None
     for line in mountinfo.splitlines():
         before, dash, after = line.partition(" - ")
         fields, kind_and_source = before.split(" "), after.split(" ")
@@ -129,9 +129,9 @@ def mounted_at(node: Node, directory: str) -> tuple[str, str] | tuple[None, None
             continue
         place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
         inside = directory == place or directory.startswith(place.rstrip("/") + "/")
-        if inside and (found is None or len(place) >= found[0]):
-            found = (len(place), kind_and_source[0], kind_and_source[1])
-    return found[1:] if found else (None, None)
+        if inside and (longest is None or len(place) >= longest[0]):
+            longest = (len(place), kind_and_source[0], kind_and_source[1])
+    return longest[1:] if longest else (None, None)
 
 
 def _directory(node: Node) -> str:

@@ -170,8 +170,8 @@ def _busy_s() -> float:
 
 def memory_bytes(processes: Iterable[int]) -> int:
     """Return the memory of processes; of a page that several share each has its part (``Pss`` in proc(5))."""
-    found = 0
+    total = 0
     for number in processes:
         with suppress(psutil.Error):  # it has ended meanwhile, or is another user's
-            found += psutil.Process(number).memory_full_info().pss
-    return found
+            total += psutil.Process(number).memory_full_info().pss
+    return total

@@ -58,13 +58,13 @@ def walk(root: str, contents: str | None = "", closed: list[str] | None = None) 
     while pending:
         prefix = pending.pop()
         try:
-            found = os.scandir(os.path.join(root, prefix))
+            scanned = os.scandir(os.path.join(root, prefix))
         except PermissionError:
             if closed is None:
                 raise
             closed.append(prefix)
             continue
-        with found as entries:
+        with scanned as entries:
             for entry in entries:
                 path = prefix + entry.name
                 if path in EXCLUDED or path == MANIFEST:
@@ -119,14 +119,14 @@ def differences(root: str, *, everything: bool) -> list[str]:
     closed: list[str] | None = None if everything else []
     with open(os.path.join(root, MANIFEST), encoding="ascii") as file:
         expected = {entry.path: entry for entry in map(parse_line, file)}
-    found = []
+    differing = []
     for entry in walk(root, "" if everything else CONTENT_CHECKED_INSIDE, closed):
         planned = expected.pop(entry.path, None)
         if planned is None:
-            found.append(f"/{entry.path} is not in the manifest")
+            differing.append(f"/{entry.path} is not in the manifest")
         elif how := _how(planned, entry):
-            found.append(f"/{entry.path}: {how}")
-    return found + [f"/{path} is missing" for path in expected if not path.startswith(tuple(closed or ()))]
+            differing.append(f"/{entry.path}: {how}")
+    return differing + [f"/{path} is missing" for path in expected if not path.startswith(tuple(closed or ()))]
 
 
 def _how(planned: Entry, seen: Entry) -> str:

@@ -30,8 +30,8 @@ def read(path: str | Path) -> str | None:
 
 def named(path: str, name: str) -> str | None:
     """Return the word after ``name:`` in a file of /proc; None where the place hides it."""
-    found = re.search(rf"^{name}:[ \t]*(\w+)", read(path) or "", re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(rf"^{name}:[ \t]*(\w+)", read(path) or "", re.MULTILINE)
+    return match[1] if match else None
 
 
 def number(path: str, name: str) -> int | None:

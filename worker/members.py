@@ -35,8 +35,8 @@ class Plugin(Struct, frozen=True, forbid_unknown_fields=True):
     """The name of its file, by which errors name it."""
 
     def __post_init__(self) -> None:
-        if (found := hashlib.sha256(self.source.encode()).hexdigest()) != self.sha256:
-            raise ValueError(f"the source of the plugin {self.module} has the SHA-256 {found}, and not {self.sha256}")
+        if (digest := hashlib.sha256(self.source.encode()).hexdigest()) != self.sha256:
+            raise ValueError(f"the source of the plugin {self.module} has the SHA-256 {digest}, and not {self.sha256}")
 
 
 def load_member(key: str, place: object, plugin: Plugin | None, of: type[_Member]) -> _Member:

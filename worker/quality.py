@@ -226,8 +226,8 @@ def _loaded(spec: Spec, digest: str, path: Path) -> Generator:
     network = build_network(workload, spec.shape, SEED).eval()
     maker = network.get_submodule(workload.image_network)
     read_model(maker, path, spec.shape)
-    if (found := weights_sha256(maker)) != digest:
-        raise JobError(f"{path} holds the weights {found}: it was changed", kind="model", remedy="train it again")
+    if (actual := weights_sha256(maker)) != digest:
+        raise JobError(f"{path} holds the weights {actual}: it was changed", kind="model", remedy="train it again")
     return Generator(workload, network, spec.shape)
 
 

@@ -121,9 +121,9 @@ class NumberReader:
         if len(units := self._printed()) > 1:
             yield f"throughput: none, as rates in several units are printed: {', '.join(units)}; {choose}"
         for unit in units if len(units) == 1 else ():
-            found = self._units[unit]
-            yield f"throughput: {'none, ' if found.doubtful() else ''}{unit}/s, printed {found.rates} times; {choose}"
-            yield from found.notes()
+            reader = self._units[unit]
+            yield f"throughput: {'none, ' if reader.doubtful() else ''}{unit}/s, printed {reader.rates} times; {choose}"
+            yield from reader.notes()
         if self.unread:
             yield self._unread()
         if self.every > 1:
@@ -142,8 +142,8 @@ class NumberReader:
         text = _QUANTITY.sub(_written_out, line)
         for match in _found(_USUAL, text):
             if match["unit"] in self._units or len(self._units) < _MOST_UNITS:
-                found = self._units.setdefault(match["unit"], NumberReader(_USUAL))
-                found._take(line, [{"throughput": _token(text, match, "throughput")}])
+                reader = self._units.setdefault(match["unit"], NumberReader(_USUAL))
+                reader._take(line, [{"throughput": _token(text, match, "throughput")}])
 
     def _unread(self) -> str:
         total = self.rates + self.unread

@@ -67,15 +67,14 @@ def turn_sums(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str
     """Yield the numbers of a trial that are not the sums of those of its bursts."""
     if job.turns is None:
         return
-    bursts = taken.bursts
     columns = {"serving_cpu_s": "cpu_s", "worker_cpu_s": "own_cpu_s"}
     # A turn of a distributed job is as long as that of its slowest worker; the record has the first one's.
     if not job.distributed:
         columns = {"measured_s": "span_s", **columns}
-    elif row["measured_s"] > math.fsum(burst.span_s for burst in bursts) * (1 + EXACT):
+    elif row["measured_s"] > math.fsum(burst.span_s for burst in taken.bursts) * (1 + EXACT):
         yield f"its first worker measured {row['measured_s']:.6g} s, longer than all its bursts"
     for name, column in columns.items():
-        spans = [getattr(burst, column) for burst in bursts]
+        spans = [getattr(burst, column) for burst in taken.bursts]
         total = None if None in spans else math.fsum(spans)
         recorded = None if math.isnan(row[name]) else row[name]
         if (total is None) != (recorded is None) or (total and not math.isclose(total, recorded or 0.0, rel_tol=EXACT)):

@@ -85,10 +85,10 @@ class Regression:
         """Return the outcome of the gate; None without a bound. Nothing is green that was not compared."""
         if self.fail_above is None:
             return None
-        found = {change.outcome for change in self.changes} - {None} or {"incomplete"}
+        outcomes = {change.outcome for change in self.changes} - {None} or {"incomplete"}
         if self.missing:
-            found.add("incomplete")
-        return next(outcome for outcome in EXIT_CODES if outcome in found)
+            outcomes.add("incomplete")
+        return next(outcome for outcome in EXIT_CODES if outcome in outcomes)
 
     @property
     def exit_code(self) -> int:

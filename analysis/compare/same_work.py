@@ -64,7 +64,7 @@ def same_image(pairs: Iterable[Pair]) -> SameImage | None:
     weights, pixels = (
         [pair for pair in known if len({*map(str, _both(pair, name))}) > 1] for name in ("weights", "pixels")
     )
-    apart = [(*found, place) for place, pair in enumerate(pixels) if (found := _apart(pair))]
+    apart = [(*difference, place) for place, pair in enumerate(pixels) if (difference := _apart(pair))]
     most, mean, worst = max(apart, default=(None, None, 0))
     return SameImage(len(known), len(weights), len(pixels), most, mean, _paths((pixels or known)[worst]))
 

@@ -176,15 +176,15 @@ def division(first: pd.DataFrame, own: pd.DataFrame) -> tuple[Arm, tuple[str, ..
 def _sides(alike: pd.DataFrame, *numbers: int) -> Sides:
     """Return what has disturbed the trials with these numbers of workers, on one target."""
     spoiled = disturbed(alike, ["target", "workers"])
-    return {f"with {key[1]} workers": found for key, found in spoiled.items() if int(key[1]) in numbers}
+    return {f"with {key[1]} workers": causes for key, causes in spoiled.items() if int(key[1]) in numbers}
 
 
 def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Iterator[tuple[str, Uncertain]]:
     """Yield the serial share by the last speed-up, and that of the fit to all, with cautious ends: of all at once."""
-    factors, found = zip(*speed_ups.items(), strict=True)
-    yield "serial share", _mapped(found[-1], karp_flatt, factors[-1])
-    if last and len(found) > 1:
-        value, *ends = (amdahl(numbers, factors) for numbers in zip(*found, strict=False))
+    factors, gains = zip(*speed_ups.items(), strict=True)
+    yield "serial share", _mapped(gains[-1], karp_flatt, factors[-1])
+    if last and len(gains) > 1:
+        value, *ends = (amdahl(numbers, factors) for numbers in zip(*gains, strict=False))
         yield "fitted serial share", (value, *sorted(ends))
 
 
@@ -196,8 +196,8 @@ def quality(trials: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> l
     # What two runs trained from one seed is one model, and no second sample.
     trials = trials.assign(run_id="", block=trials["seed"])
     jobs = trials.groupby([*SAME, "task", "images_seen"], dropna=False, observed=True)
-    found = [one for _, alike in jobs for one in _quality(alike, own, margin)]
-    return sorted(found, key=lambda one: (*order(one.arm), one.arm.division and one.arm.division.images_seen))
+    contrasts = [one for _, alike in jobs for one in _quality(alike, own, margin)]
+    return sorted(contrasts, key=lambda one: (*order(one.arm), one.arm.division and one.arm.division.images_seen))
 
 
 def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> Iterator[Contrast]:

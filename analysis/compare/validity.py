@@ -57,11 +57,11 @@ class Difference:
 
 def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, tuple[Difference, ...]]:
     """Return what forbids the ratio of a pair, its marks, and the differences that are part of the ratio."""
-    found = [one for one in _differences(pair) if one.name not in switched]
+    differences = [one for one in _differences(pair) if one.name not in switched]
     native = pair["isa"] == pair["isa_base"] == "native"
-    declared = [one.text.removeprefix("CPU capability ") for one in found if native and one.name == _CAPABILITY]
-    refused = [one.text for one in found if not one.group and not (native and one.name == _CAPABILITY)]
-    named = [one for one in found if one.group]
+    declared = [one.text.removeprefix("CPU capability ") for one in differences if native and one.name == _CAPABILITY]
+    refused = [one.text for one in differences if not one.group and not (native and one.name == _CAPABILITY)]
+    named = [one for one in differences if one.group]
     # What differs in settings or facts computes something else: one reason is enough.
     text, may_round = pair["other_work"]
     if text and not refused:
@@ -108,15 +108,15 @@ def changes(*sides: Iterable[Facts]) -> tuple[str, ...]:
     """
     tables = [[facts.by_path for facts in dict.fromkeys(side)] for side in sides]
     every = [facts for side in tables for facts in side]
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key in sorted(dict.fromkeys(key for facts in every for key in facts), key=lambda key: "/" in key):
         course = _course(key, tables) if any(facts.get(key) != every[0].get(key) for facts in every) else []
         if len(course) > 1:
             place, _, path = key.rpartition("/")
             name, text = _name(key, every), _arrows(path, course)
             full = name if place in ("", "host") else f"{place} {name}"
-            found.setdefault(f"{name.removeprefix('host ') if place == 'host' else name} {text}", f"{full} {text}")
-    return tuple(found.values())
+            texts.setdefault(f"{name.removeprefix('host ') if place == 'host' else name} {text}", f"{full} {text}")
+    return tuple(texts.values())
 
 
 def agreements(pairs: pd.DataFrame) -> Iterator[tuple[Agreement | None, str]]:
@@ -258,8 +258,8 @@ def marks_of(pairs: pd.DataFrame) -> tuple[str, ...]:
 
 def all_named(named: Iterable[tuple[Difference, ...]]) -> tuple[Difference, ...]:
     """Return the named differences of pairs, each once. Pairs of one kind hold the same tuple."""
-    kinds = {id(found): found for found in named}
-    return tuple(dict.fromkeys(one for found in kinds.values() for one in found))
+    kinds = {id(differences): differences for differences in named}
+    return tuple(dict.fromkeys(one for differences in kinds.values() for one in differences))
 
 
 def usable(

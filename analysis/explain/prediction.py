@@ -139,7 +139,7 @@ def _predicted_share(
     operation, largest_bytes = ("all-reduce", 25 << 20) if reduced else ("point-to-point", 2 << 20)
     named = re.compile(rf"training/collectives/{operation}-([1-9]\d*[KM]iB)-bandwidth")
     columns = [named.fullmatch(name) for name in map(str, exchanged)]
-    rates = {math.log(parse_bytes(found[1])): float(exchanged[found[0]].median()) for found in columns if found}
+    rates = {math.log(parse_bytes(match[1])): float(exchanged[match[0]].median()) for match in columns if match}
     rates = {size: rate for size, rate in rates.items() if rate > 0}
     if not rates:
         return share
@@ -160,28 +160,28 @@ def _places(trials: pd.DataFrame, columns: Sequence[str], settings: Sequence[str
 def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force: bool) -> Found:
     """Return what each metric lost on the target, by its column; of several jobs the one with most blocks counts."""
     every = form(TARGET, probes, metrics, force=force).ratios
-    found = {}
+    ratios = {}
     for metric in metrics:
         of_target = (rows[RATIO].to_numpy() for arm, rows in every[metric.column].items() if arm.target == target)
         if place := locate(max(of_target, key=len, default=())):
-            found[metric.column] = (metric, effect(place))
-    return found
+            ratios[metric.column] = (metric, effect(place))
+    return ratios
 
 
 def predict(one: Explanation, ratios: Found, off_disk: Set[str], *, decides: bool = True) -> Prediction | None:
     """Predict one explanation, except for ``off_disk``, from what the probes lost; None if none applies."""
     predicted = tuple(filter(None, (_predicted(part, ratios, off_disk, decides=decides) for part in one.parts)))
-    if all(found.by is None for found in predicted):
+    if all(prediction.by is None for prediction in predicted):
         return None
-    difference_s = math.fsum(found.difference_s for found in predicted)
+    difference_s = math.fsum(prediction.difference_s for prediction in predicted)
     # Parts of one probe err together, parts of different probes independently.
     widths: dict[str | None, float] = defaultdict(float)
-    for found in predicted:
-        low, high = found.interval or (math.nan, math.nan)
-        widths[found.by] += (high - low) / 2
+    for prediction in predicted:
+        low, high = prediction.interval or (math.nan, math.nan)
+        widths[prediction.by] += (high - low) / 2
     half = math.hypot(*widths.values())
     interval = None if math.isnan(half) else (difference_s - half, difference_s + half)
-    spoken_for = {UNEXPLAINED, *(found.part for found in predicted)}
+    spoken_for = {UNEXPLAINED, *(prediction.part for prediction in predicted)}
     silent = tuple(part.name for part in one.parts if part.name not in spoken_for and part.baseline_s > 0)
     return Prediction(predicted, difference_s, interval, _apart(interval, one.whole.interval, decides=decides), silent)
 

@@ -88,9 +88,9 @@ def _rows(comparison: Comparison) -> Iterator[Contrast]:
             contrast = group.over_base(summary.target, metric)
             if summary.target != BASELINE or contrast.noise:
                 yield contrast
-    for arm, found in comparison.of_kind("aggressor").items():
-        if not arm.ablation and "throughput" in found:
-            yield found["throughput"]
+    for arm, effects in comparison.of_kind("aggressor").items():
+        if not arm.ablation and "throughput" in effects:
+            yield effects["throughput"]
 
 
 def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
@@ -140,23 +140,23 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: float) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def _interval(axes: Axes, place: int, found: Interval | None, ends: Interval, look: dict[str, Any]) -> None:
+def _interval(axes: Axes, place: int, interval: Interval | None, ends: Interval, look: dict[str, Any]) -> None:
     """Draw an interval as far as the axis goes, with an arrow where it goes on."""
-    if found is None:
+    if interval is None:
         return
-    shown = [min(max(end, ends[0]), ends[1]) for end in found]
-    axes.plot(shown, [place, place], linewidth=2.2 if sensible(found) else 1, **look)
-    for end, inside, marker in zip(found, shown, "<>", strict=True):
+    shown = [min(max(end, ends[0]), ends[1]) for end in interval]
+    axes.plot(shown, [place, place], linewidth=2.2 if sensible(interval) else 1, **look)
+    for end, inside, marker in zip(interval, shown, "<>", strict=True):
         axes.plot(inside, place, "|" if end == inside else marker, markersize=6, clip_on=False, **look)
 
 
 def _foot(comparison: Comparison) -> Iterator[str]:
-    found, groups = claims(comparison), comparison.groups
+    claimed, groups = claims(comparison), comparison.groups
     yield from dict.fromkeys(
-        f"host {' and '.join(contrast.around.hosts)}" for contrast in found if contrast.around.hosts
+        f"host {' and '.join(contrast.around.hosts)}" for contrast in claimed if contrast.around.hosts
     )
-    yield from dict.fromkeys(contrast.around.engine for contrast in found if contrast.around.engine)
-    yield count(max((contrast.found.blocks for contrast in found), default=0), "block")
+    yield from dict.fromkeys(contrast.around.engine for contrast in claimed if contrast.around.engine)
+    yield count(max((contrast.found.blocks for contrast in claimed), default=0), "block")
     yield str(comparison.jobs[0])
     yield from [str(comparison.trials["started_at"].min())[:10]] if len(comparison.trials) else []
     names = dict.fromkeys(name for group in groups for contrast in group.targets for name in contrast.substitutes)

@@ -184,11 +184,11 @@ def _changed(points: Sequence[Point], facts: Mapping[Any, Any], first: int) -> t
     return None, ()
 
 
-def history_document(found: History) -> Iterator[Element]:
+def history_document(history: History) -> Iterator[Element]:
     """Yield a history: the answer, a table for each cell, and what changed when."""
-    yield Line(answer(found), "strong")
-    for place in dict.fromkeys(series.place for series in found.series):
-        of_place = [series for series in found.series if series.place == place]
+    yield Line(answer(history), "strong")
+    for place in dict.fromkeys(series.place for series in history.series):
+        of_place = [series for series in history.series if series.place == place]
         yield Heading(place)
         rows = []
         for one in of_place:
@@ -201,11 +201,11 @@ def history_document(found: History) -> Iterator[Element]:
                 yield Line(f"{series.what}: {shift_line(series, shift)}", label="changed")
 
 
-def answer(found: History) -> str:
+def answer(history: History) -> str:
     """Return how many numbers changed over how many runs, and the latest change."""
-    numbers = f"{len(found.series)} numbers over {found.runs} run{'s' if found.runs > 1 else ''}"
-    shifts = [(shift.started_at, one, shift) for one in found.series for shift in one.shifts]
-    if not shifts and max((len(one.points) for one in found.series), default=0) < 2 * LEAST_RUNS:
+    numbers = f"{len(history.series)} numbers over {history.runs} run{'s' if history.runs > 1 else ''}"
+    shifts = [(shift.started_at, one, shift) for one in history.series for shift in one.shifts]
+    if not shifts and max((len(one.points) for one in history.series), default=0) < 2 * LEAST_RUNS:
         return f"No change can be found yet: {numbers}; a series takes {2 * LEAST_RUNS} runs."
     if not shifts:
         return f"No change found: {numbers}."

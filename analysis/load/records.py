@@ -140,17 +140,17 @@ def _without_others(
 ) -> Iterator[AnalysisWarning]:
     """Leave out what was measured otherwise than in the runs before, which ``measured`` has, and warn of it."""
     if not quality.features and (directory / QUALITY).exists():
-        found = f"{directory / QUALITY} is not listed in {MANIFEST} as bench quality wrote it: left out"
-        yield AnalysisWarning("quality-unlisted", found, f"measure again: bench quality {directory}")
+        text = f"{directory / QUALITY} is not listed in {MANIFEST} as bench quality wrote it: left out"
+        yield AnalysisWarning("quality-unlisted", text, f"measure again: bench quality {directory}")
     for features, models in quality.features.items():
         for workload, judge in [*models.judges.items()]:
             alike = (features, workload, judge.data_sha256, judge.image_px, judge.channels)
             way = (models.samples, judge.network_sha256)
             if (first := measured.setdefault(alike, way)) != way:
                 del models.judges[workload]
-                found = f"the quality of {workload} in {directory} is of {way[0]} images, not as before of {first[0]}"
+                text = f"the quality of {workload} in {directory} is of {way[0]} images, not as before of {first[0]}"
                 advice = "measure both by bench quality with the same --samples and --features, threads and torch"
-                yield AnalysisWarning("quality-differs", f"{found}, or by another network: left out", advice)
+                yield AnalysisWarning("quality-differs", f"{text}, or by another network: left out", advice)
 
 
 def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the table)
@@ -262,8 +262,8 @@ def _table(
     copies = trials.duplicated(["run_id", "trial_id", "started_at"])
     if copies.any():
         first = trials.loc[copies, "path"].iloc[0]
-        found = f"{copies.sum()} records are copies of others and count once (the first: {first})"
-        warnings.append(AnalysisWarning("copied-records", found, "name each run once"))
+        text = f"{copies.sum()} records are copies of others and count once (the first: {first})"
+        warnings.append(AnalysisWarning("copied-records", text, "name each run once"))
         trials = trials[~copies].reset_index(drop=True)
     trials = trials.assign(run_id=_run_ids(trials))
     # The directory of the sweep around each trial's run; of a run alone, its id.

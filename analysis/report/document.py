@@ -39,10 +39,10 @@ def document(
     With ``explained`` the part of a trial that costs most stands below the answer, and every job has the parts of its
     differences. ``run`` is the directory of the only run: the answer names the command that would decide it.
     """
-    found = answer(comparison, run)
-    yield from answer_elements(found)
+    answered = answer(comparison, run)
+    yield from answer_elements(answered)
     if level == "overview":
-        yield from _overview(comparison, found, costs=costs)
+        yield from _overview(comparison, answered, costs=costs)
         yield from published_elements(comparison.claims)
         return
     yield from (Line(text, indent=2) for text in map(reason, explained.explanations if explained else ()) if text)
@@ -87,20 +87,20 @@ def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
             yield Line(f"{'to decide it: ' * (row.verdict == 'undecided')}{row.claim.advice}", "dim", indent=2)
 
 
-def answer_elements(found: Answer) -> Iterator[Element]:
+def answer_elements(answered: Answer) -> Iterator[Element]:
     """Yield the answer, with which an output begins: a line for each comparison, then why, next, and the facts."""
-    if found.rows:
-        alone = len(found.rows) == 1
-        over = next((row.over for row in found.rows if row.over), "")
+    if answered.rows:
+        alone = len(answered.rows) == 1
+        over = next((row.over for row in answered.rows if row.over), "")
         heads = ("", "") if alone else (f"x {over}".rstrip(), "verdict")
-        numbers = [row.number if alone else f"{row.value} {row.span}".strip() for row in found.rows]
-        cells = ((number, Styled(row.word, row.word)) for number, row in zip(numbers, found.rows, strict=True))
-        rows = tuple(zip(map(Head, (row.subject for row in found.rows)), cells, strict=True))
+        numbers = [row.number if alone else f"{row.value} {row.span}".strip() for row in answered.rows]
+        cells = ((number, Styled(row.word, row.word)) for number, row in zip(numbers, answered.rows, strict=True))
+        rows = tuple(zip(map(Head, (row.subject for row in answered.rows)), cells, strict=True))
         yield Table("", "", tuple(Head(text, wraps=True) for text in heads), rows, compact=True)
-    yield Line(found.why, label="why", indent=2)
-    yield Line(found.next, label="next", indent=2)
-    yield from map(Line, found.facts)
-    yield from [Line(found.where, "dim")] if found.where else []
+    yield Line(answered.why, label="why", indent=2)
+    yield Line(answered.next, label="next", indent=2)
+    yield from map(Line, answered.facts)
+    yield from [Line(answered.where, "dim")] if answered.where else []
 
 
 def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
@@ -115,12 +115,12 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
     return f"; more: {hints}" if hints else ""
 
 
-def _overview(comparison: Comparison, found: Answer, *, costs: bool) -> Iterator[Element]:
-    footnotes = tables.Footnotes(comparison, found.why)
+def _overview(comparison: Comparison, answered: Answer, *, costs: bool) -> Iterator[Element]:
+    footnotes = tables.Footnotes(comparison, answered.why)
     yield from growth_elements(comparison)
     trained = [group for group in comparison.groups if group.job.traits.normalised and not group.job.traits.probes]
     if trained:
-        yield tables.overview_table(trained, footnotes, judged=len(found.claims) > MOST_ROWS)
+        yield tables.overview_table(trained, footnotes, judged=len(answered.claims) > MOST_ROWS)
     for group in comparison.groups:
         parts: list[Element] = [tables.results_table(group, full=False)] if group.job.traits.probes else []
         parts += _tables(group, costs=costs, losses=False)

@@ -154,7 +154,7 @@ def styled(found: Verdict) -> Styled:
     return Styled(verdict(found), found.name or "no verdict")
 
 
-def warnings(found: Iterable[AnalysisWarning]) -> Iterator[Line]:
-    for notice in found:
+def warnings(raised: Iterable[AnalysisWarning]) -> Iterator[Line]:
+    for notice in raised:
         yield Line(one_line(notice.message), label="warning")
         yield Line(one_line(notice.advice), "dim", indent=2)

@@ -74,11 +74,11 @@ def _steps_of(path: str) -> Any:  # noqa: ANN401 (decoded)
     return record.steps
 
 
-def _steps_table(keys: pd.DataFrame, found: Sequence[Any]) -> pd.DataFrame:
+def _steps_table(keys: pd.DataFrame, trials: Sequence[Any]) -> pd.DataFrame:
     """Return the keys of each trial beside each of its steps, of the same types even if a phase is absent."""
-    counts = [len(steps.elapsed_s) for steps in found]
-    rows = keys.iloc[np.repeat(np.arange(len(found)), counts)].reset_index(drop=True)
-    columns = {name: np.concatenate([_column(steps, name) for steps in found]) for name in Steps.model_fields}
+    counts = [len(steps.elapsed_s) for steps in trials]
+    rows = keys.iloc[np.repeat(np.arange(len(trials)), counts)].reset_index(drop=True)
+    columns = {name: np.concatenate([_column(steps, name) for steps in trials]) for name in Steps.model_fields}
     texts = dict.fromkeys(("run_id", "trial_id", "scenario", "model", "target", "ablation"), "str")
     return rows.assign(step=np.concatenate([np.arange(count) for count in counts]), **columns).astype(texts)
 
@@ -164,10 +164,10 @@ def _with_fixed_columns(table: pd.DataFrame) -> pd.DataFrame:
     if _STARTED not in table:
         return table
     own = [name for name in table.columns if "/" in name]
-    found = [
+    pairs = [
         [(name, float(value)) for name, value in zip(own, values, strict=True) if value == value]  # NaN: not measured
         for values in table[own].itertuples(index=False, name=None)
     ]
     fixed = table.drop(columns=own)
     fixed[_STARTED] = pd.to_datetime(fixed[_STARTED], utc=True, format="ISO8601", errors="coerce")
-    return fixed.assign(**{_METRICS: pd.Series(found, index=table.index, dtype=object)})
+    return fixed.assign(**{_METRICS: pd.Series(pairs, index=table.index, dtype=object)})

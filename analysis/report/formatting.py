@@ -88,36 +88,36 @@ def verdict(found: Verdict) -> str:
     return found.name if more is None else f"{found.name}, +{more}"
 
 
-def ratio(found: Effect) -> str:
+def ratio(effect: Effect) -> str:
     """Return ``0.972x (0.951 to 0.989), slower`` as far as it is known; empty without a ratio."""
-    if found.ratio is None:
+    if effect.ratio is None:
         return ""
-    interval = "" if found.interval is None else f" ({ends(found.interval)})"
+    interval = "" if effect.interval is None else f" ({ends(effect.interval)})"
     # One block has nothing to be decided by: that it says so in every cell helps nobody.
-    judged = f", {verdict(found.verdict)}" if found.verdict and found.interval else ""
-    return f"{times(found.ratio)}x{interval}{judged}"
+    judged = f", {verdict(effect.verdict)}" if effect.verdict and effect.interval else ""
+    return f"{times(effect.ratio)}x{interval}{judged}"
 
 
-def excluded(found: SlowTrials) -> str:
+def excluded(slow: SlowTrials) -> str:
     """Return ``slow trials (over 10 % slower) in more than 7.3 % of runs``: what an ``equivalent`` excludes at 95 %."""
-    share = math.ceil(found.excluded * 1000) / 10  # up: more than this is excluded
-    return f"slow trials (over {found.over * 100:.0f} % slower) in more than {share:.3g} % of runs"
+    share = math.ceil(slow.excluded * 1000) / 10  # up: more than this is excluded
+    return f"slow trials (over {slow.over * 100:.0f} % slower) in more than {share:.3g} % of runs"
 
 
-def parting(found: Effect) -> str:
+def parting(effect: Effect) -> str:
     """Return ``typical 0.999x, expected 0.971x (0.945 to 0.990): 4 of 40 trials …``, or nothing.
 
     The typical cost does not say all where the expected one departs from it, or where there are slow trials.
     """
-    if found.ratio is None or not found.expected or not found.slow or not found.verdict:
+    if effect.ratio is None or not effect.expected or not effect.slow or not effect.verdict:
         return ""
-    low, high = found.expected.interval
-    departs = not low <= found.ratio <= high or found.slow.p <= SIGNIFICANCE
-    if not departs and found.verdict.name not in ("tail", "typical-only"):
+    low, high = effect.expected.interval
+    departs = not low <= effect.ratio <= high or effect.slow.p <= SIGNIFICANCE
+    if not departs and effect.verdict.name not in ("tail", "typical-only"):
         return ""
-    slow = f"{found.slow.own or 'none'} of {found.slow.n} trials were over {found.slow.over * 100:.0f} % slower"
-    expected = f"{times(found.expected.ratio)}x ({ends(found.expected.interval)})"
-    return f"typical {times(found.ratio)}x, expected {expected}: {slow}, {found.slow.base or 'none'} on bare metal"
+    slow = f"{effect.slow.own or 'none'} of {effect.slow.n} trials were over {effect.slow.over * 100:.0f} % slower"
+    expected = f"{times(effect.expected.ratio)}x ({ends(effect.expected.interval)})"
+    return f"typical {times(effect.ratio)}x, expected {expected}: {slow}, {effect.slow.base or 'none'} on bare metal"
 
 
 def group_lines(group: Group) -> Iterator[str]:
@@ -135,8 +135,8 @@ def group_lines(group: Group) -> Iterator[str]:
         yield f"differences that these blocks could have seen (power {POWER:.0%}): {', '.join(seen)}"
     if line := aa_line(group):
         yield line
-    for found in group.of_kind("layers").values():
-        yield f"container-vm against container times vm: {effects(found, group.metrics)}"
+    for effect_of in group.of_kind("layers").values():
+        yield f"container-vm against container times vm: {effects(effect_of, group.metrics)}"
     yield from tail_lines(group)
     yield from map(turns_line, group.turns)
     if any(one.switching and one.switching.shown for one in group.turns):
@@ -146,26 +146,26 @@ def group_lines(group: Group) -> Iterator[str]:
 def aa_line(group: Group) -> str:
     """Return what bare metal shows against itself; empty without A/A."""
     name = BASELINE.replace("-", " ")
-    again = group.of_kind("again").values()
-    return "".join(f"{name} against itself (A/A): {effects(found, group.metrics)}" for found in again)
+    texts = [effects(of_arm, group.metrics) for of_arm in group.of_kind("again").values()]
+    return "".join(f"{name} against itself (A/A): {text}" for text in texts)
 
 
-def turns_line(found: BurstVariation) -> str:
+def turns_line(variation: BurstVariation) -> str:
     """Return ``container in turns: its ratio varies by 1.2 % from burst to burst, …; the first step of a burst …``."""
-    levels = {"burst to burst": found.components.burst, "instance to instance": found.components.instance}
+    levels = {"burst to burst": variation.components.burst, "instance to instance": variation.components.instance}
     # Where each block has one pair of instances, these vary as the blocks do.
-    last = "block to block" + ("" if found.components.instance is not None else ", each with new instances")
+    last = "block to block" + ("" if variation.components.instance is not None else ", each with new instances")
     parts = [
         f"{number(math.sqrt(variance) * 100)} % from {name}"
-        for name, variance in {**levels, last: found.components.block}.items()
+        for name, variance in {**levels, last: variation.components.block}.items()
         if variance is not None
     ]
     varies = ", ".join(parts) or "nothing known"
-    text = f"{found.target} in turns, {count(found.blocks, 'block')}: its ratio varies by {varies}"
-    if (cost := found.switching) and cost.interval:
+    text = f"{variation.target} in turns, {count(variation.blocks, 'block')}: its ratio varies by {varies}"
+    if (cost := variation.switching) and cost.interval:
         text += f"; the first step of a burst takes {times(cost.ratio)}x the time of the others ({ends(cost.interval)})"
-    if found.best:
-        text += f"; as a pilot they suggest --rounds {found.best.rounds} --burst-steps {found.best.burst_steps}"
+    if variation.best:
+        text += f"; as a pilot they suggest --rounds {variation.best.rounds} --burst-steps {variation.best.burst_steps}"
     return text
 
 
@@ -173,10 +173,10 @@ def tail_lines(group: Group) -> Iterator[str]:
     """Yield where typical and expected costs part, and what every ``equivalent`` excludes."""
     bounds: dict[str, list[str]] = {}
     for summary in group.targets:
-        found = [contrast for contrast in group.of_target(summary.target).values() if not contrast.metric.supporting]
-        texts = ((contrast, parting(contrast)) for contrast in found)
+        rows = [contrast for contrast in group.of_target(summary.target).values() if not contrast.metric.supporting]
+        texts = ((contrast, parting(contrast)) for contrast in rows)
         yield from (f"{contrast.target}, {contrast.metric.name}: {text}" for contrast, text in texts if text)
-        for contrast in found:
+        for contrast in rows:
             if contrast.slow and contrast.verdict and contrast.verdict.name == "equivalent":
                 bounds.setdefault(excluded(contrast.slow), []).append(f"{contrast.target} {contrast.metric.name}")
     yield from (f"excluded at 95 %: {bound}: {', '.join(names)}" for bound, names in bounds.items())
@@ -252,8 +252,8 @@ _GUIDES: Mapping[VerdictName | None, str] = {
 
 def warning_lines(comparison: Comparison) -> list[str]:
     """Return each warning as one line of plain text, those of the same finding as one."""
-    found = notices(comparison.warnings, comparison.jobs)
-    return [f"warning: {one_line(f'{one.message}; {one.advice}')}" for one in found]
+    listed = notices(comparison.warnings, comparison.jobs)
+    return [f"warning: {one_line(f'{one.message}; {one.advice}')}" for one in listed]
 
 
 def one_line(text: str) -> str:

@@ -27,38 +27,38 @@ _CAPTION = (
 )
 
 
-def gate_document(found: Regression, new: Path | None = None) -> Iterator[Element]:
+def gate_document(regression: Regression, new: Path | None = None) -> Iterator[Element]:
     """Yield a regression: the answer, the rows, and what else differs. ``new`` is the directory of the new run."""
-    if found.outcome:
-        answered = answer(found, new)
+    if regression.outcome:
+        answered = answer(regression, new)
         yield from answer_elements(answered)
-        for name in found.added:
+        for name in regression.added:
             yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
-        if found.spread_unknown:
+        if regression.spread_unknown:
             yield Line(f"the spread between runs is unknown: {LEAST_RUNS} old runs or more show it", label="warning")
     # Those that decide come first, those that fail nothing last.
-    changes = sorted(found.changes, key=lambda change: (*EXIT_CODES, None).index(change.outcome))
+    changes = sorted(regression.changes, key=lambda change: (*EXIT_CODES, None).index(change.outcome))
     rows = tuple((Head(change.name), _cells(change)) for change in changes)
     table = Table("", "", tuple(map(Head, _COLUMNS)), rows, _CAPTION, compact=True).only(
-        *range(6 if found.outcome else 5)
+        *range(6 if regression.outcome else 5)
     )
     # The narrower form leaves out the values, and a gate's outcome is in all forms.
     yield replace(table, narrower=table.only(*range(2, len(table.columns))))
-    for detail, names in _details(found, answered.why).items() if found.outcome else ():
+    for detail, names in _details(regression, answered.why).items() if regression.outcome else ():
         yield Line(f"{'; '.join(names)}: {detail}", label="cannot tell")
     targets: dict[str, dict[str, None]] = {}
     # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
-    for change in found.changes if found.outcome else ():
+    for change in regression.changes if regression.outcome else ():
         for text in change.notes:
             targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
     for text, changed in targets.items():
         yield Line(f"{text} on {', '.join(changed)}: it may explain a difference", label="changed")
 
 
-def _details(found: Regression, why: str) -> dict[str, list[str]]:
+def _details(regression: Regression, why: str) -> dict[str, list[str]]:
     """Return the details of rows that cannot tell, with their names, where the answer has them not."""
     details: dict[str, list[str]] = {}
-    for claim in _claims(found):
+    for claim in _claims(regression):
         for reason in claim.why if claim.word == "cannot tell" else ():
             detail = reason.partition(" (")[2].removesuffix(")")
             if detail and detail not in why:
@@ -73,20 +73,20 @@ def _cells(change: Change) -> tuple[str | Styled, ...]:
     return (*values, f"{times(change.ratio or 1.0)}x", interval, percent(change.slower), outcome)
 
 
-def answer(found: Regression, new: Path | None = None) -> Answer:
+def answer(regression: Regression, new: Path | None = None) -> Answer:
     """Return the answer of a gate: the rows that decide it first, each with its outcome as its word."""
-    rows = [row_of(claim, claim.change.name) for claim in _claims(found)]
-    rows += [AnswerRow(missing.name, "incomplete", why=(missing.why,)) for missing in found.missing]
+    rows = [row_of(claim, claim.change.name) for claim in _claims(regression)]
+    rows += [AnswerRow(missing.name, "incomplete", why=(missing.why,)) for missing in regression.missing]
     order: list[str] = [*EXIT_CODES]
     rows.sort(key=lambda row: order.index(row.word))
     if not rows:
-        return Answer((), "nothing to compare: no row is in both runs", _next(found, new), ())
-    return formed(rows, order, [_next(found, new)], shortened=rows[:1])
+        return Answer((), "nothing to compare: no row is in both runs", _next(regression, new), ())
+    return formed(rows, order, [_next(regression, new)], shortened=rows[:1])
 
 
-def _claims(found: Regression) -> "Iterator[_GateClaim]":
-    bound = found.fail_above or 0.0
-    judged = filter(attrgetter("verdict"), found.changes)
+def _claims(regression: Regression) -> "Iterator[_GateClaim]":
+    bound = regression.fail_above or 0.0
+    judged = filter(attrgetter("verdict"), regression.changes)
     return (_GateClaim(change, change.model, bound, Circumstances()) for change in judged)
 
 
@@ -128,16 +128,16 @@ _NEXT = {
 }
 
 
-def _next(found: Regression, new: Path | None) -> str:
+def _next(regression: Regression, new: Path | None) -> str:
     where = f" {shlex.quote(str(new))}" if new else ""
-    if found.outcome in _NEXT:
-        return _NEXT[found.outcome].format(where)
-    rows = found.of("cannot tell")
+    if regression.outcome in _NEXT:
+        return _NEXT[regression.outcome].format(where)
+    rows = regression.of("cannot tell")
     if any(change.job.profile in PROFILES and not PROFILES[change.job.profile].decides for change in rows):
         return "both runs with --profile quick"
     lacking = [*map(attrgetter("verdict.more_blocks"), rows)]
     if None in lacking:
-        return f"a quieter machine, another profile, or --fail-above over {percent(found.fail_above or 0.0)}"
-    more, side = max(filter(None, lacking), default=1), "each" if found.spread_unknown else "the new"
+        return f"a quieter machine, another profile, or --fail-above over {percent(regression.fail_above or 0.0)}"
+    more, side = max(filter(None, lacking), default=1), "each" if regression.spread_unknown else "the new"
     extended = f"bench run --continue{where or ' RUN'} --blocks {more + max(change.samples[1] for change in rows)}"
     return f"about {count(more, 'more block')} in {side} run: {extended}"

@@ -170,10 +170,10 @@ def _by_target(group: Group, cells: Mapping[str, Sequence[Cell]], caption: str =
     return Table("target", "metric", tuple(map(Head, cells)), rows, caption)
 
 
-def _expected(found: Contrast | None) -> Cell:
-    if not found or not found.expected:
+def _expected(contrast: Contrast | None) -> Cell:
+    if not contrast or not contrast.expected:
         return None
-    return Effect(ratio=found.expected.ratio, blocks=found.blocks, interval=found.expected.interval)
+    return Effect(ratio=contrast.expected.ratio, blocks=contrast.blocks, interval=contrast.expected.interval)
 
 
 def own_table(group: Group, *, losses: bool) -> Table | None:

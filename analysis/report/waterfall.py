@@ -137,25 +137,25 @@ def prediction_lines(one: Explanation) -> Iterator[str]:
             f"communication: a rank sends {share.step_bytes / 1e6:.3g} MB in a step{carried}, "
             f"which takes {share.measured:.0%} of the step's time{predicted}"
         )
-    if (found := one.prediction) is None:
+    if (prediction := one.prediction) is None:
         return
-    yield f"predicted by the probes: {'; '.join(map(_predicted, found.predicted))}"
-    silent = f"; no probe speaks for {', '.join(found.silent)}" if found.silent else ""
+    yield f"predicted by the probes: {'; '.join(map(_predicted, prediction.predicted))}"
+    silent = f"; no probe speaks for {', '.join(prediction.silent)}" if prediction.silent else ""
     yield (
-        f"together {_seconds(found.difference_s, found.interval)} s predicted, "
+        f"together {_seconds(prediction.difference_s, prediction.interval)} s predicted, "
         f"{_seconds(one.whole.difference_s, one.whole.interval)} s measured{silent}"
     )
     measured = {part.name: part for part in one.parts}
-    for part in found.predicted:
+    for part in prediction.predicted:
         if part.parts:
             yield _sentence(f"of {part.part}", part.difference_s, measured[part.part].difference_s, part.by or "")
-    if found.parts:
-        yield _sentence("of the whole", found.difference_s, one.whole.difference_s, "the probes together")
+    if prediction.parts:
+        yield _sentence("of the whole", prediction.difference_s, one.whole.difference_s, "the probes together")
 
 
-def _predicted(found: Predicted) -> str:
-    by = "(measured itself)" if found.by is None else f"by {found.by}"
-    return f"{found.part} {_seconds(found.difference_s, found.interval)} {by}"
+def _predicted(prediction: Predicted) -> str:
+    by = "(measured itself)" if prediction.by is None else f"by {prediction.by}"
+    return f"{prediction.part} {_seconds(prediction.difference_s, prediction.interval)} {by}"
 
 
 def _seconds(difference_s: float, ends: tuple[float, float] | None) -> str:

@@ -50,7 +50,7 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
     trials = with_changes(with_variants(load([run]).trials))
     ratios = form(ABLATION, trials[trials["ok"].astype(bool)], METRICS_OF_INJURIES).ratios
     arms = by_arm(contrasts(ABLATION, ratios, METRICS_OF_INJURIES, margin))
-    by_injury = {(arm.target, arm.ablation): found for arm, found in arms.items()}
+    by_injury = {(arm.target, arm.ablation): effects for arm, effects in arms.items()}
     records = [record for record in store.records() if not record.warm_up]
     findings = [
         _finding(name, target, records, by_injury.get((target, name), {}), margin)
@@ -103,7 +103,7 @@ def _judgement(
     if absent := truths.count(None):
         note = f"it was not there in {absent} of {count(len(truths), 'block')}, by {injury.witness}"
         return {**measured, "size": False, "verdict_right": False, "note": note}
-    truth = _mean([truth for truth in truths if truth])
+    truth = _mean([*filter(None, truths)])
     measured["truth"] = truth.low, truth.high
     width = _half_width(effect)
     if width is None or effect.interval is None:
@@ -190,7 +190,7 @@ def certificate_document(certificate: Certificate) -> Iterator[Element]:
 def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
     """Return the cells of a finding after its injury."""
     known = " to ".join(dict.fromkeys(map(times, finding.truth or ())))
-    found = "" if finding.ratio is None else f"{finding.metric} {times(finding.ratio)}x"
+    measured = "" if finding.ratio is None else f"{finding.metric} {times(finding.ratio)}x"
     interval = f" ({ends(finding.interval)})" if finding.interval else ""
     wrong = ", ".join(name for name, right in zip(FACETS, finding.facets.values(), strict=True) if right is False)
     outcome = Styled(finding.note, "dim")
@@ -198,14 +198,14 @@ def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
         outcome = Styled("found", "found")
     elif finding.judged:
         outcome = Styled(f"missed: {finding.note or wrong}", "missed")
-    return finding.target, known, f"{found}{interval}", finding.grown or "-", finding.verdict or "-", outcome
+    return finding.target, known, f"{measured}{interval}", finding.grown or "-", finding.verdict or "-", outcome
 
 
 def certificate_lines(certificate: Certificate) -> Iterator[str]:
     """Yield what is known of all findings together, and what was not done."""
     for facet in FACETS:
-        found, of = certificate.count(facet)
-        yield f"{facet} right: {found} of {of}"
+        right, of = certificate.count(facet)
+        yield f"{facet} right: {right} of {of}"
     for metric, share in certificate.smallest.items():
         yield f"smallest {metric} effect that {count(certificate.blocks, 'block')} show: {number(share * 100)} %"
     for one in certificate.absent:

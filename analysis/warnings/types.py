@@ -41,9 +41,9 @@ def skipped_record(
 def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> list[AnalysisWarning]:
     """Return the warnings for a reader: what several targets share once, without the name of the only job."""
     told: dict[object, AnalysisWarning] = {}
-    for found in warnings:
-        key = found.finding if found.where else id(found)
+    for notice in warnings:
+        key = notice.finding if notice.where else id(notice)
         before = told.get(key)
-        told[key] = replace(found, finding=f"{before.message}; {found.where}" if before else found.message, where="")
+        told[key] = replace(notice, finding=f"{before.message}; {notice.where}" if before else notice.message, where="")
     prefix = f"{next(iter(jobs))}: " if len(jobs) == 1 else ""
     return [replace(one, finding=one.finding.removeprefix(prefix)) for one in told.values()]

@@ -35,12 +35,12 @@ def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
             remedy="bench compare BEFORE… AFTER --fail-above 5%, or name them with --baseline",
         )
     across = options["across"] == "code"
-    found = judged(old, [new], options["fail_above"], force=options["force"], across_code=across)
+    regression = judged(old, [new], options["fail_above"], force=options["force"], across_code=across)
     if options["form"] == "json":
-        print_json(gate_output(found))
+        print_json(gate_output(regression))
     else:
-        PlainConsole().print(Terminal(gate_document(found, new)))
-    return found.exit_code
+        PlainConsole().print(Terminal(gate_document(regression, new)))
+    return regression.exit_code
 
 
 def baselines(patterns: Sequence[str], new: Path) -> list[list[Path]]:
@@ -79,9 +79,9 @@ def judged(
         before, after = (replace(side, trials=without_code(side.trials)) for side in (before, after))
     numbers = {run: number for number, places in enumerate(old) for run in _runs(places)}
     stopped = any(map(open_ended, after.directories))
-    found = judge(before, after, bound, force=force, open_ended=stopped, baselines=numbers)
-    named = (replace(one, notes=(change, *one.notes)) for one in found.changes)
-    return replace(found, changes=tuple(named)) if change else found
+    regression = judge(before, after, bound, force=force, open_ended=stopped, baselines=numbers)
+    named = (replace(one, notes=(change, *one.notes)) for one in regression.changes)
+    return replace(regression, changes=tuple(named)) if change else regression
 
 
 def judge(old: Records, new: Records, fail_above: float | None, *, force: bool = False, **how: Any) -> Regression:  # noqa: ANN401 (those of ``regress``)
@@ -92,17 +92,17 @@ def judge(old: Records, new: Records, fail_above: float | None, *, force: bool =
             f"the runs are of other hosts: {hosts}",
             remedy="bench compare BEFORE AFTER --by host compares hosts; --force judges them all the same",
         )
-    found = regress(old, new, fail_above, **how)
-    if found.missing and (change := other_code(old.trials, new.trials)):
+    regression = regress(old, new, fail_above, **how)
+    if regression.missing and (change := other_code(old.trials, new.trials)):
         raise RequestError(f"your own code has changed: {change}", remedy="compare the two with --across code")
-    if not found.changes:
-        named = "; ".join(f"{one.name}: {one.why}" for one in found.missing) or "nothing was finished"
-        only = f"; the new run alone has {', '.join(found.added)}" if found.added else ""
+    if not regression.changes:
+        named = "; ".join(f"{one.name}: {one.why}" for one in regression.missing) or "nothing was finished"
+        only = f"; the new run alone has {', '.join(regression.added)}" if regression.added else ""
         raise RequestError(
             f"the runs have no cell in common ({named}{only})",
             remedy="compare runs of one plan: workload, profile, engine and every other setting must agree",
         )
-    return found
+    return regression
 
 
 def _sound(records: Records, *, force: bool) -> Records:

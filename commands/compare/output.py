@@ -55,9 +55,9 @@ class GateOutput(Columns):
     added: tuple[str, ...]
 
 
-def gate_output(found: Regression) -> GateOutput:
-    output = GateOutput.model_validate(found)
-    return output.model_copy(update={"answer": AnswerText.model_validate(answer(found))}) if found.outcome else output
+def gate_output(judged: Regression) -> GateOutput:
+    output = GateOutput.model_validate(judged)
+    return output.model_copy(update={"answer": AnswerText.model_validate(answer(judged))}) if judged.outcome else output
 
 
 class ExplanationOutput(Output):

@@ -132,8 +132,8 @@ def _document(comparison: Comparison, chosen: Sequence[Path], options: Mapping[s
         return allocation_document(comparison)
     if options["scaling"]:
         # That a target is compared with no other is no answer to how jobs scale.
-        found = answer(comparison)
-        return chain(answer_elements(found) if found.rows else (), scaling_document(comparison))
+        answered = answer(comparison)
+        return chain(answer_elements(answered) if answered.rows else (), scaling_document(comparison))
     if options["form"]:
         return document(comparison, "full", costs=True)
     level: Level = "full" if options["verbose"] else "overview"

@@ -82,7 +82,7 @@ def run(
     with observing() as observer:
         if dry_run:
             made = ready(request, observer.note)
-            found = forecast(made, request.repetitions, store, time.monotonic() - begin_s)
+            expected = forecast(made, request.repetitions, store, time.monotonic() - begin_s)
         else:
             # With the ledger's entry, bench web sees that it runs, and bench clean what a killed run left half written.
             held = ledger.holding("run-directory", str(store.directory.absolute()))
@@ -94,9 +94,9 @@ def run(
     if not dry_run:
         _tell(records, store, as_json=as_json)
     elif as_json:
-        found.tell()
+        expected.tell()
     else:
-        for line in as_lines(found, request.repetitions):
+        for line in as_lines(expected, request.repetitions):
             click.echo(line)
         click.echo("Dry run: nothing was started. Remove --dry-run to start it.", err=True)
 

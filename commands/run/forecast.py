@@ -106,8 +106,8 @@ def _fewest(plan: Plan, asked: RepetitionOptions, store: Run) -> tuple[int, bool
 
     if asked.difference is None:
         return LEAST_BLOCKS + (0 if asked.decides else EXTRA_BLOCKS), False
-    found = known_detection(plan, asked, asked.difference, store)
-    return (found.blocks, True) if found else (GROWTH * PILOT_BLOCKS, False)
+    detection = known_detection(plan, asked, asked.difference, store)
+    return (detection.blocks, True) if detection else (GROWTH * PILOT_BLOCKS, False)
 
 
 def _targets(plan: Plan, durations: Durations) -> dict[str, Guess]:
@@ -132,9 +132,9 @@ def _space(what: str, path: Path, size_bytes: int) -> Space:
     return Space(what, str(path), size_bytes, shutil.disk_usage(place).free)
 
 
-def as_lines(found: Forecast, asked: RepetitionOptions) -> Iterator[str]:
+def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     """Yield the plan and its forecast, in lines of at most 80 columns for usual names."""
-    plan = found.plan
+    plan = expected.plan
     job = plan.job
     engine = f" ({job.layers.engine})" if "container" in plan.targets else ""
     yield f"plan: {job.scenario}, {', '.join(plan.models)}, {job.profile} profile, {job.recipe} recipe"
@@ -144,28 +144,28 @@ def as_lines(found: Forecast, asked: RepetitionOptions) -> Iterator[str]:
             yield f"  {target} also: {', '.join(switched)}"
     cpus, memory = format_cpu_list(job.envelope.cpus), job.envelope.memory_bytes / GIB
     yield f"each has: CPUs {cpus}, {memory:.3g} GiB, {job.envelope.threads} threads"
-    yield f"ends: {_end(found, asked)}"
-    yield _trials(found)
-    longest = f" to {format_duration(found.most_s)}" if found.most_s > found.seconds else ""
-    yield f"time: about {format_duration(found.seconds)}{longest}"
+    yield f"ends: {_end(expected, asked)}"
+    yield _trials(expected)
+    longest = f" to {format_duration(expected.most_s)}" if expected.most_s > expected.seconds else ""
+    yield f"time: about {format_duration(expected.seconds)}{longest}"
     which = "its longest trial" if len(plan.jobs) > 1 else "a trial"
-    for target, guess in found.targets.items():
+    for target, guess in expected.targets.items():
         yield f"  {target}: {format_duration(guess.seconds)} for {which}, {SOURCES[guess.source]}"
-    for space in found.disk:
+    for space in expected.disk:
         yield f"disk: {_size(space.size_bytes)} for {space.what} in {space.path} ({_size(space.free_bytes)} free)"
 
 
-def _trials(found: Forecast) -> str:
-    most = " at least" if found.most_blocks > found.blocks else ""
-    blocks = found.plan.warmup_blocks
+def _trials(expected: Forecast) -> str:
+    most = " at least" if expected.most_blocks > expected.blocks else ""
+    blocks = expected.plan.warmup_blocks
     warm_up = f", the first {'block' if blocks == 1 else f'{blocks} blocks'} to warm up" if blocks else ""
-    done = f", {found.trials_left} still to be run" if found.trials_left < found.trials else ""
-    return f"trials:{most} {found.trials}{warm_up}{done}"
+    done = f", {expected.trials_left} still to be run" if expected.trials_left < expected.trials else ""
+    return f"trials:{most} {expected.trials}{warm_up}{done}"
 
 
-def _end(found: Forecast, asked: RepetitionOptions) -> str:
+def _end(expected: Forecast, asked: RepetitionOptions) -> str:
     if not asked.open_ended:
-        return f"after {count(found.blocks, 'block')}"
+        return f"after {count(expected.blocks, 'block')}"
     if asked.decides:
         what = f"when every comparison is decided at a margin of {asked.margin or f'the usual {MARGIN:.0%}'}"
     elif asked.until:

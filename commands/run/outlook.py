@@ -80,15 +80,15 @@ class Outlook:
             return
         with self._allowance.spending():
             ratios = intervals_so_far(self._store.directory) if self._ratios else {}
-        found = [f"{name} {ratio:.3f} ({low:.3f} to {high:.3f})" for name, (ratio, low, high) in ratios.items()]
-        found[MOST_SHOWN:] = [f"{len(found) - MOST_SHOWN} narrower"] * (len(found) > MOST_SHOWN)
-        if not found:  # blocks and time alone stand in the line of each trial, too
+        texts = [f"{name} {ratio:.3f} ({low:.3f} to {high:.3f})" for name, (ratio, low, high) in ratios.items()]
+        texts[MOST_SHOWN:] = [f"{len(texts) - MOST_SHOWN} narrower"] * (len(texts) > MOST_SHOWN)
+        if not texts:  # blocks and time alone stand in the line of each trial, too
             return
         seconds = self.clock.seconds_of((blocks - done) * self._of_block)
-        found.append(f"about {format_duration(seconds)} to go" if seconds else "")
+        texts.append(f"about {format_duration(seconds)} to go" if seconds else "")
         counted = count(blocks, "block")
         whole = f"{counted} in the budget" if blocks < self.blocks else f"{'at least ' * at_least}{counted}"
-        self.note(f"after {done} of {whole}: {'; '.join(filter(None, found))}")
+        self.note(f"after {done} of {whole}: {'; '.join(filter(None, texts))}")
 
 
 def intervals_so_far(run: Path) -> Mapping[str, tuple[float, float, float]]:

@@ -75,22 +75,22 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
     from analysis.load.records import load
 
     most = asked.max_blocks or MOST_BLOCKS
-    found = known_detection(plan, asked, difference, store)
+    detection = known_detection(plan, asked, difference, store)
     pilot = min(PILOT_BLOCKS, most)
-    outlook.blocks = found.blocks if found else pilot
+    outlook.blocks = detection.blocks if detection else pilot
     outlook.begun()
-    if found is None:
+    if detection is None:
         outlook.note(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
         if not (yield from _blocks(plan.model_copy(update={"blocks": pilot}), store, outlook)):
             return
-        found = plan_detection(pilot_of(audited(load([store.directory]))), difference, most=most, source="pilot")
-        if found is None:
+        detection = plan_detection(pilot_of(audited(load([store.directory]))), difference, most=most, source="pilot")
+        if detection is None:
             why = f"no target has enough ratios to plan from; see bench compare {store.directory}"
             outlook.note(f"stopped after {pilot} blocks: {why}")
             return
-    planned = plan.model_copy(update={"blocks": found.blocks, "detection": found})
-    outlook.blocks = found.blocks
-    outlook.note(announcement(found, outlook.clock.seconds_of(outlook.trials - outlook.kept())))
+    planned = plan.model_copy(update={"blocks": detection.blocks, "detection": detection})
+    outlook.blocks = detection.blocks
+    outlook.note(announcement(detection, outlook.clock.seconds_of(outlook.trials - outlook.kept())))
     yield from _blocks(planned, store, outlook)
 
 
@@ -101,11 +101,11 @@ def known_detection(plan: Plan, asked: RepetitionOptions, difference: float, sto
 
     most = asked.max_blocks or MOST_BLOCKS
     stored = store.plan()
-    found = stored.detection if stored else None
+    detection = stored.detection if stored else None
     if stored is None and (earlier := _earlier_records(plan)):
-        found = plan_detection(earlier, difference, most=most, source="earlier")
+        detection = plan_detection(earlier, difference, most=most, source="earlier")
     # A run that continues keeps what was planned, unless it is asked for something else.
-    return found if found and found.serves(difference, most) else None
+    return detection if detection and detection.serves(difference, most) else None
 
 
 def _earlier_records(plan: Plan) -> "Records | None":
@@ -184,21 +184,21 @@ def spent_s(store: Run) -> float:
     return math.fsum(header.duration_s for header in headers(store.directory))
 
 
-def announcement(found: Detection, left_s: float | None) -> str:
+def announcement(size: Detection, left_s: float | None) -> str:
     """Return how many blocks a difference takes, how long they take, and why."""
     time_left = "" if left_s is None or left_s <= 0 else f", {format_duration(left_s)} more,"
-    before = f"pilot of {found.measured} blocks" if found.source == "pilot" else f"{found.measured} earlier blocks"
-    why = f"{before}: the standard deviation of {found.ratio} is {_percent(found.deviation)} from block to block"
-    if not found.capped:
+    before = f"pilot of {size.measured} blocks" if size.source == "pilot" else f"{size.measured} earlier blocks"
+    why = f"{before}: the standard deviation of {size.ratio} is {_percent(size.deviation)} from block to block"
+    if not size.capped:
         return (
-            f"about {found.blocks} blocks in all{time_left} detect a difference of {_percent(found.difference)} with a "
-            f"chance of 80 % ({why})"
+            f"about {size.blocks} blocks in all{time_left} detect a difference of {_percent(size.difference)} with "
+            f"a chance of 80 % ({why})"
         )
-    takes = "more blocks than can be run" if found.needed is None else f"about {found.needed} blocks"
-    sees = "nothing that is small" if found.detectable is None else f"{_percent(found.detectable)}"
+    takes = "more blocks than can be run" if size.needed is None else f"about {size.needed} blocks"
+    sees = "nothing that is small" if size.detectable is None else f"{_percent(size.detectable)}"
     return (
-        f"a difference of {_percent(found.difference)} takes {takes} ({why}); the most that are asked for, "
-        f"{found.blocks} blocks{time_left} detect {sees}: give more with --max-blocks, or a larger --detect"
+        f"a difference of {_percent(size.difference)} takes {takes} ({why}); the most that are asked for, "
+        f"{size.blocks} blocks{time_left} detect {sees}: give more with --max-blocks, or a larger --detect"
     )
 
 

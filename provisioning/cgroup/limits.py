@@ -53,27 +53,26 @@ def create(
     A group that is not pinned gets as many CPUs by a quota, on any that are free. ``limited_disks`` are those that the
     disk limits of the properties apply to.
     """
-    pinned = properties.pinned
     governing = version(node)
     controllers = [CONTROLLERS[governing], *([DISK_CONTROLLERS[governing]] if limited_disks else [])]
     group = f"{','.join(controllers)}:/{name}"
-    cpus = format_cpu_list(envelope.cpus) if pinned else _listed(node, "cpu/online")
+    cpus = format_cpu_list(envelope.cpus) if properties.pinned else _listed(node, "cpu/online")
     # Not all nodes that are online: those without memory are refused on version 1.
     settings = [("cpuset.cpus", cpus), ("cpuset.mems", _listed(node, "node/has_memory"))]
     settings += [("pids.max", str(most_processes(len(envelope.cpus))))]
-    second = governing == 2
-    if not pinned or properties.cpu_share < 1:
+    if not properties.pinned or properties.cpu_share < 1:
         quota = str(quota_us(len(envelope.cpus), properties.cpu_share))
         first = [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
-        settings += [("cpu.max", f"{quota} {PERIOD_US}")] if second else first
+        settings += {1: first, 2: [("cpu.max", f"{quota} {PERIOD_US}")]}[governing]
     if properties.memory_limited:
         most = str(envelope.memory_bytes)
-        settings += [("memory.max", most), ("memory.swap.max", "0")] if second else [("memory.limit_in_bytes", most)]
+        second = [("memory.max", most), ("memory.swap.max", "0")]
+        settings += {1: [("memory.limit_in_bytes", most)], 2: second}[governing]
     limits = properties.disk_limits
     for disk in limited_disks:
         first = [(f"blkio.throttle.{way}_{unit}_device", f"{disk.number} {limit}") for way, unit, limit in limits]
         most = " ".join(f"{way[0]}{unit}={limit}" for way, unit, limit in limits)
-        settings += [("io.max", f"{disk.number} {most}")] if second else first
+        settings += {1: first, 2: [("io.max", f"{disk.number} {most}")]}[governing]
     node.run(["cgcreate", "-g", group])
     for key, value in settings:
         # A kernel without swap accounting has no swap limit to set, and no swap to limit.

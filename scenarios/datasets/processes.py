@@ -84,7 +84,7 @@ def limited(work: Callable[[], int], size_bytes: int) -> int:
     process.start()
     sender.close()
     try:
-        found = receiver.recv()
+        result = receiver.recv()
     except EOFError as error:
         process.join()
         raise BenchError(
@@ -95,9 +95,9 @@ def limited(work: Callable[[], int], size_bytes: int) -> int:
         process.kill()
         process.join()
         receiver.close()
-    if isinstance(found, int):
-        return found
-    raise found if isinstance(found, OSError) else DataSetError(found[0], remedy=found[1])
+    if isinstance(result, int):
+        return result
+    raise result if isinstance(result, OSError) else DataSetError(result[0], remedy=result[1])
 
 
 def _send(work: Callable[[], int], size_bytes: int, sender: Connection) -> None:
@@ -107,17 +107,17 @@ def _send(work: Callable[[], int], size_bytes: int, sender: Connection) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = int(pages) * resource.getpagesize() + most_bytes
     resource.setrlimit(resource.RLIMIT_AS, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
-    found: int | OSError | tuple[str, str]
+    result: int | OSError | tuple[str, str]
     try:
-        found = work()
+        result = work()
     except DataSetError as error:
-        found = str(error), error.remedy
+        result = str(error), error.remedy
     except OSError as error:
-        found = error
+        result = error
     except MemoryError:
-        found = (
+        result = (
             f"reading it takes more than {most_bytes / 1e9:.1f} GB of memory, and its files have "
             f"{size_bytes / 1e9:.1f} GB",
             "name a copy that is as its authors give it out",
         )
-    sender.send(found)
+    sender.send(result)

@@ -151,7 +151,7 @@ def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
     loop = ResizeLoop(node.start([node.python[0], "-u", "-c", LOOP]))
     reader = threading.Thread(target=loop.read, daemon=True)
     reader.start()
-    found, kept = dict[str, list[float]](), set[str]()
+    resizes, kept = dict[str, list[float]](), set[str]()
     try:
         _wait_for(loop)
         for _ in range(times):
@@ -169,12 +169,12 @@ def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
                 for what in _measured(name):
                     value = seen_s(loop, asked_s) if what == "seen" else level_s(loop, asked_s, min(WITHIN, step / 2))
                     if value is not None:
-                        found.setdefault(f"{name}-{what}", []).append(value)
+                        resizes.setdefault(f"{name}-{what}", []).append(value)
     finally:
         resize(Shares(cpus))
         loop.process.kill()
         reader.join()
-    return found
+    return resizes
 
 
 def _measured(change: str) -> tuple[str, ...]:

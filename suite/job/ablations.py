@@ -165,8 +165,8 @@ def get_ablation(name: str) -> Ablation:
         raise RequestError(
             f"{option('ablate')} {name} has a wrong value", remedy=f"write it as {option('ablate')} {written(kind)}"
         )
-    found: Ablation = member(value) if callable(member) else member
-    return found
+    ablation: Ablation = member(value) if callable(member) else member
+    return ablation
 
 
 def written(kind: str) -> str:
@@ -202,14 +202,14 @@ def check(ablations: Sequence[str], targets: Sequence[str]) -> None:
 
 def facts_that_may_differ(name: str) -> tuple[str, ...]:
     """Return ``Ablation.differs``; nothing for an ablation that is not installed here, of a run made elsewhere."""
-    found = _installed(name)
-    return found.differs if found else ()
+    ablation = _installed(name)
+    return ablation.differs if ablation else ()
 
 
 def label_of(name: str) -> str:
     """Return ``Ablation.label``; made of the name for an ablation that is not installed here."""
-    found = _installed(name)
-    return found.label if found else f"{name} switched"
+    ablation = _installed(name)
+    return ablation.label if ablation else f"{name} switched"
 
 
 def named_arm(target: str, ablation: str | None) -> str:

@@ -32,12 +32,12 @@ def bits_per_s(rate: str) -> int:
 
     Its ``mbps`` is refused: tc reads megabytes there, and people who write it mostly mean megabits.
     """
-    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([a-z]*)", rate)
-    if found and found[2].endswith("bps"):
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([a-z]*)", rate)
+    if match and match[2].endswith("bps"):
         raise ValueError("tc counts bytes in bps")
-    if not found or found[2] not in _UNITS:
+    if not match or match[2] not in _UNITS:
         raise ValueError("not a rate")
-    value = float(found[1]) * _UNITS[found[2]]
+    value = float(match[1]) * _UNITS[match[2]]
     if not SLOWEST_BITS_PER_S <= value <= FASTEST_BITS_PER_S:
         raise ValueError("not a rate that a link here can be limited to")
     return int(value)
@@ -45,10 +45,10 @@ def bits_per_s(rate: str) -> int:
 
 def seconds(delay: str) -> float:
     """Return the seconds of a delay such as ``"5ms"``. Raises ValueError on anything else."""
-    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|ms|us)", delay)
-    if not found:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|ms|us)", delay)
+    if not match:
         raise ValueError("not a delay")
-    value = float(found[1]) * _SECONDS[found[2]]
+    value = float(match[1]) * _SECONDS[match[2]]
     if not 1e-6 <= value <= LONGEST_DELAY_S:
         raise ValueError("not a delay that a link here can be given")
     return value

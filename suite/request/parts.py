@@ -56,10 +56,10 @@ def gpu_words(text: str) -> tuple[str, ...]:
 
 def memory_of(text: str) -> int:
     """Return the bytes of an amount of memory. Raises RequestError for one whose unit was forgotten: ``4``."""
-    found = parse_bytes(text)
-    if text.strip().isdigit() and found < _LEAST_MEMORY_BYTES:
-        raise RequestError(f"{text!r} is {found} bytes", remedy=f"is {found}G meant? write {found}G")
-    return found
+    size_bytes = parse_bytes(text)
+    if text.strip().isdigit() and size_bytes < _LEAST_MEMORY_BYTES:
+        raise RequestError(f"{text!r} is {size_bytes} bytes", remedy=f"is {size_bytes}G meant? write {size_bytes}G")
+    return size_bytes
 
 
 def _sudden(text: str) -> None:

@@ -123,8 +123,8 @@ class PlannedScenario(Traits, ABC):
 
 def scenario_of(request: RunRequest) -> PlannedScenario:
     """Return the scenario of a request. Raises RequestError for one that fails to load."""
-    found: PlannedScenario = SCENARIOS.get(request.scenario).of(request)
-    return found
+    scenario: PlannedScenario = SCENARIOS.get(request.scenario).of(request)
+    return scenario
 
 
 def reading() -> list[str]:

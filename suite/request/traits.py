@@ -72,7 +72,7 @@ class Traits:
 def traits_of(scenario: str) -> type[Traits]:
     """Return the traits; the usual ones of a scenario that is not installed here, such as that of a foreign record."""
     try:
-        found: type[Traits] = SCENARIOS.get(scenario)
+        traits: type[Traits] = SCENARIOS.get(scenario)
     except RequestError:
         return Traits
-    return found
+    return traits

@@ -126,9 +126,9 @@ class Certificate(Part):
 
     def line(self) -> str:
         """Return it in one line, as runs on the same machine refer to it."""
-        found = sum(one.found for one in self.judged)
+        right = sum(one.found for one in self.judged)
         effect = self.smallest.get("throughput")
-        line = f"this machine's selftest of {self.made_at[:10]} found {found} of {len(self.judged)} injuries"
+        line = f"this machine's selftest of {self.made_at[:10]} found {right} of {len(self.judged)} injuries"
         shown = f"; smallest throughput effect that {count(self.blocks, 'block')} show: "
         return line if effect is None else f"{line}{shown}{effect:.1%}"
 

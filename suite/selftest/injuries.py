@@ -235,8 +235,8 @@ LATE_LINKS = Injury(
 
 
 def get_injury(name: str) -> Injury:
-    found: Injury = INJURIES.get(name)
-    return found
+    injury: Injury = INJURIES.get(name)
+    return injury
 
 
 def injuries_of(scenario: str, names: Collection[str]) -> tuple[str, ...]:

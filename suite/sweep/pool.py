@@ -59,9 +59,9 @@ def join_pool(directory: Path, machine: PoolMember) -> None:
         first = PoolMember.model_validate_json(read(path))
     except (FileNotFoundError, SpecialFileError, ValidationError) as error:
         raise RequestError(f"{path} was not written by this suite", remedy="give another --out") from error
-    if found := unequal(first, machine):
+    if difference := unequal(first, machine):
         raise RequestError(
-            f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(found)}",
+            f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(difference)}",
             remedy="use equal machines only (with Slurm: constraint in [engine]), or give another --out for this one",
         )
 

@@ -77,21 +77,23 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     if None in left:
         blocks_left |= set(range(1 if sweep.open_ended else sweep.block_count))
     guess = durations.guess(*(trial for trials in filter(None, left) for trial in itertools.chain(*trials.values())))
-    if running:
-        state: SweepState = "stopping" if stop_requested(directory) else "running"
-    else:
-        failed = any(counts.failed for cell in cells for counts in cell.arms.values())
-        state = "incomplete" if blocks_left else "failed" if failed else "complete"
     return SweepStatus(
         name=sweep.name,
         directory=str(directory),
-        state=state,
+        state=_state(directory, cells, running=bool(running), incomplete=bool(blocks_left)),
         cells=tuple(cells),
         running=tuple(running),
         blocks_left=tuple(sorted(blocks_left)),
         left_s=None if None in left else guess.seconds,
         left_source=None if None in left else guess.source,
     )
+
+
+def _state(directory: Path, cells: Iterable[CellStatus], *, running: bool, incomplete: bool) -> SweepState:
+    if running:
+        return "stopping" if stop_requested(directory) else "running"
+    failed = any(counts.failed for cell in cells for counts in cell.arms.values())
+    return "incomplete" if incomplete else "failed" if failed else "complete"
 
 
 def latest_sweep(results: Path = RESULTS) -> Path:

@@ -26,9 +26,10 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for target in ("bare-metal", "container", "vm", "container-vm"):
         require("target", target)
     directory = tmp_path_factory.mktemp("runs") / "all"
-    if bench(*ALL, str(directory), code=None, timeout_s=1100).returncode:
+    if (ended := bench(*ALL, str(directory), code=None, timeout_s=1100)).returncode:
         # Emulated CPUs lock up once in many runs; what to do then is what its record says.
-        assert {record.outcome.kind for record in records(directory).values()} == {None, "guest-locked-up"}
+        outcomes = {record.outcome.kind for record in records(directory).values()}
+        assert outcomes == {None, "guest-locked-up"}, ended.stderr
         bench(*ALL, str(directory), timeout_s=1100)
     return directory
 

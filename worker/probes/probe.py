@@ -83,15 +83,15 @@ def measured_in_turns(probe: Probe, request: Request, turns: Turns, events: Even
     the ratios of the turns of each round, as for the bursts of a training.
     """
     probe.measure(request)
-    found: list[Measured] = []
+    measured: list[Measured] = []
 
     def take(_: int) -> None:
-        found.extend(probe.measure(request) for _ in range(turns.burst_steps))
+        measured.extend(probe.measure(request) for _ in range(turns.burst_steps))
 
     each_turn(turns.rounds, orders, events, take)
-    last = found[-1]
-    names = [name for name in last.metrics if all(name in one.metrics for one in found)]
-    columns = {name: [one.metrics[name].value for one in found] for name in names}
+    last = measured[-1]
+    names = [name for name in last.metrics if all(name in one.metrics for one in measured)]
+    columns = {name: [one.metrics[name].value for one in measured] for name in names}
     means = {
         name: replace(last.metrics[name], value=statistics.geometric_mean(values), samples=values)
         for name, values in columns.items()

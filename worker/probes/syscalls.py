@@ -71,11 +71,11 @@ def perf_bench(collection: str, name: str, loops: int, repeats: int, unit: Liter
 
 
 def parse_perf(written: str, said: str = "") -> float:
-    found = re.search(r"([\d.]+) usecs/op", written)
-    if not found or not float(found[1]) > 0:
+    match = re.search(r"([\d.]+) usecs/op", written)
+    if not match or not float(match[1]) > 0:
         words = " ".join((said or written).split())[:400] or "it says nothing"
         raise ProbeError(f"perf bench gives no time: {words}", remedy=tools.MISSING)
-    return float(found[1])
+    return float(match[1])
 
 
 def fork_exec(counts: Counts) -> Reading:

@@ -22,14 +22,14 @@ def find(*names: str) -> str:
 def version_of(program: str, least: tuple[int, int]) -> str:
     """Return the version that the program prints. Raises ProbeError when it is too old, or prints none."""
     said = run([program, "--version"]).stdout
-    found = re.search(r"(\d+)\.(\d+)\S*", said)
+    match = re.search(r"(\d+)\.(\d+)\S*", said)
     name = program.rpartition("/")[2]
     other = not said.startswith(name.rstrip("0123456789"))  # a distribution's wrapper, or another program
-    if other or not found or (int(found[1]), int(found[2])) < least:
+    if other or not match or (int(match[1]), int(match[2])) < least:
         words = said.strip().splitlines()[:1] or ["nothing"]
         wanted = ".".join(map(str, least))
         raise ProbeError(f"{name} {wanted} or newer is needed; here it says {words[0][:80]!r}", remedy=MISSING)
-    return found[0]
+    return match[0]
 
 
 def run(
@@ -63,7 +63,7 @@ def serving(argv: Sequence[str], ready: str) -> Iterator[str]:
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            said = next((found[0] for line in process.stdout or () if (found := re.search(ready, line))), None)
+            said = next((match[0] for line in process.stdout or () if (match := re.search(ready, line))), None)
             if said is None:
                 words = process.communicate()[1].strip()[-300:] or "it says nothing"
                 raise ProbeError(f"{argv[0]} does not serve: {words}", remedy="run it again: another port is chosen")

@@ -170,14 +170,14 @@ def read_model(network: torch.nn.Module, path: Path, shape: Shape, part: str = "
     anything else.
     """
     try:
-        found = read_tensors(path)
-        written = Shape(found["image_px"], found["channels"])
+        tensors = read_tensors(path)
+        written = Shape(tensors["image_px"], tensors["channels"])
         if written != shape:
             raise ValueError(f"it makes images of {written}, and {shape} is to be served")
         of_part = network.get_submodule(part)
-        holds_part = found["network"].keys() == of_part.state_dict().keys()
-        (of_part if holds_part else network).load_state_dict(found["network"])
-        return dict(found.get("training", {}))
+        holds_part = tensors["network"].keys() == of_part.state_dict().keys()
+        (of_part if holds_part else network).load_state_dict(tensors["network"])
+        return dict(tensors.get("training", {}))
     except DAMAGED as error:
         first = str(error).partition("\n")[0][:300]
         raise JobError(

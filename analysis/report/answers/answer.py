@@ -78,14 +78,14 @@ def answer(comparison: Comparison, run: Path | None = None) -> Answer:
 
     Of a single ``run``, which can be extended, ``next`` is the command that would decide what is open.
     """
-    found = claims(comparison)
+    claimed = claims(comparison)
     facts = (*switched(comparison), *same_work(comparison))
-    if not found:
+    if not claimed:
         return Answer((), *_nothing(comparison), facts)
-    worst = min(found, key=lambda one: math.inf if one.withheld or one.slower is None else -one.slower)
+    worst = min(claimed, key=lambda one: math.inf if one.withheld or one.slower is None else -one.slower)
     shortened = _rows([*_of_several(comparison, "models"), worst])
-    steps = _next_steps(comparison, found, run)
-    return replace(formed(_rows(found), WORDS, steps, facts, shortened), where=_where(found), claims=tuple(found))
+    steps = _next_steps(comparison, claimed, run)
+    return replace(formed(_rows(claimed), WORDS, steps, facts, shortened), where=_where(claimed), claims=tuple(claimed))
 
 
 def formed(
@@ -104,22 +104,22 @@ def formed(
     return Answer(shown, "; ".join(_why(rows)), "; ".join(steps), tuple(facts))
 
 
-def _rows(found: Sequence[Claim]) -> list[AnswerRow]:
-    return [row_of(one, subject) for one, subject in zip(found, _subjects(found), strict=True)]
+def _rows(claimed: Sequence[Claim]) -> list[AnswerRow]:
+    return [row_of(one, subject) for one, subject in zip(claimed, _subjects(claimed), strict=True)]
 
 
 def row_of(one: Claim, subject: str) -> AnswerRow:
     return AnswerRow(subject, one.word, one.value, one.over, one.span, one.why)
 
 
-def _subjects(found: Sequence[Claim]) -> list[str]:
+def _subjects(claimed: Sequence[Claim]) -> list[str]:
     """Return the target of each claim, after what else differs among them: settings of the job, the model, the metric.
 
     Throughput is what the reader expects.
     """
-    settings, several = differing([one.job for one in found]), len({one.what for one in found}) > 1
+    settings, several = differing([one.job for one in claimed]), len({one.what for one in claimed}) > 1
     subjects = []
-    for one in found:
+    for one in claimed:
         metric = "" if one.metric == METRICS[0].name else one.metric
         parts = (*(getattr(one.job, name) for name in settings), one.what if several else "", metric)
         subjects.append(", ".join((*filter(None, parts), one.subject)))
@@ -144,12 +144,12 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED])}{more}"
 
 
-def _where(found: Sequence[Claim]) -> str:
+def _where(claimed: Sequence[Claim]) -> str:
     """Return ``synthetic data, …; 20 blocks, host node7``: what all claims have in common."""
-    hosts = dict.fromkeys(host for one in found for host in one.around.hosts)
-    blocks = sorted({one.found.blocks for one in found if one.found.measured}) or [0]
+    hosts = dict.fromkeys(host for one in claimed for host in one.around.hosts)
+    blocks = sorted({one.found.blocks for one in claimed if one.found.measured}) or [0]
     span = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks"
-    jobs = [one.job for one in found]
+    jobs = [one.job for one in claimed]
     job = replace(jobs[0], **dict.fromkeys(differing(jobs), ""))
     common = str(job).replace(", none data", "")
     if job.scenario in ("synthetic", "real"):  # its data says so
@@ -161,8 +161,8 @@ def switched(comparison: Comparison) -> Iterator[str]:
     """Yield the sentence on the ablations that make their targets slower or faster; none without such a verdict."""
     clauses: dict[str, list[str]] = {}
     for group in comparison.groups:
-        for (arm, found), metric in product(group.of_kind("ablation").items(), group.deciding):
-            one = found.get(metric.name)
+        for (arm, measured), metric in product(group.of_kind("ablation").items(), group.deciding):
+            one = measured.get(metric.name)
             if one and one.ratio and one.verdict and one.verdict.name in ("slower", "faster"):
                 what = f"{group.model} {metric.name}" if metric.of_probe else group.model
                 slower = direction(slower_by(one.ratio, more_is_faster=metric.more_is_faster))

@@ -92,10 +92,10 @@ class Claim:
     @property
     def value(self) -> str:
         """Return the ratio as far as it means something; the value where it is over nothing, a dash without any."""
-        found = self.found
-        if found.ratio is None:
-            return "-" if found.value is None else f"{number(found.value)} {found.metric.unit}".rstrip()
-        return brief(found.ratio) if self.over else ""
+        effect = self.found
+        if effect.ratio is None:
+            return "-" if effect.value is None else f"{number(effect.value)} {effect.metric.unit}".rstrip()
+        return brief(effect.ratio) if self.over else ""
 
     @property
     def span(self) -> str:

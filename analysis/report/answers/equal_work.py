@@ -15,26 +15,26 @@ _Arm: TypeAlias = tuple[str, str, SameWork]
 
 def same_work(comparison: Comparison) -> Iterator[str]:
     """Yield what the targets computed, and which images they generated, beside bare metal of their blocks, if known."""
-    found = [(one.arm, group.model, one) for group in comparison.groups for one in group.same_work]
+    arms = [(one.arm, group.model, one) for group in comparison.groups for one in group.same_work]
     by_kind: dict[str, list[_Arm]] = {}
-    for each in sorted(found, key=lambda each: AGREEMENTS.index(each[2].kind)):
+    for each in sorted(arms, key=lambda each: AGREEMENTS.index(each[2].kind)):
         by_kind.setdefault(each[2].kind, []).append(each)
     told = {_computed([one for *_, one in own]): own for own in by_kind.values()}
-    yield from _beside_baseline(told, found, same="other" not in by_kind)
+    yield from _beside_baseline(told, arms, same="other" not in by_kind)
     by_images: dict[str, list[_Arm]] = {}
-    for each in found:
+    for each in arms:
         if image := each[2].image:
             by_images.setdefault(_generated(image), []).append(each)
-    yield from _beside_baseline(by_images, found, same=not any(text.startswith(_OTHER) for text in by_images))
+    yield from _beside_baseline(by_images, arms, same=not any(text.startswith(_OTHER) for text in by_images))
 
 
-def _beside_baseline(told: dict[str, list[_Arm]], found: Sequence[_Arm], *, same: bool) -> Iterator[str]:
+def _beside_baseline(told: dict[str, list[_Arm]], arms: Sequence[_Arm], *, same: bool) -> Iterator[str]:
     """Yield the sentence on what arms did, by its words; ``same``: those of all may be true of bare metal, too."""
     if len(told) == 1 and same:
         yield f"All targets {next(iter(told))}."
     elif told:
-        clauses = (f"{_arms(own, found)} {text}" for text, own in reversed(told.items()))
-        alone = ", or for victims the target alone" if any("-beside-" in work.arm for *_, work in found) else ""
+        clauses = (f"{_arms(own, arms)} {text}" for text, own in reversed(told.items()))
+        alone = ", or for victims the target alone" if any("-beside-" in work.arm for *_, work in arms) else ""
         yield f"Beside {BASELINE}{alone}, {'; '.join(clauses)}."
 
 
@@ -73,8 +73,8 @@ def _near(alike: Sequence[SameWork], kind: Kind, share: str) -> str:
     return f"{drew}computed {losses}{within}{_UNPROVEN if kind == 'unproven' else ''}"
 
 
-def _arms(alike: Sequence[_Arm], found: Sequence[_Arm]) -> str:
+def _arms(alike: Sequence[_Arm], arms: Sequence[_Arm]) -> str:
     """Return the names of arms; with the models where not all of an arm's are meant."""
     names = {arm: [model for other, model, _ in alike if other == arm] for arm, *_ in alike}
-    of = {arm: sum(other == arm for other, *_ in found) for arm in names}
+    of = {arm: sum(other == arm for other, *_ in arms) for arm in names}
     return ", ".join(arm if len(own) == of[arm] else f"{arm} ({', '.join(own)})" for arm, own in names.items())

@@ -24,15 +24,15 @@ _GAIN = (
 
 def by_document(comparison: Comparison) -> Iterator[Element]:
     """Yield the answer, and the tables of every target with what else differs."""
-    found = by_answer(comparison)
-    yield from answer_elements(found)
+    answered = by_answer(comparison)
+    yield from answer_elements(answered)
     probes = [row for row in rows_by_key(comparison) if row.job.traits.probes and row.verdict]
     for arm, of_arm in groupby(rows_by_key(comparison), lambda row: row.arm._replace(cell=())):
         rows = list(of_arm)
         yield Heading(job_on(arm), f"{arm.job}; over {', '.join(rows[0].base)}")
         yield from tables_of(rows)
         explaining = [row for row in probes if row.target == arm.target and not arm.job.traits.probes]
-        yield Notes(tuple(_notes(rows, explaining, found)))
+        yield Notes(tuple(_notes(rows, explaining, answered)))
     yield from warnings(notices(comparison.warnings, ()))
 
 
@@ -110,12 +110,12 @@ def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
         yield Table(name, "", tuple(map(Head, columns)), body, compact=True)
 
 
-def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], found: Answer) -> Iterator[str]:
+def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], answered: Answer) -> Iterator[str]:
     """Yield what else differs, why there is no verdict unless the answer has it, and the ratios of the probes."""
     for values in dict.fromkeys(row.arm.cell for row in rows):
         of_cell, of_probes = ([row for row in some if row.arm.cell == values] for some in (rows, probes))
         ratios = (f"{row.model} {row.metric.name} {ratio(row)}" for row in of_probes)
-        why = [text for text in withheld(of_cell) if text.partition(" (")[0] not in found.why]
+        why = [text for text in withheld(of_cell) if text.partition(" (")[0] not in answered.why]
         texts = {"besides": of_cell[0].notes, "no verdict": why, "probes": ratios}
         joined = {name: "; ".join(part) for name, part in texts.items()}
         yield from (f"{', '.join(values)}: {name}: {text}" for name, text in joined.items() if text)

@@ -245,13 +245,13 @@ def tasks(selected: Sequence[str]) -> list[ArrayTask]:
 
     Raises MeasurementError for an answer that is not Slurm's.
     """
-    found, form = [], ("--array", "--states=all", "--noheader", "--format=%F|%K|%t|%N|%r")
+    states, form = [], ("--array", "--states=all", "--noheader", "--format=%F|%K|%t|%N|%r")
     for line in _ask(["squeue", *selected, *form]).splitlines():
         if task := TASK.fullmatch(line.strip()):
-            found.append(ArrayTask(task["job"], int(task["block"]), task["state"], task["reason"], task["node"]))
+            states.append(ArrayTask(task["job"], int(task["block"]), task["state"], task["reason"], task["node"]))
         elif not NO_TASK.fullmatch(line.strip()):
             raise _unreadable("squeue", line)
-    return found
+    return states
 
 
 def _ask(argv: Sequence[str]) -> str:
@@ -280,8 +280,8 @@ class FollowedQueue:
         """Return the newest task of a block, not older than ``poll_s``; None if Slurm has forgotten it."""
         with self._asking:
             if time.monotonic() - self._asked_s >= self.poll_s:
-                found = sorted(tasks(self._selected), key=lambda task: (not task.ended, int(task.job)))
-                newest = {task.block: task for task in found}
+                ordered = sorted(tasks(self._selected), key=lambda task: (not task.ended, int(task.job)))
+                newest = {task.block: task for task in ordered}
                 for number, task in sorted(newest.items()):
                     if str(task) != str(self._newest.get(number)):
                         self._note(f"block {number}: {task}")

@@ -71,12 +71,12 @@ def read_pickle(path: Path) -> dict[Any, Any]:
     if not path.is_file():
         raise DataSetError(f"there is no {path}", remedy=_REMEDY)
     try:
-        found = _Inert(io.BytesIO(read_bounded(path, _REMEDY)), encoding="bytes").load()
+        content = _Inert(io.BytesIO(read_bounded(path, _REMEDY)), encoding="bytes").load()
     except _BROKEN as error:
         raise DataSetError(f"{path} is no batch of CIFAR-10: {error}", remedy=_REMEDY) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DataSetError(f"{path} is no batch of CIFAR-10: it holds no dictionary", remedy=_REMEDY)
-    return found
+    return content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,8 @@ class Cifar10(DataKind):
 
 
 def _batch(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    found = read_pickle(path)
-    labels, data = found.get(b"labels"), getattr(found.get(b"data"), "content", b"")
+    batch = read_pickle(path)
+    labels, data = batch.get(b"labels"), getattr(batch.get(b"data"), "content", b"")
     if not isinstance(labels, list) or not all(isinstance(each, int) and 0 <= each < LABELS for each in labels):
         raise DataSetError(f"{path} holds no list of labels from 0 to {LABELS - 1}", remedy=_REMEDY)
     if not labels or len(data) != len(labels) * IMAGE_BYTES:

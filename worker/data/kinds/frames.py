@@ -81,10 +81,10 @@ def _videos(path: Path) -> list[tuple[str, int]]:
         match = _LINE.fullmatch(line)
         return (match[1], int(match[2]) - 1) if match and 1 <= int(match[2]) <= CLASSES else None
 
-    found = read_list(path, parse, "CLASS/VIDEO.avi LABEL", _REMEDY)
-    if not found:
+    videos = read_list(path, parse, "CLASS/VIDEO.avi LABEL", _REMEDY)
+    if not videos:
         raise DataSetError(f"{path} names no videos", remedy=_REMEDY)
-    return found
+    return videos
 
 
 def _frames(video: Path) -> list[bytes]:
