@@ -144,7 +144,7 @@ def clear_stop(directory: Path, begun_s: float) -> None:
     """Withdraw a request to stop that was made before ``begun_s``, in seconds since the epoch. Raises StoreError."""
     try:
         with suppress(FileNotFoundError):
-            if (directory / STOP).lstat().st_mtime < begun_s:
+            if (directory / STOP).lstat().st_mtime < begun_s - 0.01:  # a file bears the time of the last tick
                 (directory / STOP).unlink()
     except OSError as error:
         raise StoreError(f"cannot remove {directory / STOP}: {error.strerror}") from error
