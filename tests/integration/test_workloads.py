@@ -74,7 +74,9 @@ def test_bare_metal_and_a_container_compute_the_same_weights(
     trained(tmp_path / "run", scenario, SOME[scenario], TARGETS, (*data, *generate))
     found = agreements(tmp_path / "run")
     assert set(found.values()) == {"weights"}
-    assert {(model, "container") for model in SOME[scenario]} <= set(found)
+    # On bare metal a victim may use all CPUs: each is held against its target alone.
+    arms = [f"{target}-beside-memory" for target in TARGETS] if scenario == "shared" else ["container"]
+    assert set(product(SOME[scenario], arms)) <= set(found)
     images = {record.generated for record in records_in(tmp_path / "run")}
     assert len(images) == 1, "the same weights, and the same image"
     assert bool(*images) == bool(generate)
