@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from provisioning import processes
 from provisioning.cgroup import removal as group_removal
@@ -26,6 +26,7 @@ from provisioning.lab import netns
 from provisioning.paths import home, runtime, state
 from suite.errors import BenchError, CommandError
 from suite.interruption import uninterrupted
+from suite.part import Part
 from suite.process_identity import ProcessIdentity
 from suite.registries import ENGINES, MACHINES
 from suite.registry import Registry
@@ -43,13 +44,11 @@ class LedgerError(BenchError):
     kind = "ledger"
 
 
-class LedgerEntry(BaseModel):
+class LedgerEntry(Part):
     """One thing, and who answers for it: the process that made it, by number and start.
 
     ``owner_started`` is in the kernel's ticks since boot: a time of day would move when the clock is set.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: str
     what: str

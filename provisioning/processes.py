@@ -52,6 +52,8 @@ def end_all(token: str) -> None:
                 process.kill()
         psutil.wait_procs(carriers, timeout=0.1)  # no longer: one that nobody collects stays, and has ended
         unseen = 0 if carriers else unseen + 1
+        if unseen == 1:
+            time.sleep(0.01)
 
 
 def run_apart(

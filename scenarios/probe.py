@@ -46,8 +46,6 @@ class ProbeOptions(OptionGroup):
 
 
 class Probing(PlannedScenario):
-    """One probe on one target."""
-
     name = "probe"
     options = ProbeOptions
     probes = inventory = True

@@ -223,6 +223,7 @@ class AggressorGroup:
             victim.kill()
 
     def check(self) -> None:
+        """Raise the failure of the first that has failed."""
         for future in self.futures:
             if future.done() and (error := future.exception()):
                 raise error

@@ -32,8 +32,6 @@ class _Used(BaseModel):
 
 
 class BurstMessage(BaseModel):
-    """The worker's message about a burst."""
-
     span_s: float
     usage: _Used
     waited: _Used

@@ -132,8 +132,7 @@ class Loop:
 
         def begin(trial: Trial) -> Course:
             self.observer.trial_started(trial, number_of(trial), of)
-            started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            return Course(trial, started_at, self.host())
+            return Course(trial, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), self.host())
 
         if group[0].job.turns:
             return self._in_turns(group, group[0].job.turns.rounds, begin)

@@ -38,8 +38,6 @@ def started_ticks(pid: int) -> float | None:
 
 
 class ProcessIdentity(Part):
-    """A process on a machine."""
-
     host: str
     boot_id: str
     pid: int

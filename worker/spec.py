@@ -305,8 +305,6 @@ class ServeSpec(GeneratorSpec, frozen=True, kw_only=True):
 
 
 class LoadRequest(Strict, frozen=True):
-    """The load that a server is given."""
-
     address: str
     port: _Positive
     body: str

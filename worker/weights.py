@@ -77,7 +77,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
                     raise ValueError("it is damaged: a checksum differs")
         file.seek(0)
         try:
-            tensors: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+            content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, EOFError, LookupError) as error:  # torch's text advises to run its code
             raise ValueError("it is damaged, or holds more than numbers") from error
-        return tensors
+        return content

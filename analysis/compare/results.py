@@ -181,7 +181,6 @@ Measured = Mapping[str, Contrast]
 
 
 def by_arm(contrasts: Iterable[Contrast]) -> dict[Arm, Measured]:
-    """Return what was measured, by the arms."""
     arms: dict[Arm, dict[str, Contrast]] = {}
     for one in contrasts:
         if one.measured:
@@ -191,8 +190,6 @@ def by_arm(contrasts: Iterable[Contrast]) -> dict[Arm, Measured]:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Contrasts to select from."""
-
     contrasts: tuple[Contrast, ...] = ()
 
     def of_kind(self, kind: str) -> dict[Arm, Measured]:
@@ -248,6 +245,7 @@ class SameImage:
     """How the generated images of one arm agree with those of bare metal of their blocks."""
 
     trials: int
+    """The trials that were held against bare metal."""
     other_weights: int
     """Those whose generator ended with other weights."""
     other_pixels: int
@@ -267,6 +265,7 @@ class SameWork:
     kind: Kind
     """The least of the agreements of its trials; see ``load.computed.Agreement``."""
     trials: int
+    """The trials that were held against bare metal."""
     other: int = 0
     """Those that did other work."""
     text: str = ""

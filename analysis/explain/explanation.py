@@ -119,6 +119,7 @@ class PreemptedJob:
     model: str
     target: str
     mean_s: float
+    """The mean time between preemptions."""
     blocks: int
     numbers: tuple[ExpectedNumber, ...]
 

@@ -171,17 +171,17 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
 def predict(one: Explanation, ratios: Found, off_disk: Set[str], *, decides: bool = True) -> Prediction | None:
     """Predict one explanation, except for ``off_disk``, from what the probes lost; None if none applies."""
     predicted = tuple(filter(None, (_predicted(part, ratios, off_disk, decides=decides) for part in one.parts)))
-    if all(prediction.by is None for prediction in predicted):
+    if all(of_part.by is None for of_part in predicted):
         return None
-    difference_s = math.fsum(prediction.difference_s for prediction in predicted)
+    difference_s = math.fsum(of_part.difference_s for of_part in predicted)
     # Parts of one probe err together, parts of different probes independently.
     widths: dict[str | None, float] = defaultdict(float)
-    for prediction in predicted:
-        low, high = prediction.interval or (math.nan, math.nan)
-        widths[prediction.by] += (high - low) / 2
+    for of_part in predicted:
+        low, high = of_part.interval or (math.nan, math.nan)
+        widths[of_part.by] += (high - low) / 2
     half = math.hypot(*widths.values())
     interval = None if math.isnan(half) else (difference_s - half, difference_s + half)
-    spoken_for = {UNEXPLAINED, *(prediction.part for prediction in predicted)}
+    spoken_for = {UNEXPLAINED, *(of_part.part for of_part in predicted)}
     silent = tuple(part.name for part in one.parts if part.name not in spoken_for and part.baseline_s > 0)
     return Prediction(predicted, difference_s, interval, _apart(interval, one.whole.interval, decides=decides), silent)
 

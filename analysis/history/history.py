@@ -55,6 +55,7 @@ class Shift:
     before: float
     after: float
     runs: tuple[int, int]
+    """The runs of both levels."""
     ratio: float
     interval: tuple[float, float] | None
     """The 95 % interval of the ratio, with runs as samples; None where one side has a single run."""

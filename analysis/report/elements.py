@@ -81,6 +81,7 @@ class Head:
     text: str
     notes: tuple[str, ...] = ()
     style: str = ""
+    """The style of the whole row."""
     wraps: bool = False
     """Whether the texts of the column may be broken between words."""
 

@@ -74,11 +74,11 @@ def _steps_of(path: str) -> Any:  # noqa: ANN401 (decoded)
     return record.steps
 
 
-def _steps_table(keys: pd.DataFrame, trials: Sequence[Any]) -> pd.DataFrame:
+def _steps_table(keys: pd.DataFrame, steps_of_trials: Sequence[Any]) -> pd.DataFrame:
     """Return the keys of each trial beside each of its steps, of the same types even if a phase is absent."""
-    counts = [len(steps.elapsed_s) for steps in trials]
-    rows = keys.iloc[np.repeat(np.arange(len(trials)), counts)].reset_index(drop=True)
-    columns = {name: np.concatenate([_column(steps, name) for steps in trials]) for name in Steps.model_fields}
+    counts = [len(steps.elapsed_s) for steps in steps_of_trials]
+    rows = keys.iloc[np.repeat(np.arange(len(steps_of_trials)), counts)].reset_index(drop=True)
+    columns = {name: np.concatenate([_column(steps, name) for steps in steps_of_trials]) for name in Steps.model_fields}
     texts = dict.fromkeys(("run_id", "trial_id", "scenario", "model", "target", "ablation"), "str")
     return rows.assign(step=np.concatenate([np.arange(count) for count in counts]), **columns).astype(texts)
 

@@ -135,8 +135,8 @@ def group_lines(group: Group) -> Iterator[str]:
         yield f"differences that these blocks could have seen (power {POWER:.0%}): {', '.join(seen)}"
     if line := aa_line(group):
         yield line
-    for effect_of in group.of_kind("layers").values():
-        yield f"container-vm against container times vm: {effects(effect_of, group.metrics)}"
+    for of_arm in group.of_kind("layers").values():
+        yield f"container-vm against container times vm: {effects(of_arm, group.metrics)}"
     yield from tail_lines(group)
     yield from map(turns_line, group.turns)
     if any(one.switching and one.switching.shown for one in group.turns):

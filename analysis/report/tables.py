@@ -71,7 +71,8 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
 
 
 def _overview_cells(group: Group, summary: TargetSummary, *, units_differ: bool, judged: bool) -> tuple[Cell, ...]:
-    throughput, *spent = (group.of_target(summary.target).get(metric.name) for metric in (_THROUGHPUT, *_OTHERS))
+    measured = group.of_target(summary.target)
+    throughput, *spent = (measured.get(metric.name) for metric in (_THROUGHPUT, *_OTHERS))
     value, *cells = _judged_cells(throughput)
     value = f"{value} {_unit(group)}" if units_differ and throughput else value
     others = (f"{number(cell.value or 0.0)} {cell.metric.unit}" if cell else "-" for cell in spent)
@@ -329,7 +330,8 @@ def _beside(of_job: Comparison, arm: Arm, measured: Measured) -> Iterator[tuple[
     for metric in SHARED_METRICS:
         yield f"{beside} {metric.name}", measured.get(metric.name)
     yield f"{beside} the aggressor's speed over that before", of_job.of_kind("kept").get(arm, {}).get(KEPT.name)
-    shares = [of_job.of_kind("steal").get(side, {}).get(STEAL.name) for side in (arm._replace(aggressor=""), arm)]
+    steal = of_job.of_kind("steal")
+    shares = [steal.get(side, {}).get(STEAL.name) for side in (arm._replace(aggressor=""), arm)]
     texts = tuple(f"{number(share.value * 100)} %" for share in shares if share and share.value is not None)
     yield f"{beside} steal alone / beside", texts if len(texts) == len(shares) else None
 

@@ -153,9 +153,9 @@ def prediction_lines(one: Explanation) -> Iterator[str]:
         yield _sentence("of the whole", prediction.difference_s, one.whole.difference_s, "the probes together")
 
 
-def _predicted(prediction: Predicted) -> str:
-    by = "(measured itself)" if prediction.by is None else f"by {prediction.by}"
-    return f"{prediction.part} {_seconds(prediction.difference_s, prediction.interval)} {by}"
+def _predicted(part: Predicted) -> str:
+    by = "(measured itself)" if part.by is None else f"by {part.by}"
+    return f"{part.part} {_seconds(part.difference_s, part.interval)} {by}"
 
 
 def _seconds(difference_s: float, ends: tuple[float, float] | None) -> str:

@@ -138,6 +138,7 @@ def _mean(truths: Sequence[Truth]) -> Truth:
 
 
 def _half_width(effect: Effect) -> float | None:
+    """Return half of the interval's width, as a log ratio."""
     return math.log(effect.interval[1] / effect.interval[0]) / 2 if effect.interval else None
 
 
@@ -190,7 +191,7 @@ def certificate_document(certificate: Certificate) -> Iterator[Element]:
 def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
     """Return the cells of a finding after its injury."""
     known = " to ".join(dict.fromkeys(map(times, finding.truth or ())))
-    measured = "" if finding.ratio is None else f"{finding.metric} {times(finding.ratio)}x"
+    ratio = "" if finding.ratio is None else f"{finding.metric} {times(finding.ratio)}x"
     interval = f" ({ends(finding.interval)})" if finding.interval else ""
     wrong = ", ".join(name for name, right in zip(FACETS, finding.facets.values(), strict=True) if right is False)
     outcome = Styled(finding.note, "dim")
@@ -198,7 +199,7 @@ def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
         outcome = Styled("found", "found")
     elif finding.judged:
         outcome = Styled(f"missed: {finding.note or wrong}", "missed")
-    return finding.target, known, f"{measured}{interval}", finding.grown or "-", finding.verdict or "-", outcome
+    return finding.target, known, f"{ratio}{interval}", finding.grown or "-", finding.verdict or "-", outcome
 
 
 def certificate_lines(certificate: Certificate) -> Iterator[str]:

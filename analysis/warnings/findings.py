@@ -157,7 +157,6 @@ def hosts_differ(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
 
 
 def hosts_of(trials: pd.DataFrame) -> list[Host]:
-    """Return the hosts of trials, each once."""
     rows = trials[list(_HOST_COLUMNS)].drop_duplicates().rename(columns=_HOST_COLUMNS).astype(object)
     hosts = rows.where(rows.notna(), None).to_dict("records")
     for facts in hosts:

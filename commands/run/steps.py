@@ -184,21 +184,21 @@ def spent_s(store: Run) -> float:
     return math.fsum(header.duration_s for header in headers(store.directory))
 
 
-def announcement(size: Detection, left_s: float | None) -> str:
+def announcement(sizing: Detection, left_s: float | None) -> str:
     """Return how many blocks a difference takes, how long they take, and why."""
     time_left = "" if left_s is None or left_s <= 0 else f", {format_duration(left_s)} more,"
-    before = f"pilot of {size.measured} blocks" if size.source == "pilot" else f"{size.measured} earlier blocks"
-    why = f"{before}: the standard deviation of {size.ratio} is {_percent(size.deviation)} from block to block"
-    if not size.capped:
+    before = f"pilot of {sizing.measured} blocks" if sizing.source == "pilot" else f"{sizing.measured} earlier blocks"
+    why = f"{before}: the standard deviation of {sizing.ratio} is {_percent(sizing.deviation)} from block to block"
+    if not sizing.capped:
         return (
-            f"about {size.blocks} blocks in all{time_left} detect a difference of {_percent(size.difference)} with "
+            f"about {sizing.blocks} blocks in all{time_left} detect a difference of {_percent(sizing.difference)} with "
             f"a chance of 80 % ({why})"
         )
-    takes = "more blocks than can be run" if size.needed is None else f"about {size.needed} blocks"
-    sees = "nothing that is small" if size.detectable is None else f"{_percent(size.detectable)}"
+    takes = "more blocks than can be run" if sizing.needed is None else f"about {sizing.needed} blocks"
+    sees = "nothing that is small" if sizing.detectable is None else f"{_percent(sizing.detectable)}"
     return (
-        f"a difference of {_percent(size.difference)} takes {takes} ({why}); the most that are asked for, "
-        f"{size.blocks} blocks{time_left} detect {sees}: give more with --max-blocks, or a larger --detect"
+        f"a difference of {_percent(sizing.difference)} takes {takes} ({why}); the most that are asked for, "
+        f"{sizing.blocks} blocks{time_left} detect {sees}: give more with --max-blocks, or a larger --detect"
     )
 
 

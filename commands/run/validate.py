@@ -121,9 +121,9 @@ def fitted(plan: Plan, host_memory_bytes: int, note: Note) -> Plan:
         return plan
     partners = [target for target in plan.targets if target != BASELINE or plan.aa]
     pairs = [
-        job.model_copy(update={"turns": job.turns and job.turns.model_copy(update={"partner": partner})})
+        job.model_copy(update={"turns": turns})
         for job in plan.jobs
-        for partner in (partners if job.turns else [None])
+        for turns in ([job.turns.model_copy(update={"partner": one}) for one in partners] if job.turns else [None])
     ]
     paired = plan.model_copy(update={"jobs": tuple(pairs)})
     more = _lacking_memory(paired, host_memory_bytes) if BASELINE in plan.targets else why

@@ -33,6 +33,7 @@ BUSY_FLAGS = {"wait": "--wait", "share": "--concurrent"}
 
 @cache
 def diagnosis() -> Diagnosis:
+    """Examine this machine, once: that takes seconds."""
     return diagnose(examine_as_far_as_possible())
 
 

@@ -3,9 +3,9 @@
 from pathlib import PurePosixPath
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from suite.part import checked
+from suite.part import Part, checked
 from suite.units import parse_duration_s
 
 Word = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$", max_length=500)]
@@ -55,11 +55,7 @@ def _absolute(path: str) -> str:
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SlurmOptions(_Options):
+class SlurmOptions(Part):
     """A cluster under Slurm: every block is one task of an array job."""
 
     partition: Word | None = None
@@ -86,7 +82,7 @@ class SlurmOptions(_Options):
     """Seconds between two looks at the queue."""
 
 
-class KubernetesOptions(_Options):
+class KubernetesOptions(Part):
     """A cluster of Kubernetes: every block is a Job, whose pod runs bench and opens pods on its own node."""
 
     image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)]
@@ -122,7 +118,7 @@ class KubernetesOptions(_Options):
         return self
 
 
-class SshOptions(_Options):
+class SshOptions(Part):
     """A pool of equal machines that are reached by SSH."""
 
     inventory: str

@@ -22,9 +22,14 @@ def end(name: str, program: str, mark: str, stays: str = "") -> None:
     ``mark`` is the option that marks a start among the commands of the ``program``. Most clients end when they have
     started it; one that ``stays`` as long as the container runs is killed.
     """
-    deadline = time.monotonic() + ENDED_WITHIN_S
-    while clients := list(_starting(name, program, mark)):
-        if time.monotonic() > deadline:
+    deadline, unseen = time.monotonic() + ENDED_WITHIN_S, 0
+    # One that is becoming another program shows no words for a moment: it is looked for twice.
+    while True:
+        clients = list(_starting(name, program, mark))
+        unseen = 0 if clients else unseen + 1
+        if unseen == 2:
+            return
+        if clients and time.monotonic() > deadline:
             raise TimeoutError(f"{program} still starts {name}")
         for pid in clients if stays else ():
             with contextlib.suppress(ProcessLookupError):

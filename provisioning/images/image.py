@@ -28,6 +28,7 @@ from provisioning.paths import home, state
 from suite import userland
 from suite.differ import differ
 from suite.errors import CommandError, RequestError
+from suite.part import Part
 from suite.results.store import write_atomic
 
 BUILD, ADOPT = "bench image build", "bench image adopt"
@@ -46,13 +47,11 @@ LISTS = ".dist-info/RECORD"
 _SITES = tuple(f"usr/{place}/python3*/*-packages" for place in ("local/lib", "lib"))
 
 
-class Mount(BaseModel):
+class Mount(Part):
     """A part of a tree that is mounted read-only during a run: a directory, or several as an overlay, the first above.
 
     Relative sources are in the directory of the image.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     place: str
     sources: tuple[str, ...]
@@ -66,10 +65,8 @@ class Mount(BaseModel):
         return ["mount", "-t", "overlay", "-o", f"ro,lowerdir={lower}", "overlay", str(tree / self.place)]
 
 
-class Stamp(BaseModel):
+class Stamp(Part):
     """A file as it was when its content was last hashed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     size_bytes: int
     mtime_ns: int

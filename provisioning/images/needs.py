@@ -123,6 +123,7 @@ def _link(node: Node, tree: Path) -> str:
 
 
 def _python(node: Node, tree: Path, suite_tree: Path) -> list[Lack]:
+    """Import as jobs do, which cannot read files of root alone."""
     interpreter, python_path = IMAGE_PYTHON
     if not _paths(node, tree, [interpreter]):
         return []

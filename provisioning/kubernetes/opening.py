@@ -39,6 +39,7 @@ class Opening:
     pod: str
     stopwatch: Stopwatch
     ended: int = 0
+    """How many of the stages have ended."""
     complaint: str = "no event says why"
     _heard: "queue.SimpleQueue[tuple[str, Object] | Exception]" = field(default_factory=queue.SimpleQueue)
 

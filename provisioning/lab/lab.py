@@ -22,9 +22,9 @@ SWITCH = "lan"
 BRIDGE_KIND = ("type", "bridge", "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0")
 SYSCTL = ("sysctl", "-e", "-q", "-w")  # -e: what a kernel does not have, it need not switch off
 NO_IPV6 = (*SYSCTL, "net.ipv6.conf.all.disable_ipv6=1")
+UNFILTERED = ("net.bridge.bridge-nf-call-iptables=0", "net.bridge.bridge-nf-call-arptables=0")
 # A namespace begins with what this machine has set for itself. With docker on it: forwarding, and the packet filter
 # called for what a bridge carries.
-UNFILTERED = ("net.bridge.bridge-nf-call-iptables=0", "net.bridge.bridge-nf-call-arptables=0")
 PLAIN = (*NO_IPV6, "net.ipv4.ip_forward=0", *UNFILTERED)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from provisioning import ledger
 from provisioning.images.image import Image, images
@@ -15,6 +15,7 @@ from provisioning.nodes import local_node, undone, write_file
 from provisioning.paths import state
 from suite.errors import BenchError, CommandError, RequestError, option
 from suite.interfaces import Node, Note
+from suite.part import Part
 from suite.process_identity import boot_id
 from suite.results.store import write_atomic
 
@@ -28,10 +29,8 @@ _SECTOR = bytes.fromhex("baf400b010eef4").ljust(510, b"\0") + b"\x55\xaa"
 _SECTOR_STATUS = 33
 
 
-class KvmProbe(BaseModel):
+class KvmProbe(Part):
     """The answer to whether a guest boots under KVM here, with its evidence."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     usable: bool
     reason: str

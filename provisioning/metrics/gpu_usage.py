@@ -90,6 +90,7 @@ class GpuSampler:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample_all, daemon=True)
         self.cpu_s = 0.0
+        """The CPU time that the thread has used, in seconds."""
 
     def start(self) -> None:
         if not self._named:

@@ -43,14 +43,15 @@ def end(mark: str) -> list[int]:
     """Kill them, and wait until they are gone; returns the numbers of those that stay."""
     deadline, unseen = time.monotonic() + GONE_WITHIN_S, 0
     # One that is becoming another program shows no environment for a moment: it is looked for twice.
-    while unseen < 2 and time.monotonic() < deadline:
+    while True:
         pids = carrying(mark)
+        unseen = 0 if pids else unseen + 1
+        if unseen == 2 or time.monotonic() > deadline:
+            return pids
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        unseen = 0 if pids else unseen + 1
         time.sleep(0.01)
-    return pids
 
 
 def undo(argv: list[str]) -> list[str]:

@@ -125,8 +125,7 @@ def reopenable(machine: Node, layers: Sequence[Layer]) -> Iterator[Instance]:
             nonlocal node
             killed = KilledError()
             opened.__exit__(type(killed), killed, None)
-            node = opened.enter_context(open_stack(machine, layers))
-            return node
+            return opened.enter_context(open_stack(machine, layers))
 
         resize = node.resize if isinstance(node, WrappedNode) else None
         yield Instance(node, reopen=reopen, kill=lambda: _kill(node), resize=resize)

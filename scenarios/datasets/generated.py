@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from suite.errors import BenchError, RequestError
+from suite.part import Part
 from suite.registries import DATA_KINDS
 from suite.results.files import read, whole
 from worker.data.kinds.kind import PICTURE_SIZES, DataKind, PictureSize
@@ -22,10 +23,9 @@ _MAKE = "make one with: bench data make --images 1000"
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class SetPlan(BaseModel):
+class SetPlan(Part):
     """Everything that decides the bytes of a generated set."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     file: ClassVar[str] = PLAN
 
     schema_version: Literal[1] = 1

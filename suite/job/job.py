@@ -69,6 +69,7 @@ class Layers(Part):
     """The machine provider that boots the virtual machines."""
     accelerator: str | None = None
     image: str | None = None
+    """The image's digest."""
     oci_runtime: str | None = None
     """The OCI runtime that the engine is asked for, in place of its usual one."""
     runtime_class: str | None = None
@@ -227,8 +228,7 @@ _LABELS = {
 def settings(job: Job) -> dict[str, str]:
     """Return the comparison key of a job but for ``IN_COLUMNS``: every setting as text, by a name for people."""
     parts = leaves(job.model_dump(mode="json", exclude=set(IN_COLUMNS)))
-    found = {_label(path): _text(path, value) for path, value in parts}
-    return {"cpus": str(len(job.envelope.cpus)), **found}
+    return {"cpus": str(len(job.envelope.cpus)), **{_label(path): _text(path, value) for path, value in parts}}
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,7 @@ class RunRequest(OptionGroup):
 
     def changed(self, **options: object) -> Self:
         """Return the request with other values of some options; None takes one away. Raises RequestError."""
-        values = {**self.given(), **options}
-        return self.of({name: value for name, value in values.items() if value is not None})
+        return self.of({name: value for name, value in {**self.given(), **options}.items() if value is not None})
 
     def command(self) -> list[str]:
         return command_of(self.given())

@@ -201,8 +201,9 @@ def _is_abandoned(name: str) -> bool:
     if not (match := _TEMPORARY.fullmatch(name)):
         return False
     host, namespace, pid, ticks = match.groups()
-    numbers = {"pid": int(pid), "started_ticks": float(ticks), "pid_namespace": int(namespace)}
-    return ProcessIdentity.model_validate({"host": host, "boot_id": boot_id(), **numbers}).has_ended()
+    return ProcessIdentity(
+        host=host, boot_id=boot_id(), pid=int(pid), started_ticks=float(ticks), pid_namespace=int(namespace)
+    ).has_ended()
 
 
 @contextmanager

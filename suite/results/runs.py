@@ -39,6 +39,7 @@ class RunSummary:
     failed: int
     unreadable: int
     size_bytes: int
+    """The size of the records."""
     problem: str | None = None
     """Why the plan cannot be read."""
 

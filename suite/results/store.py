@@ -165,8 +165,7 @@ def sweep_temporaries(directory: Path) -> list[Path]:
 
 def new_run_directory(results: Path = RESULTS) -> Path:
     """Return a new directory whose name sorts by time: ``results/20180312T101500-4242``."""
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S")
-    return results / f"{stamp}-{os.getpid()}"
+    return results / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
 
 
 class Run:

@@ -68,8 +68,9 @@ class Durations:
         if header.ok:
             seconds = took_s or header.duration_s
             self._seconds[_key(header)].append(seconds)
+            fit = _fit(header, seconds)
             for key in _similar(header):
-                self._fits[key].append(_fit(header, seconds))
+                self._fits[key].append(fit)
 
     def of(self, trial: Trial) -> float | None:
         """Return the seconds that the trial takes; None if no record is like it."""

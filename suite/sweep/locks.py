@@ -82,8 +82,7 @@ def lock_files(directory: Path) -> list[Path]:
 
 def holders(directory: Path) -> list[LockHolder]:
     """Return the holders of locks: processes that are not known to have ended, here or elsewhere."""
-    locks = map(_read, lock_files(directory))
-    return [holder for holder in locks if holder and not holder.owner.has_ended()]
+    return [holder for holder in map(_read, lock_files(directory)) if holder and not holder.owner.has_ended()]
 
 
 def is_held(directory: Path, holder: LockHolder) -> bool:

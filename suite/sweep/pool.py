@@ -33,6 +33,7 @@ class PoolMember(BaseModel):
 
     suite_version: str
     image: str | None
+    """Its digest."""
     environment: Environment
 
     @property

@@ -90,7 +90,7 @@ def test_every_workload_of_a_scenario_runs(scenario: str, target: str, data: tup
 
 
 def agreements(run: Path) -> dict[tuple[str, str], str]:
-    """Return how each model on each arm of a run agrees with bare metal in what it computed."""
+    """Return how each model on each arm of a run agrees with bare metal, or a victim with its target alone."""
     compared = json.loads(bench("compare", str(run), "--json").stdout)
     return {(of["model"], one["arm"]): one["kind"] for of in compared["groups"] for one in of["same_work"]}
 

@@ -20,6 +20,7 @@ from worker.workloads.workload import Shape
 
 GENERATE, GRADIENT, UPDATE = range(3)
 GENERATOR = "generator"
+"""The name of the network, and of its optimizer."""
 
 
 @dataclass

@@ -170,14 +170,14 @@ def read_model(network: torch.nn.Module, path: Path, shape: Shape, part: str = "
     anything else.
     """
     try:
-        tensors = read_tensors(path)
-        written = Shape(tensors["image_px"], tensors["channels"])
+        content = read_tensors(path)
+        written = Shape(content["image_px"], content["channels"])
         if written != shape:
             raise ValueError(f"it makes images of {written}, and {shape} is to be served")
         of_part = network.get_submodule(part)
-        holds_part = tensors["network"].keys() == of_part.state_dict().keys()
-        (of_part if holds_part else network).load_state_dict(tensors["network"])
-        return dict(tensors.get("training", {}))
+        holds_part = content["network"].keys() == of_part.state_dict().keys()
+        (of_part if holds_part else network).load_state_dict(content["network"])
+        return dict(content.get("training", {}))
     except DAMAGED as error:
         first = str(error).partition("\n")[0][:300]
         raise JobError(

@@ -71,8 +71,8 @@ class CheckpointStore:
         """Return the checkpoint. Raises JobError for one that is damaged, or of another training."""
         try:
             # The tensors reach the device with the networks that they are loaded into.
-            tensors = read_tensors(self._path)
-            told = tensors["identity"]
+            content = read_tensors(self._path)
+            told = content["identity"]
             own = _identity(self._spec)
             others = [f"{name} {told[name]!r}, not {own[name]!r}" for name in own if told[name] != own[name]]
         except DAMAGED as error:
@@ -82,7 +82,7 @@ class CheckpointStore:
         if others:
             told = f"{self._path} is a checkpoint of another training: {', '.join(others)}"
             raise JobError(told, kind="checkpoint", remedy=_ANOTHER)
-        return tensors
+        return content
 
 
 @contextmanager

@@ -80,6 +80,7 @@ class Samples:
         }
 
     def lost(self, steps: slice = ALL) -> dict[str, list[float]]:
+        """Return the losses of the steps, by name. Waits for the device."""
         return {name: column[steps].tolist() for name, column in self.losses.items()}
 
 

@@ -92,10 +92,10 @@ class Claim:
     @property
     def value(self) -> str:
         """Return the ratio as far as it means something; the value where it is over nothing, a dash without any."""
-        effect = self.found
-        if effect.ratio is None:
-            return "-" if effect.value is None else f"{number(effect.value)} {effect.metric.unit}".rstrip()
-        return brief(effect.ratio) if self.over else ""
+        contrast = self.found
+        if contrast.ratio is None:
+            return "-" if contrast.value is None else f"{number(contrast.value)} {contrast.metric.unit}".rstrip()
+        return brief(contrast.ratio) if self.over else ""
 
     @property
     def span(self) -> str:

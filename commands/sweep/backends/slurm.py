@@ -245,19 +245,18 @@ def tasks(selected: Sequence[str]) -> list[ArrayTask]:
 
     Raises MeasurementError for an answer that is not Slurm's.
     """
-    states, form = [], ("--array", "--states=all", "--noheader", "--format=%F|%K|%t|%N|%r")
+    listed, form = [], ("--array", "--states=all", "--noheader", "--format=%F|%K|%t|%N|%r")
     for line in _ask(["squeue", *selected, *form]).splitlines():
         if task := TASK.fullmatch(line.strip()):
-            states.append(ArrayTask(task["job"], int(task["block"]), task["state"], task["reason"], task["node"]))
+            listed.append(ArrayTask(task["job"], int(task["block"]), task["state"], task["reason"], task["node"]))
         elif not NO_TASK.fullmatch(line.strip()):
             raise _unreadable("squeue", line)
-    return states
+    return listed
 
 
 def _ask(argv: Sequence[str]) -> str:
     """Run squeue or scancel without the user's defaults for it: by SQUEUE_PARTITION, tasks would be missing."""
-    defaults = [name for name in os.environ if name.startswith(f"{argv[0].upper()}_")]
-    return call(argv, remedy=REMEDY, without=defaults)
+    return call(argv, remedy=REMEDY, without=[name for name in os.environ if name.startswith(f"{argv[0].upper()}_")])
 
 
 def _unreadable(program: str, text: str) -> MeasurementError:
