@@ -1,5 +1,6 @@
 """``bench`` as its users have it: real runs on every target, and what happens when something is killed on the way."""
 
+import itertools
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from provisioning.images.image import stamp
+from suite.results.store import Run
 from tests.integration.bench import NOTHING, RUNC, SMALL, Running, bench, inside, on, ours, records, refusal, some
 from tests.integration.machine import require, require_image, workers
 
@@ -94,10 +96,15 @@ def test_every_engine_runs_the_job_is_named_in_the_record_and_is_left_alone_by_c
 @pytest.mark.thorough
 def test_after_kill_9_in_a_vm_trial_clean_removes_what_is_left_and_records_are_intact(tmp_path: Path) -> None:
     require("target", "vm")
-    out = str(tmp_path / "run")
-    # The order in a block is drawn; with this seed bare metal comes first.
-    words = ("run", "--target", "bare-metal", "--target", "vm", *SMALL, "--seed", "6", "--out", out)
-    running = Running(tmp_path / "log", *words)
+    for number in itertools.count():
+        out = str(tmp_path / f"run-{number}")
+        running = Running(tmp_path / f"log-{number}", "run", *on("bare-metal", "vm"), *SMALL, "--out", out)
+        running.wait_until_it_says("block 0, ")
+        # Every run draws the order in a block anew.
+        if next(some(Run(Path(out)).plan()).trials_of(0)).target == "bare-metal":
+            break
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(300) == 130
     running.wait_until_it_says("on vm: attesting")
     running.kill()
     left = ours()
