@@ -129,7 +129,7 @@ class Command(PlannedScenario):
                 ),
                 environment=job.environment(),
                 metrics=metrics_of(log.said("metrics", "metrics")),
-                clock_ratio=log.clock_ratio("environment", "metrics"),
+                **log.clocks("environment", "metrics"),
                 usage=log.usage(),
                 details=details,
                 last_step=last_step if isinstance(last_step, int) and last_step < 1 << 50 else None,

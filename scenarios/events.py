@@ -5,12 +5,13 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from suite.errors import MeasurementError
 from suite.interfaces import Observer
 from suite.job.profiles import Sizes
 from suite.plan import Trial
-from suite.records.record import SHORTEST_SPAN_FOR_CLOCKS_S, Timeline, TrialRecord
+from suite.records.record import Timeline, TrialRecord
 from suite.records.usage import Usage
 from suite.untrusted.parse import parse_object
 
@@ -152,10 +153,15 @@ class EventLog:
             raise MeasurementError(f"the worker's clock went back by {-seconds} s from {first} to {last}", kind="clock")
         return seconds
 
-    def clock_ratio(self, first: str, last: str) -> float | None:
-        """Return a span on the worker's clock over the same on the host's, which decides whether it is long enough."""
-        span_s, host_s = self.between(first, last), self.events[last].arrived_s - self.events[first].arrived_s
-        return span_s / host_s if span_s and host_s >= SHORTEST_SPAN_FOR_CLOCKS_S else None
+    def clocks(self, first: str, last: str) -> dict[str, Any]:
+        """Return a span on the host's clock, and the worker's over it, as fields of a record.
+
+        The host's is from line to line as they arrived, so that it is off by how late these were read: short spans tell
+        less of a clock, which whoever judges it has to allow for.
+        """
+        span_s = self.between(first, last)
+        host_s = self.events[last].arrived_s - self.events[first].arrived_s
+        return {"clock_span_s": host_s, "clock_ratio": span_s / host_s if span_s and host_s > 0 else None}
 
 
 @dataclass(kw_only=True)

@@ -292,7 +292,7 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
         steps=steps,
         timeline=transcript.timeline(elapsed_s),
         environment=job.environment(),
-        clock_ratio=transcript.clock_ratio("measuring", "measured"),
+        **transcript.clocks("measuring", "measured"),
         usage=transcript.usage(),
         metrics=metrics_of(transcript.said("steps", "metrics")),
         weights_sha256=weights if isinstance(weights, str) else None,

@@ -150,7 +150,7 @@ def _measurement(job: AttestedJob[EventLog], elapsed_s: float) -> Measurement:
             timeline=Timeline(**transcript.ends(elapsed_s)),
             environment=job.environment(),
             metrics=metrics,
-            clock_ratio=transcript.clock_ratio("environment", "metrics"),
+            **transcript.clocks("environment", "metrics"),
             usage=transcript.usage(),
             details=dict(details),
         )

@@ -184,7 +184,7 @@ def _measurement(server: RankProcess, client: RankProcess, elapsed_s: float) -> 
                 **metrics_of(asked.said("metrics", "metrics")),
             },
             ranks=[record_of(each) for each in (server, client)],
-            clock_ratio=asked.clock_ratio("answered", "metrics"),
+            **asked.clocks("answered", "metrics"),
             usage=served.usage(),
             details={
                 **({"asked_at": list(server.instance.service)} if server.instance.service else {}),

@@ -18,7 +18,6 @@ from suite.records.record import (
     EXACT,
     GENERATING_METRICS,
     PREEMPTION_METRICS,
-    SHORTEST_SPAN_FOR_CLOCKS_S,
 )
 from suite.results.quality import QUALITY_METRICS
 from suite.targets import VMS
@@ -29,6 +28,8 @@ COPY_SHARE = 0.05
 """The share by which phases may exceed their steps if the copy is timed by the device's own clock."""
 CLOCKS_SHARE, CLOCKS_S = 0.05, 0.5
 """The most by which spans on the target's clock may exceed those on the host's: the share, and the seconds."""
+CLOCKED_S = 2.5
+"""The span on the host's clock from which every suite has recorded the ratio of both clocks."""
 LATE_SHARE, LATE_S = 0.9, 0.2
 """How late the first or the last line of a worker may come in, which the timeline then has twice or not at all: the
 share of the time from the launch to the first line, which slow machines and channels lengthen alike, and seconds."""
@@ -180,7 +181,7 @@ def missing(trials: pd.DataFrame) -> Iterator[Finding]:
             yield MISSING.at(path, f"it is ok and has no {words}")
     measured_s = trials["measured_s"]
     host_s = (trials["elapsed_s"] - (trials["timeline_s"] - measured_s)).fillna(measured_s)
-    unclocked = trials["clock_ratio"].isna() & (host_s > SHORTEST_SPAN_FOR_CLOCKS_S + CLOCKS_S)
+    unclocked = trials["clock_ratio"].isna() & (host_s > CLOCKED_S)
     yield from _mismatches(MISSING, trials[unclocked], "measured_s", "s, no clock ratio", "on the host", host_s)
     for path, failure in trials.loc[trials["failure"].notna(), ["path", "failure"]].itertuples(index=False):
         yield CONTRADICTS.at(path, f"it is ok and holds a failure: {failure}")

@@ -6,8 +6,9 @@ shows it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -16,7 +17,7 @@ from analysis.compare.results import Disturbed
 from analysis.compare.validity import changes
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.job.ablations import label_of
-from suite.targets import BASELINE
+from suite.targets import BASELINE, VMS
 
 _TARGET = [*JOB, "target"]
 ARM = ("target", "ablation", "aggressor", "hostname")
@@ -25,6 +26,10 @@ LINE, REST = (0.002, 0.002), (0.025, 0.005)
 """The seconds, plus the share of a turn, by which an honest target may differ from bare metal: up to the line after its
 last step, and up to the rest of its threads. ``docs/evidence/README.md`` has the measurements."""
 
+LINE_LATE_S = 0.01
+"""The seconds by which a line may be read later than the one before it, of an emulated guest, too."""
+OWN_UNCHECKED, SHARED_UNCHECKED = 0.005, 0.05
+"""The share of the measured span that late lines may make up: of a clock of the target's own, and of the host's."""
 UNFINISHED_S = 0.25
 """The seconds in which the threads of OpenMP have ended to spin after the last step, in an emulated guest, too."""
 
@@ -57,19 +62,56 @@ def unread(trials: pd.DataFrame) -> "pd.Series[float]":
     return share.where(trials["page_cache"] == "cold")
 
 
-def clocks_apart(trials: pd.DataFrame) -> "pd.Series[float]":
-    """Return how far the clocks of the target and of the host went apart: over the whole job, or inside its turns.
+def with_own_clock(trials: pd.DataFrame) -> "pd.Series[bool]":
+    """Return whether each target has a clock of its own: that of another kernel, or of another machine."""
+    of_facts = {facts: has_own_clock(facts.by_path) for facts in trials["facts"].unique()}
+    own = trials["facts"].astype(object).map(of_facts).astype(bool)
+    return own | trials["target"].isin(VMS)
+
+
+def has_own_clock(facts: Mapping[str, Any]) -> bool:
+    """Return whether the facts of a trial name another kernel than the host's, or another machine."""
+    other_kernel = facts.get("container_engine.kernel") or facts.get("pod.runtime_class") or facts.get("pod.virtual")
+    return bool(other_kernel or facts.get("machine") or facts.get("pod.this_machine") is False)
+
+
+def times_apart(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return how far the times of a target and of the host are apart: over the measured span, or inside its turns.
 
     A clock that is slow while the target computes, and then catches up, is right over the whole job. It shows by what
     a turn takes beside its steps, which is the same on bare metal but for the way of a line and the end of spinning.
     """
     blocks = [trials[name] for name in BLOCK]
-    shares = [(trials["clock_ratio"] - 1).abs()]
+    late = LINE_LATE_S / trials["clock_span_s"]
+    shares = [((trials["clock_ratio"] - 1).abs() - late.fillna(0)).clip(lower=0)]
     for column, (honest_s, honest_share) in (("late_s", LINE), ("beside_s", REST)):
         base_s = trials[column].where(trials["target"] == BASELINE).groupby(blocks, observed=True).transform("mean")
         more_s = (trials[column] - base_s).abs() - honest_s
         shares.append((more_s / trials["turn_s"] - honest_share).clip(lower=0))
     return pd.concat(shares, axis=1).max(axis=1)
+
+
+def clocks_apart(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return how far the clocks of the host and of a target that has its own went apart."""
+    return times_apart(trials).where(with_own_clock(trials), 0)
+
+
+def late_lines(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return how far the lines of a target came from its times, which it took by the host's own clock."""
+    return times_apart(trials).mask(with_own_clock(trials), 0)
+
+
+def unchecked_clocks(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return the share of a rate by which the target's clock may be wrong unnoticed, where its span is too short.
+
+    A clock of the target's own that was never held against the host's may be wrong by anything.
+    """
+    own = with_own_clock(trials)
+    share = (LINE_LATE_S / trials["clock_span_s"]).mask(trials["clock_ratio"].isna(), 1).clip(upper=1)
+    by_its_clock = trials["throughput_per_s"].notna() | trials["scenario"].eq("probe")
+    short = share > own.map({True: OWN_UNCHECKED, False: SHARED_UNCHECKED})
+    unknown = trials["clock_ratio"].isna() & trials["clock_span_s"].isna() & ~own
+    return share.where(by_its_clock & short & ~unknown, 0)
 
 
 DISTURBANCES = (
@@ -144,6 +186,18 @@ DISTURBANCES = (
         "the target's clock and the host's went at different rates",
         "trust elapsed times, which the host's clock takes; step times of this target, and its turns, are off by this",
         *(clocks_apart, 0.001, _share("apart"), 0.01),
+    ),
+    Disturbance(
+        "late-lines",
+        "lines of the target, which has the host's clock, were read late: the CPUs were busy with other work",
+        "see other-load; if nothing else runs, see what inside the target changes the time that its programs see",
+        *(late_lines, 0.01, _share("of the measured span"), 0.05),
+    ),
+    Disturbance(
+        "clock-unchecked",
+        "the measured span is too short to hold the target's clock against the host's",
+        "measure more steps (--steps) or a longer profile: from 2 s on a rate by a guest's clock can be checked",
+        *(unchecked_clocks, 0, _share("could go unnoticed"), 0),
     ),
     Disturbance(
         "governor",

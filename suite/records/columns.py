@@ -279,6 +279,7 @@ TABLE = (
     Column("step_p99_s", "steps.elapsed_s", P99, _STEPS),
     Column("step_tail", "steps.elapsed_s", TAIL),
     Column("clock_ratio", "clock_ratio", POSITIVE, _WARNED),
+    Column("clock_span_s", "clock_span_s", SECONDS, _WARNED),
     Column("unfinished_s", "unfinished_s", SECONDS, _WARNED),
     Column("substitutes", "substitutes", SUBSTITUTES, _measured("shown wherever the numbers are"), []),
     *_rows("environment.target.", "userland_sha256 accelerator torch torch_cpu_capability", TEXT),

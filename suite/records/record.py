@@ -21,8 +21,6 @@ from suite.untrusted.grid import check_grid
 SCHEMA_VERSION = 3
 EXACT = 1e-6
 """The share by which numbers may differ that were computed from each other: JSON keeps all digits."""
-SHORTEST_SPAN_FOR_CLOCKS_S = 2.0
-"""An event comes up to some 10 ms late through a guest's channel: over a shorter span that is more than 1 %."""
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,239}$")]
 """The name of a trial is that of its file, and of no place elsewhere; see ``suite.trial_names``."""
 
@@ -437,6 +435,9 @@ class TrialNumbers(Part):
     ranks: list[Rank] = []
     aggressors: list[AggressorInstance] = []
     clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The measured span on the target's clock over the same on the host's, from line to line as they arrived."""
+    clock_span_s: Seconds | None = None
+    """That span on the host's clock: over a short one the lateness of its lines counts for more."""
     details: dict[str, Any] = {}
 
 

@@ -76,12 +76,13 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
         "ablation": None,
         "warm_up": False,
         "metrics": {},
+        "clock_ratio": 1.0,
         "conditions": Conditions(interval_s=changes.get("elapsed_s", 20.0)),
         "resources": Resources(worker=Usage(cpu_s=1.0)),
     }
     if failed:
         values["outcome"] = Outcome(status="failed", kind="command", message=failed)
-        values |= {"throughput_per_s": None, "elapsed_s": None, "steps": None}
+        values |= {"throughput_per_s": None, "elapsed_s": None, "steps": None, "clock_ratio": None}
     values |= changes
     if values["open_s"]:
         values.setdefault("opening", {"container": values["open_s"]})

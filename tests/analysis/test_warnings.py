@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from analysis.compare.results import Comparison
+from analysis.warnings.conditions import has_own_clock
 from analysis.warnings.training import LEARNINGS, least_discriminator_loss
 from analysis.warnings.types import AnalysisWarning, notices, skipped_record
 from suite.job.envelope import GIB, Envelope
@@ -15,7 +17,7 @@ from suite.records.record import Outcome, Steps
 from suite.records.usage import Conditions
 from suite.results.store import Run
 from suite.sweep.directory import SweepDirectory
-from tests.analysis.conftest import Save
+from tests.analysis.conftest import Save, known, measured
 from tests.jobs import plan_of
 from tests.suite.sweep.conftest import make_sweep
 
@@ -43,6 +45,9 @@ def during(**conditions: Any) -> dict[str, Any]:
         (during(siblings_shared=True), "smt-siblings", "same core"),
         (during(numa_nodes=[0, 1]), "numa-crossing", "2 nodes"),
         ({"conditions": None, "clock_ratio": 1.02}, "clock-drift", "2 % apart"),
+        ({"clock_ratio": 0.97, "clock_span_s": 5.0}, "clock-drift", "2.8 % apart"),
+        ({"clock_ratio": 1.0, "clock_span_s": 1.5}, "clock-unchecked", "0.67 % could go unnoticed"),
+        ({"clock_ratio": None}, "clock-unchecked", "1e+02 % could go unnoticed"),
         ({"conditions": None, "unfinished_s": 1.0}, "unfinished-work", "up to 1 s"),
     ],
 )
@@ -59,12 +64,82 @@ def test_a_disturbed_trial_gives_a_typed_warning_with_advice(
     [
         {"conditions": None, "unfinished_s": 0.01},
         during(),
+        {"clock_ratio": 0.998, "clock_span_s": 5.0},
+        {"clock_ratio": 1.0, "clock_span_s": 2.0},
         during(interval_s=10, steal_s=0, other_cpu_s=0.01, throttled_s=0, swapped_bytes=0),
         during(governor="performance", siblings_shared=False, numa_nodes=[0], thermal_throttles=0),
     ],
 )
 def test_quiet_and_unknown_conditions_give_no_warning(save: Save, of_vm: dict[str, Any]) -> None:
     assert found(save, **of_vm) == []
+
+
+SLOW = {0.5: 0.5, 0.9: 0.7, 1.9: 0.88, 5.0: 0.94}
+"""The rate of a clock by the seconds of the span that it measured."""
+
+
+def withheld(comparison: Comparison) -> tuple[str, ...]:
+    """Return why the one throughput beside bare metal has no verdict; empty if it has one."""
+    speeds = [one for one in comparison.contrasts if one.metric.name == "throughput" and one.verdict]
+    return known(speeds[0].verdict).withheld
+
+
+def clocked(save: Save, target: str, span_s: float, rate: float, **fields: Any) -> tuple[tuple[str, ...], list[str]]:
+    """Return why the throughput of a target whose clock has this rate has no verdict, and the kinds of warnings."""
+    for block in range(6):
+        base_speed = 10.0 + block % 3 / 100
+        save(block=block, **measured(base_speed), clock_span_s=6 / base_speed)
+        own = measured(base_speed / rate) | {"clock_ratio": rate, "clock_span_s": span_s}
+        save(block=block, target=target, position=1, **own | fields)
+    comparison = save.compare()
+    return withheld(comparison), [one.kind for one in comparison.warnings]
+
+
+@pytest.mark.parametrize(("span_s", "rate"), SLOW.items())
+@pytest.mark.parametrize(("target", "kind"), [("container", "late-lines"), ("vm", "clock-drift")])
+def test_a_slow_clock_is_seen_over_any_span_and_gives_no_verdict(
+    save: Save, span_s: float, rate: float, target: str, kind: str
+) -> None:
+    why, kinds = clocked(save, target, span_s, rate)
+    assert kind in kinds
+    assert any("clock" in reason for reason in why)
+
+
+@pytest.mark.parametrize(
+    ("target", "span_s", "withheld"), [("vm", 1.0, True), ("vm", 3.0, False), ("container", 1.0, False)]
+)
+def test_a_span_that_is_too_short_for_a_clock_of_its_own_gives_no_verdict(
+    save: Save, target: str, span_s: float, withheld: bool
+) -> None:
+    why, _ = clocked(save, target, span_s, 1.0)
+    assert bool(why) == withheld
+    assert all("too short" in reason for reason in why)
+
+
+def test_a_late_reader_on_bare_metal_is_other_load_and_withholds_nothing(save: Save) -> None:
+    for block in range(6):
+        save(block=block, clock_ratio=0.97, clock_span_s=2.0)
+        save(block=block, target="container", position=1)
+    comparison = save.compare()
+    (late,) = [one for one in comparison.warnings if one.kind in ("late-lines", "clock-drift")]
+    assert (late.kind, "busy with other work" in late.message) == ("late-lines", True)
+    assert withheld(comparison) == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "own"),
+    [
+        ({}, False),
+        ({"container_engine.name": "runc"}, False),
+        ({"container_engine.kernel": "sentry"}, True),
+        ({"machine": "n1"}, True),
+        ({"pod.node": "n1", "pod.this_machine": True}, False),
+        ({"pod.node": "n1", "pod.this_machine": False}, True),
+        ({"pod.this_machine": True, "pod.runtime_class": "kata"}, True),
+    ],
+)
+def test_another_kernel_or_machine_has_a_clock_of_its_own(facts: dict[str, Any], own: bool) -> None:
+    assert has_own_clock(facts) == own
 
 
 def test_other_mitigations_inside_a_target_are_named(save: Save) -> None:
