@@ -1,7 +1,7 @@
 """The account of a trial: this host's counters, read right before the job is launched and right after it has ended.
 
-Nothing runs in between, except on a host with GPUs (see ``gpu_usage``); where the CPUs count cache misses, ``perf``
-sleeps meanwhile (see ``cache_counters``).
+Nothing runs in between, except on a host with GPUs (see ``gpu_usage``), and for a moment once a turn of the host's
+energy counters (see ``energy``); where the CPUs count cache misses, ``perf`` sleeps meanwhile (see ``cache_counters``).
 """
 
 import math
@@ -13,7 +13,8 @@ from functools import partial
 
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics.cache_counters import Counting
-from provisioning.metrics.conditions import Energy, EnvelopeHost, HostReading, joules, read_energy
+from provisioning.metrics.conditions import EnvelopeHost, HostReading
+from provisioning.metrics.energy import EnergyMeter, whole_energy
 from provisioning.metrics.footprint import Footprint, FootprintReading
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.interfaces import Instance, Node, OpenAccount
@@ -25,12 +26,18 @@ IDLE_S = 10.0
 
 def accounts() -> OpenAccount:
     """Measure the idle power of this host, if it counts energy, and return what opens accounts that record it."""
-    idle_w = None
-    if before := read_energy():
-        begin_s = time.monotonic()
-        time.sleep(IDLE_S)
-        idle_w = math.fsum(joules(before, read_energy()).values()) / (time.monotonic() - begin_s)
-    return partial(open_account, idle_w=idle_w)
+    return partial(open_account, idle_w=_idle_w())
+
+
+def _idle_w() -> float | None:
+    """Return the power of this host's counters in watts over some seconds; None without counters."""
+    meter = EnergyMeter()
+    begin_s = time.monotonic()
+    if not meter.start():
+        return None
+    time.sleep(IDLE_S)
+    spent, _ = meter.stop()
+    return math.fsum(spent.values()) / (time.monotonic() - begin_s) if spent else None
 
 
 def open_account(
@@ -85,13 +92,16 @@ class HostAccount:
         self._counting = Counting(own_cpus(self._nodes, self._victims))
         self._counting.start()
         self._load_1min = os.getloadavg()[0]
+        self._energy = EnergyMeter()
         self._before = self._read()
+        self._energy.start()
         self._entering_cpu_s = time.thread_time() - begin_s
 
     def __exit__(self, *_: object) -> None:
         begin_s = time.thread_time()
-        host, energy, reading, of_victims = self._read()
-        host_before, energy_before, reading_before, of_victims_before = self._before
+        host, reading, of_victims = self._read()
+        of_host, missed = self._energy.stop()
+        host_before, reading_before, of_victims_before = self._before
         serving = self._footprint.usage(reading_before, reading)
         conditions = self._host.conditions(host_before, host, serving.cpu_s)
         aggressors = None
@@ -99,21 +109,27 @@ class HostAccount:
             everything, serving = serving, self._of_victims.usage(of_victims_before, of_victims)
             aggressors = rest(everything, serving)
         gpu_joules, gpus = self._gpus.stop()
-        spent = joules(energy_before, energy) | gpu_joules
-        counted = self._counting.stop()
+        energy_j, energy_absent = whole_energy(of_host, gpu_joules, missed)
         self.resources = Resources(
-            serving=serving, energy_j=spent or None, idle_w=self._idle_w, gpus=gpus, beside=aggressors, cache=counted
+            serving=serving,
+            energy_j=energy_j,
+            energy_absent=energy_absent,
+            idle_w=self._idle_w,
+            gpus=gpus,
+            beside=aggressors,
+            cache=self._counting.stop(),
         )
-        sampler_cpu_s = self._entering_cpu_s + self._gpus.cpu_s + time.thread_time() - begin_s
+        threads_cpu_s = self._gpus.cpu_s + self._energy.cpu_s
+        sampler_cpu_s = self._entering_cpu_s + threads_cpu_s + time.thread_time() - begin_s
         self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
 
     def meter(self, instances: Sequence[Instance]) -> "HostMeter":
         return HostMeter([instance.node for instance in instances])
 
-    def _read(self) -> tuple[HostReading, dict[str, Energy], FootprintReading, FootprintReading | None]:
+    def _read(self) -> tuple[HostReading, FootprintReading, FootprintReading | None]:
         host = self._host.read(time.monotonic(), time.process_time())
         of_victims = self._of_victims.read() if self._of_victims else None
-        return host, read_energy(), self._footprint.read(), of_victims
+        return host, self._footprint.read(), of_victims
 
 
 def of_gpus(nodes: Sequence[Node], fact: str) -> list[str]:

@@ -152,7 +152,7 @@ def _minus(a: Number | None, b: Number | None) -> Number | None:
 
 
 Energy = tuple[int, int]
-"""A counter in µJ, and the value at which it begins again at 0; turning twice between readings is not noticed."""
+"""A counter in µJ, and the value at which it begins again at 0; ``energy`` reads it at least once a turn."""
 
 
 def read_energy() -> dict[str, Energy]:
@@ -183,6 +183,6 @@ def _between(counter: Energy, earlier: Energy, later_uj: str) -> bool:
 
 
 def joules(before: Mapping[str, Energy], after: Mapping[str, Energy]) -> dict[str, float]:
-    """Return the joules that were spent between two readings, by counter."""
+    """Return the joules that were spent between two readings less than a turn apart, by counter."""
     both = ((name, after[name][0] - uj, range_uj) for name, (uj, range_uj) in before.items() if name in after)
     return {name: (spent if spent >= 0 else spent + range_uj) / 1e6 for name, spent, range_uj in both}

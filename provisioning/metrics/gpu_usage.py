@@ -87,6 +87,7 @@ class GpuSampler:
         self._named, self._owns = gpus, owns
         self._owned: dict[int, bool | None] = {}
         self._gpus: list[_Gpu] = []
+        self._lost = [*dict.fromkeys(gpus)]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample_all, daemon=True)
         self.cpu_s = 0.0
@@ -100,7 +101,9 @@ class GpuSampler:
         except pynvml.NVMLError:
             return
         cards = dict[Any, _Gpu]()
-        for handle in filter(None, [asked(_handle, uuid) for uuid in self._named]):
+        handles = {uuid: asked(_handle, uuid) for uuid in self._named}
+        self._lost = [uuid for uuid, handle in handles.items() if not handle]
+        for handle in filter(None, handles.values()):
             state = {name: asked(question, handle) for name, question in STATE.items()}
             gpu = _Gpu(handle, state, {name: _violation_ns(handle, name) for name in SLOWER})
             cards.setdefault(state["uuid"] or len(cards), gpu)
@@ -111,17 +114,22 @@ class GpuSampler:
         else:
             pynvml.nvmlShutdown()
 
-    def stop(self) -> tuple[dict[str, float], list[GpuUsage] | None]:
-        """Return the joules by counter (``gpu-0``) and the use of each GPU; None if the job has none."""
+    def stop(self) -> tuple[dict[str, float | None], list[GpuUsage] | None]:
+        """Return the joules by counter (``gpu-0``), and the use of each GPU: None if the job has no GPU that answers.
+
+        None stands for the joules of a GPU without a counter, and of one that does not answer.
+        """
+        lost = dict[str, float | None].fromkeys(self._lost)
         if not self._gpus:
-            return {}, None
+            return lost, None
         self._ended.set()
         self._thread.join()
         self._sample()
         usages = [gpu.usage() for gpu in self._gpus]
         pynvml.nvmlShutdown()
-        spent = ((f"gpu-{number}", usage.job.energy_j if usage.job else None) for number, usage in enumerate(usages))
-        return {name: joules for name, joules in spent if joules is not None}, usages
+        spans = {f"gpu-{number}": usage.job for number, usage in enumerate(usages)}
+        spent = {name: span.energy_j if span else None for name, span in spans.items()}
+        return {**spent, **lost}, usages
 
     def _sample_all(self) -> None:
         while not self._ended.wait(EVERY_S):

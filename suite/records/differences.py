@@ -179,6 +179,7 @@ _ELSEWHERE = (
     Field("conditions.absent", "ignored", "explains a null"),
     Field("conditions.sampler_cpu_s", "ignored", "work of the suite, on every target"),
     *_many("measured", "a warning shows it", *(f"resources.gpus.{name}" for name in _GPU_DISTURBED)),
+    Field("resources.energy_absent", "ignored", "explains a null"),
     Field("resources.*", "ignored", "explanation only"),
     Field("details", "ignored", "notes without a fixed form"),
 )

@@ -159,7 +159,9 @@ class Resources(Part):
     worker: Usage | None = None
     energy_j: dict[str, Seconds] | None = None
     """Energy by counter: ``package-0``, ``dram-0`` of the whole host (RAPL), ``gpu-0`` of the job alone (NVML). They
-    do not overlap."""
+    do not overlap. Null if one of them is unknown."""
+    energy_absent: str | None = None
+    """The reason why a host or a GPU with a counter has no energy here."""
     idle_w: Seconds | None = None
     """The power of the host's counters while it idled, in watts, measured once before the first block of the run."""
     gpus: list[GpuUsage] | None = None

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -16,6 +17,7 @@ from provisioning.cgroup.counters import read
 from provisioning.metrics import accounting, cache_counters, conditions, gpu_usage
 from provisioning.metrics.cache_counters import Counting, events_of
 from provisioning.metrics.conditions import read_energy
+from provisioning.metrics.energy import EnergyMeter, whole_energy
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.records.usage import GpuSamples, GpuSpan
 from tests.provisioning.conftest import Program, make
@@ -39,13 +41,73 @@ def test_the_idle_power_is_measured_once_and_only_by_a_counter(tmp_path: Path, m
         zone(tmp_path, "intel-rapl:0", "package-0", 401_000_000)
 
     monkeypatch.setattr(time, "sleep", sleep)
-    moments = iter((100.0, 110.0))
-    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(time, "monotonic", lambda: 110.0 if slept else 100.0)
     assert accounting.accounts().keywords == {"idle_w": None}  # type: ignore[attr-defined]
     assert slept == []
     zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
     assert accounting.accounts().keywords == {"idle_w": 40.0}  # type: ignore[attr-defined]
     assert slept == [accounting.IDLE_S]
+
+
+class Meter:
+    """A package of so many watts whose counter turns, as readings of an ``EnergyMeter`` at moments of a clock."""
+
+    def __init__(self, powercap: Path, watts: float, patch: pytest.MonkeyPatch, range_uj: int = 65_532_610_987) -> None:
+        self._powercap, self._watts, self._range_uj = powercap, watts, range_uj
+        self._now_s = 0.0
+        self.waits = itertools.repeat(False)
+        self._move(0.0)
+        patch.setattr(time, "monotonic", lambda: self._now_s)
+
+    def _move(self, seconds: float) -> None:
+        self._now_s += seconds
+        uj = 12_000_000_000 + round(self._now_s * self._watts * 1e6)
+        zone(self._powercap, "intel-rapl:0", "package-0", uj % self._range_uj, self._range_uj)
+
+    def counted(self, job_s: float, late_s: float = 0.0) -> tuple[dict[str, float], str | None]:
+        """Return what is counted of a job by a thread that wakes ``late_s`` too late."""
+        meter, remaining_s = EnergyMeter(), job_s
+        done = threading.Event()
+
+        def wait(every_s: float) -> bool:
+            nonlocal remaining_s
+            slept_s = min(every_s + late_s, remaining_s)
+            self._move(slept_s)
+            remaining_s -= slept_s
+            if remaining_s <= 0:
+                done.set()
+            return remaining_s <= 0
+
+        meter._ended = SimpleNamespace(wait=wait, set=lambda: done.wait(10))  # type: ignore[assignment]
+        assert meter.start()
+        return meter.stop()
+
+
+@pytest.mark.parametrize("minutes", [0.1, 4, 10, 60])
+def test_energy_is_counted_over_all_turns_of_the_counter(
+    minutes: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent, missed = Meter(tmp_path, 250, monkeypatch).counted(minutes * 60)
+    assert spent == {"package-0": pytest.approx(minutes * 60 * 250)}
+    assert missed is None
+
+
+def test_a_counter_that_may_have_turned_unseen_gives_no_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent, missed = Meter(tmp_path, 250, monkeypatch).counted(600, late_s=300)
+    assert (spent, missed) == ({}, "package-0 was not read for 322 s, in which it may turn")
+
+
+@pytest.mark.parametrize(
+    ("of_gpus", "missed", "expected"),
+    [
+        ({}, None, ({"package-0": 5.0}, None)),
+        ({"gpu-0": 2.0}, None, ({"package-0": 5.0, "gpu-0": 2.0}, None)),
+        ({"gpu-0": 2.0, "gpu-1": None}, None, (None, "gpu-1 does not count its energy")),
+        ({}, "package-1 could not be read all the time", (None, "package-1 could not be read all the time")),
+    ],
+)
+def test_a_sum_without_one_of_its_counters_is_none(of_gpus: Any, missed: str | None, expected: object) -> None:
+    assert whole_energy({"package-0": 5.0}, of_gpus, missed) == expected
 
 
 def test_a_counter_that_moves_between_readings_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,10 +170,12 @@ def test_a_card_that_instances_share_is_counted_once(gpus: Sequence[str], nvml: 
     assert (spent, gpu.uuid) == ({"gpu-0": 2.5}, "GPU-a")
 
 
-@pytest.mark.parametrize("answer", [{"energy": "lost", "memory": "lost"}, {"uuid": "lost"}])
-def test_a_card_that_is_lost_ends_no_job(answer: dict[str, object], nvml: Nvml) -> None:
+@pytest.mark.parametrize(
+    ("answer", "name"), [({"energy": "lost", "memory": "lost"}, "gpu-0"), ({"uuid": "lost"}, "GPU-a")]
+)
+def test_a_card_that_is_lost_ends_no_job(answer: dict[str, object], name: str, nvml: Nvml) -> None:
     spent, gpus = sampled(nvml, answer)
-    assert spent == {}
+    assert spent == {name: None}, "unknown is not absent"
     assert gpus is None or gpus[0].peak_memory_bytes is None
 
 
@@ -139,7 +203,7 @@ def test_the_time_of_a_slowed_gpu_is_counted_or_sampled(
 
 @pytest.mark.parametrize("gpus", [(), ("GPU-c",)])
 def test_a_job_without_gpus_of_this_host_asks_and_counts_nothing(gpus: Sequence[str], nvml: Nvml) -> None:
-    assert sampled(nvml, {}, gpus=gpus) == ({}, None)
+    assert sampled(nvml, {}, gpus=gpus) == (dict.fromkeys(gpus), None)
 
 
 def test_the_use_of_the_measured_steps_is_that_between_two_times() -> None:
