@@ -3,11 +3,8 @@
 A trial is mostly imports; a job is opened and started once, and then runs at the steady rate of the trial. Its time is
 opening + start + units / rate + checkpoints. Energy is the mean power of the trial over that time.
 
-Where its machine is taken away at random moments (a Poisson process), the work since the last checkpoint is lost, and
-the machine is opened again. A start, the first one too, can be cut short like the work.
-
-- The interval of checkpoints: Young, Comm. ACM 17 (1974) 530; of higher order: Daly, Future Gener. Comput. Syst. 22
-  (2006) 303, which also has the makespan.
+Checkpoints are those that the trial wrote. A job that may be preempted has those of its course in ``costs.preemption``
+instead, also in its undisturbed time: what preemption costs is a ratio of two times of one job.
 """
 
 import re
@@ -20,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.by import settings_of
-from analysis.costs.prices import MONEY, RATES, SPOT, Numbers, Prices
+from analysis.costs.preemption import course_of
+from analysis.costs.prices import MONEY, RATES, SPOT, Prices
 from analysis.load.metrics import Metric
 from analysis.load.records import Records, of_jobs
 from suite.errors import RequestError
@@ -77,8 +75,11 @@ def with_job(
 
     Raises RequestError if no trial gives the time of the job, and for prices that do not fit the records.
     """
-    trials, work = records.trials, _work_of(records, amount)
+    trials = records.trials
+    work = _work_of(records, amount)
+    course = _course_of(work, preemption) if preemption else {}
     time_s = work["start_s"] + work["units"] / work["per_s"] + work["checkpoints"] * work["written_s"].fillna(0.0)
+    time_s = course.pop(TIME, time_s).fillna(time_s)
     if time_s[trials["ok"]].isna().all():
         raise _unusable(trials, amount)
     watts = (trials["energy_j"] / trials["interval_s"]).where(trials["burst_s"].isna())
@@ -87,9 +88,8 @@ def with_job(
         PER_UNITS: watts * 1000 / work["per_s"],
         NET: (watts - work["idle_w"]) * 1000 / work["per_s"],
         ENERGY: watts * time_s,
+        **course,
     }
-    if preemption:
-        columns |= _preempted(work, preemption)
     if prices:
         columns |= dict(_priced(trials, prices, columns))
     known = {metric: values for metric, values in columns.items() if values.notna().any()}
@@ -143,13 +143,19 @@ def _unusable(trials: pd.DataFrame, amount: Amount) -> RequestError:
     return RequestError(message, remedy=f"give --job in {' or '.join(units) or 'units of a training'}")
 
 
-def _preempted(work: pd.DataFrame, preemption: Preemption) -> dict[Metric, "pd.Series[float]"]:
-    """Return the course of the jobs. It takes the time of a checkpoint."""
+def _course_of(work: pd.DataFrame, preemption: Preemption) -> dict[Metric, "pd.Series[float]"]:
+    """Return the course of the jobs, with their undisturbed time. It takes the time of a checkpoint."""
     parts = (work["units"] / work["per_s"], work["start_s"], work["written_s"])
     work_s, start_s, written_s = (np.asarray(part, np.float64) for part in parts)
-    course = vars(preempted(work_s, start_s, written_s, preemption))
-    metrics = {MAKESPAN: "makespan_s", SPACING: "interval_s", OPENINGS: "openings", LOST: "lost_s"}
-    return {metric: pd.Series(course[name], work.index) for metric, name in metrics.items()}
+    course = course_of(work_s, start_s, written_s, preemption)
+    numbers = {
+        TIME: course.undisturbed_s,
+        MAKESPAN: course.makespan_s,
+        SPACING: course.interval_s,
+        OPENINGS: course.openings,
+        LOST: course.lost_s,
+    }
+    return {metric: pd.Series(values, work.index) for metric, values in numbers.items()}
 
 
 def _priced(
@@ -171,48 +177,3 @@ def _priced(
             carbon[mine] = columns[ENERGY][mine] / _J_PER_KWH * site.g_per_kwh
     yield from ((_money(name, prices.currency), values) for name, values in money.items())
     yield from ((ON_SPOT, on_spot), (CARBON, carbon))
-
-
-def best_interval(checkpoint_s: Numbers, mean_s: float) -> Numbers:
-    """Return the work between two checkpoints that makes the makespan shortest: Young's term, and Daly's others."""
-    half, young_s = checkpoint_s / (2 * mean_s), np.sqrt(2 * checkpoint_s * mean_s)
-    return np.where(half < 1, young_s * (1 + np.sqrt(half) / 3 + half / 9) - checkpoint_s, mean_s)
-
-
-@dataclass(frozen=True)
-class Preempted:
-    """The expected course of jobs, an entry for each."""
-
-    makespan_s: Numbers
-    interval_s: Numbers
-    """The work between two checkpoints."""
-    openings: Numbers
-    lost_s: Numbers
-    """The work, and the parts of checkpoints, that is done again."""
-
-
-def preempted(
-    work_s: Numbers, start_s: Numbers, checkpoint_s: Numbers, by: Preemption, interval_s: Numbers | None = None
-) -> Preempted:
-    """Return the course of jobs of so much work, after a start, with a checkpoint every ``interval_s``.
-
-    By default that is Daly's interval. A notice that is long enough for a checkpoint takes the place of all others.
-    """
-    mean_s = by.mean_s
-    with np.errstate(over="ignore"):
-        starting_s = mean_s * np.expm1(start_s / mean_s)
-        chosen_s = np.minimum(work_s, best_interval(checkpoint_s, mean_s) if interval_s is None else interval_s)
-        segment_s = mean_s * np.exp(start_s / mean_s) * np.expm1((chosen_s + checkpoint_s) / mean_s)
-        makespan_s = starting_s + work_s / chosen_s * segment_s
-        openings = 1 + makespan_s / mean_s
-        # A start that is cut short lasts less than a whole one.
-        in_starts_s = -openings * mean_s * np.expm1(-start_s / mean_s)
-        lost_s = np.maximum(0.0, makespan_s - work_s * (1 + checkpoint_s / chosen_s) - in_starts_s)
-        warned = (by.notice_s > 0) & (by.notice_s >= checkpoint_s)
-        noticed_s = starting_s + work_s + work_s / mean_s * (by.notice_s + starting_s)
-    return Preempted(
-        np.where(warned, noticed_s, makespan_s),
-        np.where(warned, np.nan, chosen_s),
-        np.where(warned, 1 + work_s / mean_s, openings),
-        np.where(warned, 0.0, lost_s),
-    )

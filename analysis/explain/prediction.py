@@ -22,7 +22,7 @@ import pandas as pd
 from analysis.compare.contrasts import RATIO, TARGET, effect, form
 from analysis.compare.pairing import ROW, filled, grouped
 from analysis.compare.results import Comparison, Effect
-from analysis.costs.job import preempted
+from analysis.costs.preemption import course_of
 from analysis.explain.explanation import (
     OPENING,
     UNEXPLAINED,
@@ -234,7 +234,7 @@ def _course(record: Any) -> Iterator[tuple[float, float]]:  # noqa: ANN401
     begun = (record.open_s, spans.launch_s, spans.imports_s, spans.build_s, spans.warmup_s)
     start_s, checkpoints_s = math.fsum(filter(None, begun)), spans.between_epochs_s or 0.0
     work_s, epochs = np.asarray(spans.measured_s), job.sizes.epochs
-    course = preempted(work_s, np.asarray(start_s), np.asarray(checkpoints_s / epochs), job.preemption, work_s / epochs)
+    course = course_of(work_s, np.asarray(start_s), np.asarray(checkpoints_s / epochs), job.preemption, work_s / epochs)
     lost_steps = course.lost_s * job.sizes.steps / (spans.measured_s + checkpoints_s)
     for name, predicted in zip(_UNITS, (course.makespan_s, course.openings, lost_steps), strict=True):
         # Nothing is recorded of what is zero.

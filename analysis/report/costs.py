@@ -13,7 +13,19 @@ from analysis.compare.by import settings_of
 from analysis.compare.contrasts import BY, TARGET
 from analysis.compare.results import Arm, Comparison, Contrast, Measured
 from analysis.compare.validity import shortened
-from analysis.costs.job import ENERGY, LOST, MAKESPAN, NET, ON_SPOT, PER_UNITS, SPACING, TIME, Amount, job_metrics
+from analysis.costs.job import (
+    CARBON,
+    ENERGY,
+    LOST,
+    MAKESPAN,
+    NET,
+    ON_SPOT,
+    PER_UNITS,
+    SPACING,
+    TIME,
+    Amount,
+    job_metrics,
+)
 from analysis.costs.prices import MONEY, RATES, PricedPlace, Prices
 from analysis.report.document import published_elements
 from analysis.report.elements import Element, Head, Line, Notes, Table, warnings
@@ -45,7 +57,8 @@ def costs_document(
         for arm, of_arm in every.items()
     )
     yield Table(str(amount), "", tuple(Head(one.name) for one in metrics), rows, "values with 95 % intervals")
-    yield Notes((*_notes(measured, prices.places if prices else ()), *_preemption_notes(measured, preemption)))
+    places_of_prices = prices.places if prices else ()
+    yield Notes((_time_note(measured), *_notes(measured, places_of_prices), *_preemption_notes(measured, preemption)))
     yield from published_elements([*filter(lambda one: one.claim.metric == MAKESPAN.name, comparison.claims)])
     yield from warnings(notices(comparison.warnings, comparison.jobs))
 
@@ -60,8 +73,16 @@ def value(row: Contrast | None) -> str | None:
     return f"{number(row.value / scale)} {unit}".rstrip() + text
 
 
+def _time_note(measured: set[str]) -> str:
+    checkpoints = "where a trial wrote them"
+    if SPACING.name in measured:
+        checkpoints = f"after every {SPACING.name} of work, as in {MAKESPAN.name}"
+    elif MAKESPAN.name in measured:
+        checkpoints = f"at a notice alone, as in {MAKESPAN.name}"
+    return f"{TIME.name}: opening + start + units / steady rate, and checkpoints {checkpoints}"
+
+
 def _notes(measured: set[str], places: Sequence[PricedPlace]) -> Iterator[str]:
-    yield f"{TIME.name}: opening + start + units / steady rate, and checkpoints where a trial wrote them"
     for site in places:
         yield f"{site.name}: {_price(site)} ({site.source}, {site.date})"
     if PER_UNITS.name in measured:
@@ -82,9 +103,11 @@ def _preemption_notes(measured: set[str], preemption: Preemption | None) -> Iter
         yield f"{MAKESPAN.name}: no trial wrote a checkpoint; to measure one, {_MEASURE}"
     else:
         how = f"preempted every {number(preemption.mean_s)} s on average, with {preemption.notice_s:g} s of notice"
-        yield f"{MAKESPAN.name}: {how}; {LOST.name} is work done again, by Daly (2006)"
+        yield f"{MAKESPAN.name}: the job of {TIME.name}, {how}; {LOST.name} is work done again"
         if SPACING.name in measured:
-            yield f"{SPACING.name}: the work between checkpoints that makes it shortest, by Young (1974) and Daly"
+            yield f"{SPACING.name}: the work between checkpoints that makes it shortest (Young 1974, Daly 2006)"
+        if {ENERGY.name, CARBON.name} & measured:
+            yield f"{ENERGY.name}, {CARBON.name}: of the job that is never preempted"
 
 
 def _price(site: PricedPlace) -> str:

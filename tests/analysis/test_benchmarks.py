@@ -152,6 +152,15 @@ def test_in_the_balanced_order_intervals_cover_under_drift_and_place_where_each_
     assert (false > 0.2) == (effect == "place")
 
 
+@pytest.mark.parametrize("number", range(8))
+def test_the_course_of_preempted_jobs_is_that_of_simulated_ones_with_and_without_notice(number: int) -> None:
+    simulation = import_module("preemption")
+    assert len(simulation.CASES) == 8
+    rng = np.random.default_rng(number)
+    for name, (predicted, mean, error) in simulation.held_against(simulation.CASES[number], 2000, rng).items():
+        assert predicted == pytest.approx(mean, abs=3.5 * error + 1e-3), name
+
+
 BOUND = math.log1p(0.05)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from analysis.compare.by import compare_by
 from analysis.compare.results import Comparison
-from analysis.costs.job import Preempted, best_interval, parse_amount, preempted, with_job
+from analysis.costs.job import parse_amount, with_job
+from analysis.costs.preemption import ExpectedCourse, best_interval, course_of
 from analysis.costs.prices import Owned, PricedPlace, Prices, read_prices
 from analysis.report.costs import decisions, places_by_arm
 from suite.job.datasets import Dataset
@@ -22,7 +23,6 @@ from suite.records.record import Checkpoints, Epochs
 from suite.records.usage import Conditions, Resources
 from tests.analysis.conftest import Save, bench_compare, measured
 from tests.analysis.test_by import on
-from tests.analysis.test_explanation import simulated
 
 REPOSITORY = Path(__file__).parents[2]
 ABOUT: dict[str, Any] = {"source": "a list", "date": date(2026, 11, 1), "currency": "EUR"}
@@ -169,43 +169,54 @@ def test_targets_of_one_place_are_compared_in_money_too(tmp_path: Path, save: Sa
     assert {path.name for path in plots.iterdir()} >= {"synthetic-time-money.png"}
 
 
-def course(work: float, start: float, checkpoint: float, interval: float | None = None, **by: float) -> Preempted:
+def course(work: float, start: float, checkpoint: float, interval: float | None = None, **by: float) -> ExpectedCourse:
     work_s, start_s, checkpoint_s = (np.array([part]) for part in (work, start, checkpoint))
     interval_s = None if interval is None else np.array([interval])
-    return preempted(work_s, start_s, checkpoint_s, Preemption(**by), interval_s)
+    return course_of(work_s, start_s, checkpoint_s, Preemption(**by), interval_s)
 
 
 def test_the_best_interval_is_that_of_young_and_daly_and_no_other_is_shorter() -> None:
     (best,) = best_interval(np.array([10.0]), 3600)
     assert best == pytest.approx(math.sqrt(2 * 10 * 3600) * (1 + math.sqrt(1 / 720) / 3 + 1 / 720 / 9) - 10)
-    around = [course(36_000, 60, 10, best * factor, mean_s=3600).makespan_s[0] for factor in (0.7, 1.0, 1.4)]
-    assert min(around) == around[1] == pytest.approx(course(36_000, 60, 10, mean_s=3600).makespan_s[0])
+    around = [course(360_000, 60, 10, best * factor, mean_s=3600).makespan_s[0] for factor in (0.7, 1.0, 1.4)]
+    assert min(around) == around[1] == pytest.approx(course(360_000, 60, 10, mean_s=3600).makespan_s[0])
 
 
-def test_a_makespan_is_that_of_the_formula_and_close_to_the_undisturbed_one_without_preemption() -> None:
-    found = course(1000, 20, 2, 100, mean_s=500)
+def test_a_makespan_is_that_of_the_formula_in_whole_intervals() -> None:
+    found = course(1000, 20, 2, 97, mean_s=500)
     segments = 10 * 500 * math.exp(20 / 500) * math.expm1(102 / 500)
+    assert found.interval_s[0] == 100
     assert found.makespan_s[0] == pytest.approx(500 * math.expm1(20 / 500) + segments)
     assert found.openings[0] == pytest.approx(1 + found.makespan_s[0] / 500)
-    rare = course(1000, 20, 2, 100, mean_s=1e9)
-    assert rare.makespan_s[0] == pytest.approx(20 + 1000 + 10 * 2, rel=1e-5)
+    assert found.undisturbed_s[0] == 20 + 1000 + 10 * 2
+
+
+@pytest.mark.parametrize("interval", [None, 100.0])
+@pytest.mark.parametrize(("checkpoint", "notice"), [(2, 0), (2, 1), (2, 30), (0, 0)])
+def test_a_job_that_is_never_preempted_takes_its_undisturbed_time(
+    interval: float | None, checkpoint: float, notice: float
+) -> None:
+    rare = course(1000, 20, checkpoint, interval, mean_s=1e9, notice_s=notice)
+    assert rare.makespan_s[0] == pytest.approx(rare.undisturbed_s[0], rel=1e-4)
     assert (rare.openings[0], rare.lost_s[0]) == pytest.approx((1, 0), abs=1e-3)
 
 
-def test_a_notice_that_is_long_enough_for_a_checkpoint_loses_no_work() -> None:
+@pytest.mark.parametrize("mean", [5.0, 60.0, 3600.0, 1e6, 1e9])
+@pytest.mark.parametrize("notice", [0.0, 1.0, 30.0])
+def test_no_preempted_job_is_faster_than_the_undisturbed_one(mean: float, notice: float) -> None:
+    for work in (1.0, 50.0, 1000.0):
+        for checkpoint in (0.0, 0.5, 40.0):
+            found = course(work, 20, checkpoint, mean_s=mean, notice_s=notice)
+            assert found.makespan_s[0] >= found.undisturbed_s[0] * (1 - 1e-6)
+
+
+def test_a_notice_that_is_long_enough_for_a_checkpoint_loses_no_work_but_the_time_that_it_lasts() -> None:
     found, late = course(1000, 20, 5, mean_s=500, notice_s=30), course(1000, 20, 50, mean_s=500, notice_s=30)
-    starting = 500 * math.expm1(20 / 500)
-    assert found.makespan_s[0] == pytest.approx(starting + 1000 + 2 * (30 + starting))
+    # Three lives on average in which it works, and those that end before the start and the notice are over.
+    assert found.openings[0] == pytest.approx(3 * math.exp(50 / 500))
+    assert found.makespan_s[0] == pytest.approx(3 * 500 * math.expm1(50 / 500) + 1000 - 30)
     assert found.lost_s[0] == 0
     assert late.lost_s[0] > 0, "it is too short"
-
-
-def test_the_course_of_a_preempted_job_is_that_of_simulated_ones() -> None:
-    rng, (start, interval, checkpoint, mean) = np.random.default_rng(5), (8.0, 30.0, 3.0, 60.0)
-    makespan_s, openings, _ = np.mean([simulated(rng, start, interval, checkpoint, mean) for _ in range(4000)], axis=0)
-    found = course(10 * interval, start, checkpoint, interval, mean_s=mean)
-    assert found.makespan_s[0] == pytest.approx(makespan_s, rel=0.03)
-    assert found.openings[0] == pytest.approx(openings, rel=0.03)
 
 
 def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_that_measures_one(
@@ -228,6 +239,27 @@ def test_preemption_makes_spot_dearer_and_without_a_checkpoint_names_the_run_tha
     shown = bench_compare(tmp_path / "without", *words, "--preempt", "mean=1h", "--markdown").stdout
     advice = "no trial wrote a checkpoint; to measure one, add --checkpoint on --checkpoint-every 10"
     assert advice in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("more", [{}, {"notice": "10s"}])
+def test_one_job_with_the_checkpoints_of_one_interval_is_on_both_sides_of_every_ratio(
+    tmp_path: Path, save: Save, more: dict[str, str]
+) -> None:
+    (tmp_path / "prices.toml").write_text(FILE.format(more="per_hour = 1\nspot_per_hour = 0.319"))
+    # Checkpoints of a tenth of the work, far more than a rare preemption asks for.
+    epochs = Epochs(steps=3, seconds=[0.6], checkpoints=Checkpoints(seconds=[0.06], size_bytes=1))
+    for block in range(3):
+        save("r", block=block, **on("a"), **measured(10 + 0.01 * block), epochs=epochs, checkpoint="on")
+    words = (tmp_path / "r", "--job", "1e3 images", "--prices", tmp_path / "prices.toml", "--force")
+    by = ",".join(f"{name}={value}" for name, value in {"mean": "1000h", **more}.items())
+    shown = json.loads(bench_compare(*words, "--preempt", by, "--json").stdout)["rows"]
+    values = {row["metric"]: row["value"] for row in shown}
+    assert values["job-makespan"] == pytest.approx(values["job-time"], rel=1e-3)
+    assert values["spot-to-on-demand"] == pytest.approx(0.319, rel=1e-2)
+    assert values["spot-to-on-demand"] >= 0.319 * (1 - 1e-9)
+    text = " ".join(bench_compare(*words, "--preempt", by, "--markdown").stdout.split())
+    named = "checkpoints at a notice alone" if more else "checkpoints after every checkpoint-spacing of work"
+    assert f"{named}, as in job-makespan" in text
 
 
 @pytest.mark.parametrize(("mean", "verdict"), [("1m", "contradicted"), ("50h", "confirmed")])
