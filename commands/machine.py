@@ -14,6 +14,7 @@ from provisioning import ledger
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
 from provisioning.uninstall import remove_everything
 from suite.errors import RequestError
+from suite.measurable import is_measured
 from suite.results.layout import KEPT, RESULTS
 from suite.units import count
 from suite.untrusted.console import PlainConsole
@@ -62,7 +63,9 @@ def _show(diagnosis: Diagnosis, checks: list[Check]) -> None:
     for check in sorted(checks, key=lambda check: (check.kind != "target", max(len(texts[check]) - room, 0))):
         mark, text = Text("yes", "green") if check.usable else Text("no", "red"), texts[check]
         if check.usable and check.substitute:
-            mark, text = Text("path", "yellow"), f"{text}, with {check.substitute}: not a measurement"
+            text = f"{text}, with {check.substitute}"
+            if not is_measured([check.substitute]):
+                mark, text = Text("path", "yellow"), f"{text}: not a measurement"
         table.add_row(mark, f"{check.kind} {check.name}", Text(text))
     console.print(table)
 

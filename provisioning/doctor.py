@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -15,7 +15,7 @@ from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.gpus import gpu_checks
 from provisioning.images import build
 from provisioning.images.image import Image, build_command, current, images, mounted
-from provisioning.layers.userland import FIRST_USER, OWN_USERLAND, chroot_argv, enterable
+from provisioning.layers.userland import FIRST_USER, chroot_argv, enterable
 from provisioning.machines import accelerator
 from provisioning.machines.base import MachineProvider, get_provider
 from provisioning.metrics import cache_counters
@@ -24,6 +24,7 @@ from provisioning.paths import home, state
 from provisioning.processes import PACKAGES, PROGRAMS, installing
 from suite.errors import BenchError, of_system
 from suite.job.envelope import MEMORY_NOT_LIMITED
+from suite.measurable import EMULATED_CPU, OWN_USERLAND, MeasurableTargets, is_measured
 from suite.registries import ENGINES, MACHINES, SITES, every_registry
 from suite.targets import BASELINE, TARGETS, VMS
 
@@ -36,7 +37,7 @@ TOOLS = {program.name: program.purpose for program in PROGRAMS if program.purpos
 class Check(BaseModel):
     """One check. ``reason`` and ``remedy`` are given if what was checked is not usable.
 
-    ``substitute`` names what would stand in for what this machine lacks: a target with one is not measured.
+    ``substitute`` names what would stand in for what this machine lacks; ``suite.measurable`` knows what that is worth.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,12 +53,10 @@ class Check(BaseModel):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The targets of a machine by what their numbers would be worth."""
+    """The targets of a machine by what their numbers would be worth; see ``suite.measurable``."""
 
     measurable: tuple[str, ...]
-    """Those without a substitute."""
     path_only: tuple[str, ...]
-    """Those that run with a substitute: their numbers prove that the path works, and nothing more."""
     absent: tuple[str, ...]
     lines: tuple[str, ...]
     """The two sentences of the answer."""
@@ -68,43 +67,54 @@ class Diagnosis:
         return bool(self.measurable or self.path_only)
 
 
-def diagnose(checks: Sequence[Check]) -> Diagnosis:
-    """Return what can be measured, what only works, and what to do next, from the checks of ``examine``."""
-    substituted: dict[str, str] = {}
+def measurable_targets(checks: Iterable[Check]) -> MeasurableTargets:
+    """Return what the targets among the checks of ``examine`` are worth."""
+    measured: list[str] = []
+    path_only: dict[str, str] = {}
     absent: dict[str, str] = {}
-    measurable = []
     for check in checks:
         if check.kind != "target":
             continue
         if not check.usable:
             absent[check.name] = str(check.reason)
-        elif check.substitute:
-            substituted[check.name] = check.substitute
+        elif check.substitute and not is_measured([check.substitute]):
+            path_only[check.name] = check.substitute
         else:
-            measurable.append(check.name)
-    engines = ", ".join(check.name for check in checks if check.kind == "engine" and check.usable)
-    names = ", ".join(f"{name} ({engines})" if name == "container" else name for name in measurable) or "nothing"
-    others = _group("Works with a substitute, so not a measurement", substituted), _group("Does not work", absent)
-    lines = f"Can be measured here: {names}.", " ".join(filter(None, others)) or "No target needs a substitute."
-    next_step = _next_step(checks, measurable, list(substituted))
-    return Diagnosis(tuple(measurable), tuple(substituted), tuple(absent), lines, next_step)
+            measured.append(check.name)
+    return MeasurableTargets(tuple(measured), path_only, absent)
+
+
+def diagnose(checks: Sequence[Check]) -> Diagnosis:
+    """Return what can be measured, what only works, and what to do next, from the checks of ``examine``."""
+    found = measurable_targets(checks)
+    details = {"container": [check.name for check in checks if check.kind == "engine" and check.usable]}
+    for check in checks:
+        if check.kind == "target" and check.substitute:
+            details[check.name] = [check.substitute]
+    named = [f"{name} ({', '.join(details[name])})" if details.get(name) else name for name in found.measured]
+    substituted = _group("Works with a substitute, so not a measurement", found.path_only)
+    groups = [substituted, _group("Does not work", found.absent)]
+    lines = (
+        f"Can be measured here: {', '.join(named) or 'nothing'}.",
+        " ".join(filter(None, groups)) or "No target needs a substitute.",
+    )
+    return Diagnosis(found.measured, tuple(found.path_only), tuple(found.absent), lines, _next_step(checks, found))
 
 
 def _group(title: str, reasons: Mapping[str, str]) -> str:
     return f"{title}: {', '.join(reasons)} ({'; '.join(dict.fromkeys(reasons.values()))})." if reasons else ""
 
 
-def _next_step(checks: Sequence[Check], measurable: Sequence[str], path_only: Sequence[str]) -> str:
+def _next_step(checks: Sequence[Check], found: MeasurableTargets) -> str:
     remedies = {check.kind: check.remedy for check in reversed(checks) if not check.usable and check.remedy}
     if "image" in remedies:
         return remedies["image"]
     image = next((check for check in checks if check.kind == "image"), None)
     taking = {"cuda": " --device cuda", "own": f" --image {image.evidence[:12]}"}.get(image.name, "") if image else ""
-    if BASELINE in measurable and len(measurable) > 1:
-        targets = " ".join(f"--target {name}" for name in measurable)
-        return f"bench run {targets}{taking} --profile quick --blocks 20 --aa"
+    if found.compares:
+        return f"bench run{taking}"
     # The first missing target is the one with the fewest layers.
-    smoke = " ".join(f"--target {name}" for name in (*measurable, *path_only))
+    smoke = " ".join(f"--target {name}" for name in (*found.measured, *found.path_only))
     return remedies.get("target", f"bench run {smoke}{taking} --profile smoke")
 
 
@@ -274,7 +284,7 @@ def _target(name: str, checks: Sequence[Check], node: LocalNode, image: Image | 
         else:
             substitute, evidence = OWN_USERLAND, "bubblewrap, or user namespaces for it, are missing"
     elif name in VMS and not by_name["accelerator", "kvm"].usable:
-        substitute = "accelerator:tcg"
+        substitute = EMULATED_CPU
     return _check("target", name, evidence).model_copy(update={"substitute": substitute})
 
 

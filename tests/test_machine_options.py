@@ -38,7 +38,7 @@ CHECKS = [Check(kind="target", name=name, usable=True, evidence="fake") for name
 
 @pytest.mark.parametrize("engine", ["gvisor", "charliecloud", "apptainer"])
 def test_an_engine_that_guests_lack_runs_containers_here_alone(engine: str) -> None:
-    request = RunRequest.of({"engine": engine})
+    request = RunRequest.of({"engine": engine, "target": ["all"]})
     notes: list[str] = []
     assert carried(request, CHECKS, notes.append) == ("bare-metal", "container", "vm")
     assert f"container-vm is left out: the image of the guests has no {engine}" in notes[0]
@@ -141,9 +141,9 @@ def test_on_machines_of_an_inventory_gpus_are_counted_before_anything_starts(mon
 
 def test_what_takes_no_gpus_is_refused_where_it_is_named_and_else_left_out() -> None:
     notes: list[str] = []
-    assert carried(on_gpus(), CHECKS, notes.append) == ("bare-metal", "container")
+    assert carried(on_gpus(target=["all"]), CHECKS, notes.append) == ("bare-metal", "container")
     assert all("virtual machines with GPUs are not supported yet" in note for note in notes)
-    assert carried(RunRequest.of({}), CHECKS, notes.append) == TARGETS
+    assert carried(RunRequest.of({"target": ["all"]}), CHECKS, notes.append) == TARGETS
     with pytest.raises(RequestError, match="cannot carry vm: virtual machines with GPUs are not supported yet"):
         carried(on_gpus(target=["bare-metal", "vm"]), CHECKS, notes.append)
     for gpus, refused in ((("GPU-0",), True), ((), False)):

@@ -47,7 +47,6 @@ def resolve(
     check_profile(request)
     request = of_members_that_load(request, note)
     scenario = scenario_of(request)
-    request = with_baseline(request, scenario, note)
     files = OPTIONS["model"].is_path if scenario.workloads else lambda _: False
     words = (adopt(word) if files(word) else word for word in scenario.models(request))
     models = tuple(dict.fromkeys(words))
@@ -57,6 +56,9 @@ def resolve(
         data, dataset = data_of(request, scenario, note)
     kind.refuse_request(request)
     inputs = RunInputs(request, scenario, _image_of(request), dataset, note, checks, lifetime)
+    if not request.targets.target:
+        inputs = kind.with_usual_targets(inputs)
+    inputs = replace(inputs, request=with_baseline(inputs.request, scenario, note))
     site = kind.resolve(inputs)
     return Resolved(replace(inputs, dataset=site.dataset(inputs)), site, models, data)
 

@@ -18,7 +18,7 @@ from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from suite.request.traits import traits_of
 from suite.sweep.estimate import ROUGH_EMULATED_S, ROUGH_OPENED_S, ROUGH_WITHIN, is_emulated
-from suite.targets import BASELINE, VMS
+from suite.targets import BASELINE, TARGETS, VMS
 
 MOST_OF_MEMORY = 0.5
 """The share of an instance's memory that a data set can take and stay cached beside the job."""
@@ -28,7 +28,9 @@ def refuse_ignored(request: RunRequest) -> None:
     """Raise RequestError for an option that was given and would change nothing."""
     request.refuse_idle()
     of_machines = [name for name in ("provider", "accel") if name in request.given()]
-    if of_machines and not site_of(request).boots(request):
+    # Which targets a request without any takes, the machine decides: it is asked again when that is known.
+    on_targets = request if request.targets.target else request.changed(target=TARGETS)
+    if of_machines and not site_of(on_targets).boots(on_targets):
         why = "would change nothing: no target has a virtual machine that the suite boots"
         raise RequestError(f"{option(of_machines[0])} {why}", remedy="leave it out")
 

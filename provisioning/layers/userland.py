@@ -21,6 +21,7 @@ from suite.errors import BenchError, CommandError, RequestError
 from suite.interfaces import Node
 from suite.job.envelope import MEMORY_NOT_LIMITED, Envelope, format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
+from suite.measurable import OWN_USERLAND
 
 TEMPORARY, SHARED_MEMORY = "/tmp", "/dev/shm"  # noqa: S108 (inside, not here)
 OPEN_TO_ALL = ("--perms", "1777", "--tmpfs")
@@ -28,7 +29,6 @@ NO_PRIVILEGES = ("--clear-groups", "--inh-caps=-all", "--ambient-caps=-all", "--
 FIRST_USER, USERS = 0x7000_0000, 1 << 24
 """UIDs that no other program uses: they follow those that systemd gives to containers (its UIDS-GIDS.md)."""
 HELD_WITHIN_S = 30.0
-OWN_USERLAND = "userland:own-environment"
 _LIBRARIES = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 
 

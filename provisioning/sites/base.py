@@ -30,7 +30,7 @@ from suite.registries import SITES
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from suite.request.traits import Traits
-from suite.targets import VMS
+from suite.targets import TARGETS, VMS
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,10 @@ class RunInputs:
     """The checks of ``doctor.examine``, where they were made already."""
     lifetime: ExitStack | None = None
     """Closes at the end of the run what is made for its plan; None where nothing may be made yet."""
+
+    def on(self, targets: tuple[str, ...]) -> "RunInputs":
+        """Return the same for these targets."""
+        return replace(self, request=self.request.changed(target=targets))
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,11 @@ class Site(ABC):
     def boots(cls, request: RunRequest) -> frozenset[str]:
         """Return the targets of the request for which the suite boots a virtual machine."""
         return VMS.intersection(request.targets.target)
+
+    @classmethod
+    def with_usual_targets(cls, inputs: RunInputs) -> RunInputs:
+        """Return the inputs, whose request names no target, with those that it takes by default."""
+        return inputs.on(TARGETS)
 
     @classmethod
     def capabilities(cls) -> Iterable[Check]:

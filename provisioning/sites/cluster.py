@@ -60,6 +60,13 @@ class ClusterSite(Here):
         return VMS.intersection(request.targets.target) - CONTAINERS
 
     @classmethod
+    def with_usual_targets(cls, inputs: RunInputs) -> RunInputs:
+        """Return the inputs with pods on the nodes that were named, else with bare metal beside the pods of one."""
+        nodes = inputs.request.value("node")
+        named = nodes_of(nodes) if nodes else {}
+        return inputs.on(("container", "container-vm") if "container-vm" in named else ON_REAL_MACHINES)
+
+    @classmethod
     def refuse_request(cls, request: RunRequest) -> None:
         """Refuse nothing: GPUs are those of the nodes."""
 

@@ -11,7 +11,7 @@ import psutil
 
 from provisioning import doctor, isa
 from provisioning.cgroup.counters import ControlGroup
-from provisioning.doctor import Check
+from provisioning.doctor import Check, measurable_targets
 from provisioning.engines.base import ContainerEngine, default_engine, get_engine
 from provisioning.gpus import Card, chosen, examined
 from provisioning.images.image import Image
@@ -29,6 +29,7 @@ from suite.interfaces import Instance, Layer, Node, Note, open_stack
 from suite.job.ablations import properties_of
 from suite.job.envelope import Envelope
 from suite.job.job import CpuCapability
+from suite.measurable import EMULATED_CPU
 from suite.plan import Plan, Trial
 from suite.request.parts import gpu_words
 from suite.request.request import OPTIONS, RunRequest
@@ -55,14 +56,20 @@ class Here(Site):
     @classmethod
     def with_guests(cls, inputs: RunInputs, booted: frozenset[str]) -> "Here":
         """Return this machine; guests are booted for these targets alone."""
-        request, checks = inputs.request, inputs.checks
-        if checks is None:
-            inputs.note("checking this machine")
-            checks = doctor.examine({request.targets.engine})
-        checks = doctor.with_image(checks, inputs.image)
+        request, checks = inputs.request, _checks_of(inputs)
         in_pods = VMS.intersection(request.targets.target) - booted
         targets = carried(request, checks, inputs.note, inputs.image, in_pods)
         return cls(choices_of(request, checks, targets, inputs.image, inputs.note, booted), targets)
+
+    @classmethod
+    def with_usual_targets(cls, inputs: RunInputs) -> RunInputs:
+        """Return the inputs with the targets that this machine measures, and name those that are left out."""
+        checks = _checks_of(inputs)
+        found = measurable_targets(_target_checks(inputs.request, checks, inputs.image).values())
+        if found.left_out:
+            inputs.note(found.left_out)
+        # Where nothing works, the refusal of all targets says why.
+        return replace(inputs.on(found.usual or TARGETS), checks=checks)
 
     def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:  # noqa: ARG002 (others look at it)
         return (Capacity(tuple(sorted(os.sched_getaffinity(0))), psutil.virtual_memory().total),)
@@ -154,6 +161,15 @@ def loading_engines(engine: ContainerEngine, plan: Plan) -> list[ContainerEngine
     return switched if engine.site else [engine, *switched]
 
 
+def _checks_of(inputs: RunInputs) -> Sequence[Check]:
+    """Return the checks of this machine for targets of the image; examine the machine unless that was done already."""
+    checks = inputs.checks
+    if checks is None:
+        inputs.note("checking this machine")
+        checks = doctor.examine({inputs.request.targets.engine})
+    return doctor.with_image(checks, inputs.image)
+
+
 def carried(
     request: RunRequest,
     checks: Sequence[Check],
@@ -166,15 +182,7 @@ def carried(
     Those ``in_pods`` need what containers need. Raises RequestError for one that was named, and is not carried.
     """
     targets = request.targets.target
-    by_name = {check.name: check for check in checks if check.kind == "target"}
-    by_name |= dict.fromkeys(in_pods, by_name["container"])
-    if (missing := _lacking_in_guests(request)) and "container-vm" not in in_pods:
-        why, remedy = f"the image of the guests has no {missing}", "leave it out, or use podman or runc as they are"
-        unusable = {"usable": False, "reason": why, "remedy": remedy}
-        by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
-    if why_no_vms := _without_vms(request, image):
-        unusable = {"usable": False, "reason": why_no_vms, "remedy": "leave vm and container-vm out"}
-        by_name |= {name: by_name[name].model_copy(update=unusable) for name in VMS}
+    by_name = _target_checks(request, checks, image, in_pods)
     everything = set(targets) == set(TARGETS)
     usable = []
     for target in targets:
@@ -186,6 +194,28 @@ def carried(
         else:
             raise RequestError(f"this machine cannot carry {target}: {check.reason}", remedy=check.remedy)
     return tuple(usable)
+
+
+def _target_checks(
+    request: RunRequest,
+    checks: Sequence[Check],
+    image: Image | None = None,
+    in_pods: frozenset[str] = frozenset(),
+) -> dict[str, Check]:
+    """Return the checks of targets by name, as they are for what the request asks of them; see ``carried``."""
+    by_name = {check.name: check for check in checks if check.kind == "target"}
+    by_name |= dict.fromkeys(in_pods, by_name["container"])
+    if (missing := _lacking_in_guests(request)) and "container-vm" not in in_pods:
+        why, remedy = f"the image of the guests has no {missing}", "leave it out, or use podman or runc as they are"
+        unusable = {"usable": False, "reason": why, "remedy": remedy}
+        by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
+    if why_no_vms := _without_vms(request, image):
+        unusable = {"usable": False, "reason": why_no_vms, "remedy": "leave vm and container-vm out"}
+        by_name |= {name: by_name[name].model_copy(update=unusable) for name in VMS}
+    if request.targets.accel == "tcg":
+        emulated = {"substitute": EMULATED_CPU}
+        by_name |= {name: by_name[name].model_copy(update=emulated) for name in VMS - in_pods}
+    return by_name
 
 
 def _without_vms(request: RunRequest, image: Image | None) -> str | None:

@@ -11,7 +11,7 @@ from provisioning.sites.machines import Machines
 from suite.errors import RequestError, option
 from suite.registries import CLOUDS
 from suite.request.request import RunRequest
-from suite.targets import BASELINE
+from suite.targets import BASELINE, ON_REAL_MACHINES
 
 
 class HiredMachines(Machines):
@@ -22,6 +22,12 @@ class HiredMachines(Machines):
     @classmethod
     def chosen_by(cls, request: RunRequest) -> bool:
         return request.joining.site in CLOUDS
+
+    @classmethod
+    def with_usual_targets(cls, inputs: RunInputs) -> RunInputs:
+        """Return the inputs with the targets that the cloud's machines are; of a joined job, those without a guest."""
+        targets = CLOUDS.get(str(inputs.request.joining.site)).targets
+        return inputs.on(ON_REAL_MACHINES if inputs.scenario.joined else targets)
 
     @classmethod
     def resolve(cls, inputs: RunInputs) -> Machines:

@@ -36,7 +36,7 @@ from suite.plan import Plan, Trial
 from suite.request.parts import gpu_words
 from suite.request.request import RunRequest
 from suite.request.traits import traits_of
-from suite.targets import VMS, ListedMachine, OwnMachine
+from suite.targets import ON_REAL_MACHINES, TARGETS, VMS, ListedMachine, OwnMachine
 
 CLOCKS_APART_S = 1.0
 """Nothing is measured across clocks; but logs that are so far apart are hard to read."""
@@ -58,6 +58,14 @@ class Machines(Site):
     @classmethod
     def boots(cls, request: RunRequest) -> frozenset[str]:
         return super().boots(request) if traits_of(request.scenario).joined else frozenset()
+
+    @classmethod
+    def with_usual_targets(cls, inputs: RunInputs) -> RunInputs:
+        """Return the inputs with the targets that machines are listed for; of a joined job, those without a guest."""
+        if inputs.scenario.joined:
+            return inputs.on(ON_REAL_MACHINES)
+        inventory = read_inventory(inputs.request.joining.inventory or Path())
+        return inputs.on(tuple(target for target in TARGETS if inventory.of_target(target)))
 
     @classmethod
     def resolve(cls, inputs: RunInputs) -> "Machines":

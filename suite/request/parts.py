@@ -29,7 +29,14 @@ _LEAST_MEMORY_BYTES = 1 << 20
 """A bare number below it is no memory of a target: its unit was forgotten."""
 _IN_TURNS = (given("design", "alternating", "both"),)
 _ON_GPUS = (given("device", "cuda"),)
-_IN_CONTAINERS = (given("target", *sorted(CONTAINERS)),)
+_IN_CONTAINERS = (
+    Need(
+        f"{option('target')} {' or '.join(sorted(CONTAINERS))}",
+        lambda asked: not asked("target") or not CONTAINERS.isdisjoint(asked("target")),
+        f"add {option('target')} container",
+        valued="target",
+    ),
+)
 
 
 def _reads(asked: Asked) -> bool:
@@ -220,8 +227,9 @@ class TargetOptions(OptionGroup):
     """Where it runs."""
 
     target: tuple[Text, ...] = about(
-        TARGETS,
-        "Where the job runs. all: every target that this machine can run.",
+        (),
+        "Where the job runs. Default: the targets that are measured there without emulation. all: every target that "
+        "this machine can run.",
         choices=lambda _: TARGETS,
         common=True,
     )

@@ -51,7 +51,8 @@ def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
     kept = [settings for settings in cells if not any(_has(settings, out.given()) for out in sweep.exclude)]
     if not kept:
         raise RequestError("the plan has no cell: all are excluded", remedy="remove an exclude")
-    if (trials := len(kept) * sweep.block_count * len(sweep.targets)) > MOST_TRIALS:
+    targets = max(1, len(sweep.targets))
+    if (trials := len(kept) * sweep.block_count * targets) > MOST_TRIALS:
         raise RequestError(
             f"{len(kept):,} cells of {sweep.block_count:,} blocks are {trials:,} trials or more: "
             f"{MOST_TRIALS:,} are the most",

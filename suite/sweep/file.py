@@ -122,7 +122,7 @@ class Sweep(Repetitions):
         description="Name of the sweep and of its directory: small letters, digits, dots and dashes."
     )
     paper: Text | None = Field(default=None, description="Key of the paper that it rebuilds: see bench reproduce.")
-    targets: Annotated[tuple[Text, ...], Field(min_length=1), OPTIONS["target"]] = ("all",)
+    targets: Annotated[tuple[Text, ...], Field(min_length=1), OPTIONS["target"]] = ()
     ablate: Annotated[tuple[Text, ...], OPTIONS["ablate"]] = ()
     matrix: Annotated[dict[str, list[Any]], AfterValidator(_matrix), _MatrixSchema()] = Field(
         {}, description="A list for each key; the cells are the product of the lists."

@@ -27,13 +27,15 @@ class Machine:
 
     def __init__(self) -> None:
         self.usable = dict.fromkeys((*TARGETS, "docker", "podman", "runc"), True)
+        self.substitutes: dict[str, str] = {}
         self.events: list[str] = []
         self.targets = FakeTargets(self.events)
         self.scenario = FakeScenario(self.events)
 
     def examine(self, _named: object = None) -> list[Check]:
         kinds = {name: "target" if name in TARGETS else "engine" for name in self.usable}
-        return [check(kinds[name], name, usable=usable) for name, usable in self.usable.items()]
+        found = [check(kinds[name], name, usable=usable) for name, usable in self.usable.items()]
+        return [one.model_copy(update={"substitute": self.substitutes.get(one.name)}) for one in found]
 
     def during_the_second_trial(self, act: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
         measure = self.scenario.measure

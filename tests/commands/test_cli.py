@@ -33,9 +33,10 @@ from scenarios.command import CommandOptions
 from suite import __version__
 from suite.errors import MeasurementError, flag
 from suite.job.datasets import Dataset
-from suite.job.envelope import GIB
+from suite.job.envelope import GIB, MEMORY_NOT_LIMITED
 from suite.job.job import settings
 from suite.job.sharing import SMALL_ALEXNET
+from suite.measurable import EMULATED_CPU, OWN_USERLAND
 from suite.plan import Plan
 from suite.progress import Display
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
@@ -292,6 +293,36 @@ def test_of_all_targets_those_that_the_machine_cannot_carry_are_left_out(bench: 
     result = ended_well(bench("run", *SMALL, "--target", "all", "--json"))
     assert len(json.loads(result.stdout)["trials"]) == 2
     assert "vm is left out: vm is not there (what to do: install vm)" in result.stderr
+
+
+def test_by_default_what_is_measured_is_run_and_the_rest_is_named_with_how_to_add_it(
+    bench: Bench, machine: Machine
+) -> None:
+    """An emulated CPU is no measurement; memory without a limit is one, with a name beside it."""
+    machine.substitutes |= {"bare-metal": MEMORY_NOT_LIMITED, "vm": EMULATED_CPU, "container-vm": EMULATED_CPU}
+    dry = ended_well(bench("run", *SMALL, "--profile", "smoke", "--dry-run"))
+    assert "targets: bare-metal, container (docker)\n" in dry.stdout
+    left_out = "left out: vm, container-vm (accelerator:tcg: not a measurement; add with --target all)\n"
+    assert left_out in dry.stderr
+    everything = ended_well(bench("run", *SMALL, "--profile", "smoke", "--dry-run", "--target", "all"))
+    assert "targets: bare-metal, container, vm, container-vm (docker)\n" in everything.stdout
+    assert "left out" not in everything.stderr
+    answer = json.loads(ended_well(bench("doctor", "--json")).stdout)["answer"]
+    assert answer["measurable"] == ["bare-metal", "container"]
+    assert answer["path_only"] == ["vm", "container-vm"]
+    assert answer["next_step"] == "bench run"
+
+
+def test_a_machine_on_which_only_paths_work_runs_these_and_one_without_any_says_why(
+    bench: Bench, machine: Machine
+) -> None:
+    machine.usable["container"] = False
+    machine.substitutes |= {"bare-metal": OWN_USERLAND, "vm": EMULATED_CPU, "container-vm": EMULATED_CPU}
+    dry = ended_well(bench("run", *SMALL, "--profile", "smoke", "--dry-run"))
+    assert "targets: bare-metal, vm, container-vm\n" in dry.stdout
+    assert "left out: container (container is not there)\n" in dry.stderr
+    machine.usable |= dict.fromkeys(TARGETS, False)
+    refused(bench("run", *SMALL, "--dry-run"), "cannot carry bare-metal: bare-metal is not there", "install bare-metal")
 
 
 @pytest.fixture
@@ -620,7 +651,7 @@ def test_the_doctor_answers_programs_and_people_with_reasons_and_remedies(bench:
     assert shown.startswith(
         "Can be measured here: bare-metal, container (docker, podman, runc), container-vm. "
         "Does not work: vm (vm is not there). "
-        "Next: bench run --target bare-metal --target container"
+        "Next: bench run "
     )
 
 

@@ -19,7 +19,7 @@ from provisioning import ledger
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.engines.base import ContainerEngine, ContainerSpec
 from provisioning.layers.container import ContainerLayer
-from provisioning.layers.userland import OWN_USERLAND, UnlimitedLayer
+from provisioning.layers.userland import UnlimitedLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import Guest, GuestSpec
 from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node
@@ -30,6 +30,7 @@ from suite import interfaces
 from suite.errors import CommandError, RequestError
 from suite.interfaces import Layer, Node, Stopwatch, open_stack
 from suite.job.envelope import GIB, MEMORY_NOT_LIMITED, Envelope
+from suite.measurable import OWN_USERLAND
 from tests.clock import Clock
 from tests.extensions.conftest import REPOSITORY
 from tests.provisioning.conftest import MakeImage, Program
