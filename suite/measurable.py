@@ -14,7 +14,7 @@ EMULATED_CPU = "accelerator:tcg"
 OWN_USERLAND = "userland:own-environment"
 """The substitute of bare metal that cannot enter the image's tree: no ratios are formed to it."""
 PATH_ONLY = frozenset({EMULATED_CPU, OWN_USERLAND})
-"""The substitutes that change what a number means. All others, such as memory without a limit, are named beside it."""
+"""The substitutes that change what a number means. All others, such as memory without a limit, are named with it."""
 
 
 def is_measured(substitutes: Iterable[str]) -> bool:
@@ -35,7 +35,7 @@ class MeasurableTargets:
 
     @property
     def compares(self) -> bool:
-        """Return whether a verdict is possible: bare metal is measured, and something beside it."""
+        """Return whether a verdict is possible: bare metal is measured, and another target."""
         return BASELINE in self.measured and len(self.measured) > 1
 
     @property

@@ -61,7 +61,7 @@ class ClusterSite(Here):
 
     @classmethod
     def with_usual_targets(cls, inputs: RunInputs) -> RunInputs:
-        """Return the inputs with pods on the nodes that were named, else with bare metal beside the pods of one."""
+        """Return the inputs with pods on the nodes that were named, else with bare metal and the pods of one."""
         nodes = inputs.request.value("node")
         named = nodes_of(nodes) if nodes else {}
         return inputs.on(("container", "container-vm") if "container-vm" in named else ON_REAL_MACHINES)
