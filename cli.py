@@ -16,10 +16,10 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from commands.lazy import LazyGroup
-from suite import __version__
 from suite.errors import BenchError, RequestError, of_system
 from suite.interruption import ENDING, cleaning_up, interrupted
 from suite.untrusted.terminal import clean, clean_streams
+from suite.version import suite_version
 
 COMMANDS = {
     "doctor": "commands.machine:doctor",
@@ -133,8 +133,21 @@ def _print_error(ctx: click.Context, error: BenchError | OSError | UnicodeError 
     ctx.exit(error.exit_code)
 
 
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"bench, version {suite_version()}")
+        context.exit()
+
+
 @click.group(cls=Bench, lazy=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="bench")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Measure what virtualisation costs deep-learning training.
 

@@ -36,6 +36,7 @@ from suite.records.record import Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 from suite.registries import WORKLOADS
 from suite.results.runs import summarise
+from suite.results.store import Run
 from suite.targets import TARGETS, VMS
 
 BEGUN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -43,7 +44,7 @@ SPACING = datetime.timedelta(seconds=150)
 SLOWDOWN = {"bare-metal": 1.0, "container": 1.01, "vm": 1.1, "container-vm": 1.12}
 
 
-def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
+def record(trial: Trial, noise: random.Random) -> TrialRecord:
     """Make a record as a real trial leaves it, with random step times."""
     assert trial.job.sizes  # noqa: S101 (for the type checker: the plan trains)
     seconds = [SLOWDOWN[trial.target] * noise.lognormvariate(0, 0.05) for _ in range(trial.job.sizes.steps)]
@@ -61,7 +62,6 @@ def record(trial: Trial, run_id: str, noise: random.Random) -> TrialRecord:
     inside = place.model_copy(update={"accelerator": "kvm", "hypervisor": "KVM"} if trial.target in VMS else {})
     return TrialRecord(
         **trial.model_dump(include=set(TrialRecord.model_fields)),
-        run_id=run_id,
         suite_version="0",
         started_at=BEGUN.isoformat(),
         outcome=Outcome(status="ok"),
@@ -98,16 +98,15 @@ def write(directory: Path, count: int) -> None:
         )
         for model in WORKLOADS
     )
-    plan = Plan(jobs=jobs, targets=TARGETS, blocks=-(-count // per_block), trial_timeout_s=60)
+    plan = Run(directory).begin(Plan(jobs=jobs, targets=TARGETS, blocks=-(-count // per_block), trial_timeout_s=60))
     trials = directory / "trials"
     trials.mkdir(parents=True)
-    (directory / "plan.json").write_text(plan.model_dump_json())
     noise = random.Random(0)  # noqa: S311
     text = {}
     for number, trial in zip(range(count), plan.trials(), strict=False):
         # Making a record takes longer than reading one: those of the first block serve again under other names.
         if number < per_block:
-            text[trial.job.model, trial.target] = record(trial, directory.name, noise).model_dump_json(indent=1)
+            text[trial.job.model, trial.target] = record(trial, noise).model_dump_json(indent=1)
         made = text[trial.job.model, trial.target].replace('-b000"', f'-b{trial.block:03d}"')
         made = made.replace('"block": 0,', f'"block": {trial.block},').replace('"seed": 0,', f'"seed": {trial.seed},')
         made = re.sub(r'"position": \d+,', f'"position": {trial.position},', made, count=1)

@@ -24,7 +24,6 @@ from provisioning.lab.shaping import choose_limiter
 from provisioning.metrics.accounting import open_account
 from provisioning.nodes import local_node
 from provisioning.paths import home
-from suite import __version__
 from suite.errors import RequestError
 from suite.interfaces import Note, Observer
 from suite.job.ablations import properties_of
@@ -39,6 +38,7 @@ from suite.sweep.estimate import SOURCES, durations_below
 from suite.targets import TARGETS, VMS
 from suite.units import count, format_duration
 from suite.untrusted.console import PlainConsole
+from suite.version import suite_version
 
 LEAST_BLOCKS = 2
 KINDS = tuple(name for name in INJURIES if name != UNINJURED)
@@ -249,7 +249,7 @@ def _certificate(planned: Prepared, directory: Path, targets: tuple[str, ...], b
     choices = next(iter(planned.runs.values())).site.choices
     host = host_environment()
     return Certificate(
-        suite_version=__version__,
+        suite_version=suite_version(),
         made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         directory=str(directory.absolute()),
         machine=CertifiedMachine(

@@ -102,7 +102,7 @@ class Loop:
                 except StoreError as error:
                     course.failure = error
                     unwritten.append(error)
-        made = [course.record(self.store.run_id) for course in courses]
+        made = [course.record() for course in courses]
         self._save(made, finished)
         for record in made:
             self.observer.trial_finished(record)

@@ -14,7 +14,7 @@ from suite.job.distributed import InstancePlan, instances_of
 from suite.job.envelope import Envelope
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
 from suite.job.properties import Properties
-from suite.part import Part
+from suite.part import Part, RunId
 from suite.request.request import RunRequest
 from suite.targets import BASELINE
 from suite.trial_names import arm_name, trial_name
@@ -47,6 +47,8 @@ class Trial(Part):
     """Place in its block, from 0, in the order in which the block was run."""
     seed: int
     order_seed: int | None = None
+    run_id: RunId | None = None
+    """The identity of its run; None before the run begins."""
     trial_timeout_s: int
     scratch_bytes: int | None = None
     """The disk space that the job needs on the data disk; None if it writes nothing."""
@@ -123,7 +125,11 @@ class Plan(Part):
     """The seed of weights and data."""
     order_seed: int | None = None
     """The seed of the order of the trials, which each run draws when it begins; see ``results.store.Run``. None before
-    that, and in the plans of older suites, where the order of each block follows from ``seed`` by itself."""
+    that."""
+    run_id: RunId | None = None
+    """The identity of the run, which it draws when it begins; the name of its directory is for people. None before."""
+    suite_version: str | None = None
+    """The suite that began the run, with the digest of its code. None before that."""
     trial_timeout_s: Annotated[int, Field(gt=0)]
     aa: bool = False
     """Whether each block measures bare metal twice: two identical targets, whose difference is the noise."""
@@ -205,6 +211,7 @@ class Plan(Part):
                     position=next(positions),
                     seed=seed,
                     order_seed=self.order_seed,
+                    run_id=self.run_id,
                     trial_timeout_s=self.trial_timeout_s,
                     scratch_bytes=self.scratch_bytes.get(job.model),
                 )

@@ -1,5 +1,6 @@
 """Jobs, and what holds them whole, from the few values that a test chooses."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,11 @@ from suite.plan import Plan
 _OWN = {*Job.model_fields} - {"layers", "devices"}
 _LAYERS, _DEVICES = {*Layers.model_fields}, {*Devices.model_fields}
 _USUAL = {"scenario": "synthetic", "model": "resnet50", "data": "synthetic", "profile": "smoke"}
+
+
+def identity(name: str) -> str:
+    """Return the identity of a run that tests call so."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def in_job(values: Mapping[str, Any]) -> dict[str, Any]:

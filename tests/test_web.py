@@ -264,7 +264,7 @@ def test_the_report_is_that_of_bench_report_drawn_once_and_again_for_another_rec
     assert drawn(client, "run=synthetic-podman").text == shown.text
     next((results / "synthetic-podman" / "trials").iterdir()).unlink()
     assert drawn(client, "run=synthetic-podman").text == "another"
-    monkeypatch.setattr(runs, "__version__", "next")
+    monkeypatch.setattr(runs, "suite_version", lambda: "next")
     assert drawn(client, "run=synthetic-podman").text == "another"
     assert len(calls) == 2
 

@@ -14,6 +14,7 @@ import pytest
 
 from provisioning.images.build import recipe_sha256
 from suite.sweep.file import shipped_plans
+from suite.version import code_digest
 from tests.built_wheel import REPOSITORY, build_wheel
 from tests.test_rooms import roots, tree
 
@@ -59,6 +60,10 @@ def test_a_wheel_has_the_recipe_and_the_plans_of_its_checkout(unpacked: Path, tm
     )
     assert done.stdout.split() == [recipe_sha256("cpu"), recipe_sha256("cuda"), *shipped_plans()], done.stderr
     assert done.stderr == ""
+
+
+def test_a_wheel_and_its_checkout_have_one_version(unpacked: Path) -> None:
+    assert code_digest(unpacked) == code_digest(REPOSITORY)
 
 
 def third_party(*rooms: Path) -> set[str]:

@@ -68,13 +68,16 @@ def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Find
     if plan is None:
         yield NO_PLAN.at(run, f"{PLAN} is missing, or cannot be read")
     yield from _instances(trials, due.values())
-    columns = ["path", "trial_id", "job", *_PLACE, *_ARM]
+    columns = ["path", "run_id", "trial_id", "job", *_PLACE, *_ARM]
     # As objects: a missing name is then None, whatever the column holds else.
     rows = trials[columns].astype(object).where(trials[columns].notna(), None)
-    for path, name, job, *place in rows.itertuples(index=False, name=None):
+    for path, run_id, name, job, *place in rows.itertuples(index=False, name=None):
         if Path(path).name != record_file(name):
             yield NAME.at(path, f"the record is of the trial {name}")
         if plan is None:
+            continue
+        if run_id != plan.run_id:
+            yield FOREIGN.at(path, f"the record is of the run {run_id}, and the plan of {plan.run_id}")
             continue
         if (trial := due.get(name)) is None:
             yield FOREIGN.at(path, f"the plan has no trial {name}")

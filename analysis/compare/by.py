@@ -97,7 +97,7 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     # Trainings are the question; the probes after them explain.
     rows = sorted(judged(formed, margin), key=lambda row: (row.job.traits.probes, order(row.arm)))
     return Comparison(
-        runs=tuple(sorted(records.trials["run_id"].unique())),
+        runs=tuple(records.trials["run_id"].unique()),
         groups=(),
         contrasts=with_standing(rows, around),
         warnings=records.warnings,

@@ -107,7 +107,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         *learning(finished),
     )
     return Comparison(
-        runs=tuple(sorted(trials["run_id"].unique())),
+        runs=tuple(trials["run_id"].unique()),
         groups=complete,
         contrasts=contrasted,
         warnings=(*of_records, *of_states, *refused, *of_trust),

@@ -53,6 +53,8 @@ TIMES = (Metric("ready-median", "", "s"), Metric("ready-p95", "", "s"))
 EACH = (Metric("memory-per-instance", "", "MB"), Metric("host-cpu-per-instance", "", "s"))
 """The metrics that are a mean over the instances: what they take together grows."""
 FAILED = Metric("failed-instances", "", "")
+_BLOCK = ["run_id", "block"]
+"""A block: those of two runs have the same numbers."""
 Uncertain = tuple[float, ...]
 """A value, and the ends of its 95 % interval, which takes two blocks or more."""
 
@@ -228,7 +230,7 @@ def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
         for metric in (*TIMES, *EACH, FAILED):
             by_number: dict[int, pd.Series[float]] = {}
             for model, of_model in rows.groupby("model"):
-                column = of_model.set_index("block").get(f"{model}/{metric.name}")
+                column = of_model.set_index(_BLOCK).get(f"{model}/{metric.name}")
                 if column is not None and column.notna().any():
                     values = by_number[instances_in(str(model))] = column.dropna()
                     arm, place = Arm(job, str(model), target, ablation), locate(np.log(values.to_numpy()))

@@ -22,7 +22,7 @@ from analysis.load.records import Records, run_of
 from analysis.report.elements import Element, Head, Heading, Line, Table
 from analysis.report.formatting import ends, times
 from analysis.statistics.change_points import LEAST_RUNS, change_points
-from analysis.statistics.ratios import locate, slower_by
+from analysis.statistics.ratios import Samples, locate, slower_by
 from analysis.statistics.two_samples import difference
 from suite.targets import BASELINE
 from suite.units import number
@@ -38,6 +38,8 @@ class Point:
 
     run: str
     """Its directory."""
+    run_id: str
+    """Its identity."""
     started_at: str
     value: float
     interval: tuple[float, float] | None
@@ -110,8 +112,7 @@ def history_of(records: Records) -> History:
     host = records.trials["hostname"].fillna("a host without a name")
     trials = prepared(records.trials).assign(
         host=host if host.nunique() > 1 else "",
-        # A directory is a run, whatever its name: the firings of a schedule hold cells of the same names.
-        run_id=records.trials["path"].map(run_of),
+        directory=records.trials["path"].map(run_of),
         image=records.trials["settings"].astype(object).map(lambda key: dict(key.pairs).get("image", "")),
     )
     trials = with_variants(trials)
@@ -123,13 +124,13 @@ def history_of(records: Records) -> History:
 def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterator[Series]:
     kinds = tables(ok, metrics)
     for arm, rows in kinds[RUN].items():
-        runs = rows.groupby("run_id")["started_at"].min().sort_values()
-        facts = rows.drop_duplicates("run_id").set_index("run_id")[["facts", "image"]].to_dict("index")
+        begun = rows.sort_values("started_at").drop_duplicates("run_id")
+        runs = begun.set_index(begun["run_id"].astype(str))
+        facts = runs[["facts", "image"]].to_dict("index")
         measured = in_units(metrics_of(metrics, arm.job.scenario, arm.model), rows["unit"].iloc[0])
         for metric, kind in product(measured, kinds):
             by_run = logs_of(kind, kinds[kind].get(arm), metric)
-            located = ((str(run), at, locate(by_run.get(str(run), ()))) for run, at in runs.items())
-            points = tuple(Point(run, at, p.ratio, p.ratio_interval, p.n) for run, at, p in located if p)
+            points = tuple(_points(runs, by_run))
             if points and not metric.supporting:
                 yield Series(
                     **vars(arm.job),
@@ -143,6 +144,13 @@ def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterat
                     points=points,
                     shifts=tuple(_shifts(points, facts, more_is_faster=metric.more_is_faster)),
                 )
+
+
+def _points(runs: pd.DataFrame, by_run: Mapping[str, Samples]) -> Iterator[Point]:
+    """Yield the runs that have a value; ``runs`` holds their first trials, ``by_run`` their logarithms by block."""
+    for run_id, directory, started_at in runs[["directory", "started_at"]].itertuples(name=None):
+        if place := locate(by_run.get(run_id, ())):
+            yield Point(directory, run_id, started_at, place.ratio, place.ratio_interval, place.n)
 
 
 def _shifts(points: Sequence[Point], facts: Mapping[Any, Any], *, more_is_faster: bool) -> Iterator[Shift]:
@@ -175,7 +183,7 @@ def _changed(points: Sequence[Point], facts: Mapping[Any, Any], first: int) -> t
     """
     for index in (first, first - 1, first + 1):
         if 0 < index < len(points):
-            old, new = (facts[points[neighbour].run] for neighbour in (index - 1, index))
+            old, new = (facts[points[neighbour].run_id] for neighbour in (index - 1, index))
             texts = changes_of([old["facts"]], [new["facts"]])
             if new["image"] and old["image"] and new["image"] != old["image"]:
                 before, after = (run["image"].removeprefix("sha256:")[:12] for run in (old, new))

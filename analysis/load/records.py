@@ -73,7 +73,7 @@ class Records:
 
     ``trials`` has one row per trial; its columns are ``COLUMNS``, ``path``, the record's file, and in place of
     ``metrics`` a column of each of the ``metrics``, ``sweep``, the directory of the sweep whose cells share their
-    blocks, or the run's id for a run alone, ``pool``, the hosts whose trials are samples of one thing (they share a run
+    blocks, or the identity of a run alone, ``pool``, the hosts whose trials are samples of one thing (they share a run
     or a sweep), and ``forced``, which the audit fills. Absent values are missing, never zero. ``settings`` is the
     comparison key, ``substitutes`` holds one per line.
     """
@@ -261,11 +261,10 @@ def _table(
     trials = evidence.drop(columns=list(EVIDENCE)).assign(forced="")
     copies = trials.duplicated(["run_id", "trial_id", "started_at"])
     if copies.any():
-        first = trials.loc[copies, "path"].iloc[0]
-        text = f"{copies.sum()} records are copies of others and count once (the first: {first})"
-        warnings.append(AnalysisWarning("copied-records", text, "name each run once"))
+        warnings.append(_copied(trials, copies))
         trials = trials[~copies].reset_index(drop=True)
-    trials = trials.assign(run_id=_run_ids(trials))
+    _refuse_forks(trials)
+    trials = trials.assign(run_id=_by_start(trials))
     # The directory of the sweep around each trial's run; of a run alone, its id.
     paths = trials.drop_duplicates("run_id").set_index("run_id")["path"].to_dict()
     sweeps = {run: str(sweep_around(Path(run_of(path))) or run) for run, path in paths.items()}
@@ -283,17 +282,33 @@ def _table(
     return Records(counted, directories, (*warnings, *redefined), metrics, int(warm_up.sum()), evidence)
 
 
-def _run_ids(trials: pd.DataFrame) -> pd.Series:
-    """Return the ids of the runs; of runs that have the same one, such as cells of two sweeps, their directories.
+def _copied(trials: pd.DataFrame, copies: "pd.Series[bool]") -> AnalysisWarning:
+    """Return the warning of records that are copies; ``copies`` marks all but the first of each."""
+    first = trials.loc[copies].iloc[0]
+    same_run = trials["run_id"] == first["run_id"]
+    original = trials.loc[same_run & ~copies, "path"].iloc[0]
+    text = f"{copies.sum()} records are copies of others and count once (the first: {first['path']})"
+    if run_of(original) != run_of(first["path"]):
+        text += f": {run_of(first['path'])} is a copy of the run in {run_of(original)}"
+    return AnalysisWarning("copied-records", text, "name each run once")
 
-    An id is the name of a directory. Two trials of one name that are no copies are of two runs, and a ratio of one to
-    the other would be none inside a block.
-    """
-    ids = trials["run_id"]
-    twice = ids.isin(ids[trials.duplicated(["run_id", "trial_id"])])
-    if not twice.any():
-        return ids
-    return ids.astype(object).mask(twice, trials["path"].map(run_of)).astype("category")
+
+def _refuse_forks(trials: pd.DataFrame) -> None:
+    """Raise RequestError for copies of one run that went on apart: a trial of one name is another in each."""
+    twice = trials.duplicated(["run_id", "trial_id"], keep=False)
+    for (_, trial), paths in trials[twice].groupby(["run_id", "trial_id"], observed=True)["path"]:
+        directories = list(dict.fromkeys(paths.map(run_of)))
+        if len(directories) > 1:
+            raise RequestError(
+                f"{' and '.join(directories)} are copies of one run that went on apart: each has its own {trial}",
+                remedy="name one of them",
+            )
+
+
+def _by_start(trials: pd.DataFrame) -> "pd.Series[Any]":
+    """Return the identities of the runs as categories in the order of time, in which tests for dependence take them."""
+    begun = trials.groupby("run_id", observed=True)["started_at"].min()
+    return trials["run_id"].cat.set_categories(list(begun.sort_values(kind="stable").index))
 
 
 def run_of(path: str) -> str:

@@ -62,6 +62,7 @@ def render(
             yield from _grids(group)
 
     run = extendable(records.directories)
+    origins = provenance(records)
     page = document(comparison, "full", costs=True, explained=explained, figures=figures, run=run)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(formatting=formatting, line=line, certificate_document=certificate_document)
@@ -69,9 +70,9 @@ def render(
         environment.tests[kind.__name__.lower()] = lambda element, kind=kind: isinstance(element, kind)
     source = (files("analysis.report") / "report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source).generate(
-        runs=comparison.runs,
+        runs=[origin.name for origin in origins],
         document=with_explained_columns(page),
-        provenance=provenance(records),
+        provenance=origins,
         trains=any(not group.job.traits.probes for group in comparison.groups),
         certificate=certificate,
     )

@@ -23,6 +23,8 @@ from suite.targets import VMS
 @dataclass(frozen=True)
 class Provenance:
     run_id: str
+    name: str
+    """The name of its directory."""
     suite_versions: tuple[str, ...]
     started_at: str
     plan: str | None
@@ -54,6 +56,7 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
         found.append(
             Provenance(
                 run_id=str(run_id),
+                name=directory.resolve().name,
                 suite_versions=tuple(versions),
                 started_at=str(trials["started_at"].min()),
                 plan=plan.model_dump_json(indent=2) if plan else None,

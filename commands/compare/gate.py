@@ -14,7 +14,7 @@ from analysis.audit.audit import audited
 from analysis.compare.matching import other_code, other_hosts, without_code
 from analysis.compare.regression import Regression, regress
 from analysis.load.plans import open_ended
-from analysis.load.records import Records, load
+from analysis.load.records import Records, load, run_of
 from analysis.report.gate import gate_document
 from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
@@ -74,6 +74,7 @@ def judged(
     older = list(chain(*old))
     _refuse_itself(older, new)
     before, after = (_sound(load(side), force=force) for side in (older, new))
+    _refuse_copies(before, after)
     change = other_code(before.trials, after.trials) if across_code else ""
     if change:
         before, after = (replace(side, trials=without_code(side.trials)) for side in (before, after))
@@ -123,6 +124,16 @@ def _refuse_itself(old: Sequence[Path], new: Sequence[Path]) -> None:
                 f"{after} would be compared with itself: {before} holds the same records",
                 remedy="name two runs, or two sweeps, that lie beside each other",
             )
+
+
+def _refuse_copies(old: Records, new: Records) -> None:
+    """Raise RequestError where both sides hold one run: a copy of it has other paths, and the same identity."""
+    places = [side.trials.drop_duplicates("run_id").set_index("run_id")["path"] for side in (old, new)]
+    for run in places[0].index.intersection(places[1].index):
+        before, after = (run_of(side[run]) for side in places)
+        raise RequestError(
+            f"{after} would be compared with itself: {before} is a copy of the same run", remedy="leave one of them out"
+        )
 
 
 def show_change(records: Records, directories: Sequence[Path], *, force: bool) -> None:

@@ -1,6 +1,6 @@
 """Keeps the output of ``bench compare`` and ``bench report``, and prints it again while nothing has changed.
 
-RUN/.kept/NAME is sealed by a digest of the records' bytes, of the suite's version and files, and of a secret of this
+RUN/.kept/NAME is sealed by a digest of the records' bytes, of the suite's version and code, and of a secret of this
 user: a file that is damaged, out of date or from elsewhere is written again. It is text, and nothing of it is run.
 """
 
@@ -18,14 +18,14 @@ from pathlib import Path
 from sysconfig import get_path
 from typing import Any, TextIO, cast
 
-from provisioning.paths import ROOMS, home, state
-from suite import __version__
+from provisioning.paths import home, state
 from suite.errors import RequestError
 from suite.results import files
 from suite.results.layout import KEPT, PLOTS, SWEEP
 from suite.selftest.certificate import FILE as CERTIFICATE
 from suite.untrusted.console import PlainConsole
 from suite.untrusted.terminal import CleanStream
+from suite.version import suite_version
 
 _READ = (".json", ".pt")
 """The endings of the files that a comparison reads; of a kept model only the size."""
@@ -37,8 +37,9 @@ Listing = tuple[tuple[str, int, int], ...]
 
 @lru_cache(1)  # the text and the figures of a comparison are sealed one after the other
 def _state(version: str, *found: tuple[str, int, int]) -> bytes:
-    """Return the digest of files and of the suite, for which a version under work needs more than its number."""
-    digest = hashlib.sha256(repr((version, [*_sources()])).encode())
+    """Return the digest of files, of the suite, and of when a package was last installed."""
+    installed_ns = Path(get_path("purelib")).stat().st_mtime_ns
+    digest = hashlib.sha256(repr((version, installed_ns)).encode())
     for path, _, size in found:
         content = b"" if path.endswith(".pt") else files.read(Path(path))
         digest.update(f"\n{path} {size} {_sha256(content)}".encode(errors="backslashreplace"))
@@ -94,7 +95,7 @@ def _kept(path: Path, listed: Listing) -> Printed | None:
 
 
 def _seal(listed: Listing, text: bytes) -> bytes:
-    return hmac.new(_secret(), _state(__version__, *listed) + text, "sha256").hexdigest().encode()
+    return hmac.new(_secret(), _state(suite_version(), *listed) + text, "sha256").hexdigest().encode()
 
 
 class _Recorder:
@@ -147,15 +148,6 @@ def _files(directories: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
         with suppress(FileNotFoundError):
             status = os.lstat(path)
             yield path, status.st_mtime_ns, status.st_size
-
-
-def _sources() -> Iterator[int]:
-    """Yield when the suite's files were written, and when a package was last installed."""
-    yield Path(get_path("purelib")).stat().st_mtime_ns
-    for room in ("analysis", "commands", "suite"):
-        for top, folders, names in os.walk(ROOMS / room):
-            folders[:] = sorted(name for name in folders if name != "__pycache__")
-            yield from (Path(top, name).stat().st_mtime_ns for name in sorted(names))
 
 
 def _secret() -> bytes:

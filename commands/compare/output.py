@@ -16,7 +16,7 @@ from commands.output import Output
 class RunOutput(Output):
     """A run that has ended; ``trials`` and ``failed`` are those of this call."""
 
-    run_id: str
+    run_id: str | None
     directory: str
     trials: list[str]
     failed: list[str]

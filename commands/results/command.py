@@ -147,7 +147,7 @@ class ListedSweep:
     directory: str
     started_at: str
     cells: tuple[str, ...]
-    """The ids of its runs."""
+    """The names of their directories."""
 
 
 class ListOutput(Output):
@@ -165,7 +165,7 @@ def listed(rows: Sequence[ListEntry]) -> ListOutput:
             for run in entry.runs
         ],
         sweeps=[
-            ListedSweep(entry.directory, entry.started_at, tuple(run.run_id for run in entry.runs))
+            ListedSweep(entry.directory, entry.started_at, tuple(Path(run.directory).name for run in entry.runs))
             for entry in rows
             if entry.is_sweep
         ],
@@ -176,7 +176,7 @@ def listed(rows: Sequence[ListEntry]) -> ListOutput:
 @click.argument("name", required=False)
 @as_json
 def show(name: str | None, as_json: bool) -> None:
-    """Show a run, by its id or directory, or a record, by RUN/TRIAL or its file. Default: the latest run.
+    """Show a run, by its name or directory, or a record, by RUN/TRIAL or its file. Default: the latest run.
 
     \b
     Examples:

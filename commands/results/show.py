@@ -64,7 +64,7 @@ def record_lines(path: Path) -> Iterator[str]:
         f"block {record.block}": True,
         "warm-up": record.warm_up,
     }
-    yield f"{record.trial_id}  ({record.run_id}, {record.started_at})"
+    yield f"{record.trial_id}  (run {record.run_id}, {record.started_at})"
     yield f"  {', '.join(text for text, holds in words.items() if holds)}"
     values = {
         "outcome": ": ".join(filter(None, (outcome.status, outcome.kind, outcome.message))),
@@ -135,9 +135,10 @@ def run_output(run: Path) -> ShownRunOutput:
 def run_lines(run: Path) -> Iterator[str]:
     described = run_output(run)
     summary, plan, job = described.summary, described.plan, described.plan.job
-    yield f"{summary.run_id}  {run}"
+    yield f"{run.resolve().name}  {run}"
     yield f"  {summary.started_at or 'no trial yet'} to {summary.last_at or 'now'}"
     yield f"  scenario {job.scenario}, data {job.data}, profile {job.profile}, recipe {job.recipe}"
+    yield f"  run {plan.run_id}, begun by virtbench {plan.suite_version or 'of an unknown version'}"
     yield f"  {count(plan.blocks, 'block')}, seed {plan.seed}, order seed {plan.order_seed or 'none'}"
     for name, value in settings(job).items():
         yield f"  {name}: {value}"

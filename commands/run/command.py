@@ -24,7 +24,7 @@ from suite.progress import Display, Lines
 from suite.records.record import TrialRecord
 from suite.request.request import RunRequest
 from suite.results import files
-from suite.results.store import LOG, PLAN, Run, StopRequested, clear_stop, new_run_directory
+from suite.results.store import LOG, PLAN, Run, StopRequested, clear_stop, new_run_directory, stored_plan
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 from suite.untrusted.terminal import CleanStream
@@ -176,7 +176,13 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     if as_json:
         trials, where = [record.trial_id for record in records], str(store.directory)
         told = answer_output(comparison) if comparison else None
-        RunOutput(run_id=store.run_id, directory=where, trials=trials, failed=failed, answer=told).tell()
+        RunOutput(
+            run_id=stored_plan(store.directory).run_id,
+            directory=where,
+            trials=trials,
+            failed=failed,
+            answer=told,
+        ).tell()
     else:
         if comparison:
             PlainConsole().print(Terminal(answer_elements(answer(comparison, store.directory))))

@@ -19,7 +19,6 @@ from provisioning import ledger, paths
 from provisioning.images import image
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.bench_pod import run_outside
-from suite import __version__
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.interfaces import Observer
 from suite.records.record import TrialRecord
@@ -27,6 +26,7 @@ from suite.sweep.directory import SweepDirectory
 from suite.sweep.file_transfer import ENDED, GIVEN, Outbox, encode_file, receive_file, unpacked
 from suite.sweep.locks import WHOLE, locked
 from suite.sweep.pool import PoolMember, join_pool
+from suite.version import suite_version
 
 
 @click.command(hidden=True)
@@ -95,7 +95,7 @@ def this_machine() -> PoolMember:
         digest = image.current("cpu").digest
     except BenchError:
         digest = None
-    return PoolMember(suite_version=__version__, image=digest, environment=host_environment())
+    return PoolMember(suite_version=suite_version(), image=digest, environment=host_environment())
 
 
 def _end_with_standard_input() -> threading.Event:

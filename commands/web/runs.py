@@ -27,7 +27,6 @@ from commands.run.outlook import intervals_so_far
 from commands.web.app import settings
 from commands.web.states import WORDS, RunState, facts, processes, state_of, written
 from provisioning import paths
-from suite import __version__
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results import quality
@@ -35,6 +34,7 @@ from suite.results.files import read
 from suite.results.runs import SWEEP, find_runs, is_run
 from suite.results.store import LOG, PLAN, TRIALS, Run, request_stop, stored_plan, write_atomic
 from suite.selftest import certificate
+from suite.version import suite_version
 
 PAGES = Blueprint("runs", __name__)
 PER_PAGE = 50
@@ -73,7 +73,8 @@ def kept(kind: str, parts: Sequence[object], make: Callable[[], str] | None) -> 
 
     Without ``make``, nothing is begun. Raises what making it has raised.
     """
-    path = paths.state("cache", "web") / f"{kind}-{hashlib.sha256(repr([__version__, *parts]).encode()).hexdigest()}"
+    key = hashlib.sha256(repr([suite_version(), *parts]).encode()).hexdigest()
+    path = paths.state("cache", "web") / f"{kind}-{key}"
     with suppress(FileNotFoundError):
         return read(path).decode()
     begun = _MAKING.get(path)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from msgspec import Meta
 
 from suite.job.job import Digest, Name, comparison_key
+from suite.part import RunId
 from suite.records.record import (
     AggressorInstance,
     Alternation,
@@ -181,6 +182,7 @@ SECONDS, POSITIVE, COUNT = FieldType(_Seconds, "number"), FieldType(_Positive, "
 NUMBER = FieldType(_Number, "number")
 TEXT, WORDS, FLAG = FieldType(str, "text"), FieldType(_Words, "text"), FieldType(bool, "flag")
 NAME, CATEGORY = FieldType(_pattern(TrialId), "text"), FieldType(_Words, "category")
+IDENTITY = FieldType(_pattern(RunId), "category")
 _Times = list[_Seconds]
 _Aggressors = list[AggressorInstance]
 HOW_MANY = FieldType(list[_Count], "count", len)
@@ -245,7 +247,7 @@ _DEVICES = FieldType(Any, "count", lambda number: number if isinstance(number, i
 _STATUS = FieldType(Literal["ok", "failed"], "flag", lambda status: status == "ok")
 
 TABLE = (
-    Column("run_id", "run_id", CATEGORY, _PAIRED, REQUIRED),
+    Column("run_id", "run_id", IDENTITY, _PAIRED, REQUIRED),
     Column("trial_id", "trial_id", NAME, _PLACE, REQUIRED),
     Column("started_at", "started_at", WORDS, _SOON, REQUIRED),
     *_rows("job.", "scenario data profile recipe model", CATEGORY, default=REQUIRED),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from suite import __version__
 from suite.differ import MEMORY_TOLERANCE
 from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Account, Instance, Measurement
@@ -22,7 +21,8 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Alternation, Outcome, TrialNumbers, TrialRecord
 from suite.records.usage import GpuUsage, Resources, Usage
 from suite.results.store import StoreError
-from suite.untrusted.terminal import clean, without_secrets
+from suite.untrusted.terminal import without_secrets
+from suite.version import suite_version
 
 OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
 """The fields of a trial that its record copies: all that both have."""
@@ -85,14 +85,14 @@ class Course:
         if self.measurement and (differences := _differences(self.trial, self.measurement, self.substitutes)):
             raise MeasurementError("the target differs from the plan: " + "; ".join(differences), kind="envelope")
 
-    def record(self, run_id: str) -> TrialRecord:
+    def record(self) -> TrialRecord:
         """Return the record of the trial. What was measured and cannot be recorded makes it a failed one."""
         try:
-            return self._recorded(run_id)
+            return self._recorded()
         except ValidationError as error:
-            return Course(self.trial, self.started_at, self.host, failure=error)._recorded(run_id)
+            return Course(self.trial, self.started_at, self.host, failure=error)._recorded()
 
-    def _recorded(self, run_id: str) -> TrialRecord:
+    def _recorded(self) -> TrialRecord:
         outcome = Outcome(status="ok") if self.failure is None else failed(self.failure)
         measured = None if self.failure else self.measurement
         substitutes = (*self.substitutes, *(_substitutes(self.trial, measured) if measured else ()))
@@ -106,8 +106,7 @@ class Course:
         return TrialRecord.model_validate(
             {
                 **fields,
-                "run_id": clean(run_id),
-                "suite_version": __version__,
+                "suite_version": suite_version(),
                 "started_at": self.started_at,
                 "outcome": outcome,
                 "global_batch": self.trial.job.global_batch,

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from suite.job.distributed import Role
 from suite.job.job import Digest, Job
-from suite.part import Count, Part, Seconds
+from suite.part import Count, Part, RunId, Seconds
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions, Resources, Usage
 from suite.untrusted.grid import check_grid
@@ -381,9 +381,10 @@ class _Head(Part):
     """Which trial a record is of, of which job, and how it ended."""
 
     schema_version: Literal[3] = 3
-    run_id: str
+    run_id: RunId
     trial_id: TrialId
     suite_version: str
+    """The suite that measured, with the digest of its code: ``0.1.0+3f9a2c5d41e0``."""
     started_at: str
     """UTC, ISO 8601."""
     target: str

@@ -27,7 +27,8 @@ _DEPTH = 3
 class RunSummary:
     """One run. ``started_at`` and ``last_at`` are the times of its first and last trial, empty without one."""
 
-    run_id: str
+    run_id: str | None
+    """The identity of the run; None where the plan cannot be read."""
     directory: str
     started_at: str
     last_at: str
@@ -74,7 +75,7 @@ def contains(directory: Path, other: Path) -> bool:
 
 
 def find_run(name: str, results: Path = RESULTS) -> Path:
-    """Return a run by its directory or its id below ``results``. Raises RequestError if there is none, or several."""
+    """Return a run by its directory or its name below ``results``. Raises RequestError if there is none, or several."""
     if is_run(Path(name)):
         return Path(name)
     below = find_runs([results]) if results.is_dir() else []
@@ -83,7 +84,7 @@ def find_run(name: str, results: Path = RESULTS) -> Path:
         return runs[0]
     if runs:
         raise RequestError(f"{name} is the name of {len(runs)} runs", remedy=f"choose {', '.join(map(str, runs))}")
-    raise RequestError(f"there is no run {name}", remedy="name a directory, or an id that bench results list shows")
+    raise RequestError(f"there is no run {name}", remedy="name a directory that bench results list shows")
 
 
 def summarise(run: Path) -> RunSummary:
@@ -111,7 +112,7 @@ def with_plan(run: Path) -> tuple[RunSummary, Plan | None]:
         if head:
             times.append(head.started_at)
     summary = RunSummary(
-        run_id=run.resolve().name,
+        run_id=plan.run_id if plan else None,
         directory=str(run),
         started_at=min(times, default=""),
         last_at=max(times, default=""),

@@ -29,6 +29,7 @@ from suite.records.record import TrialRecord
 from suite.results import files, layout
 from suite.trial_names import RECORD_FILES, record_file
 from suite.untrusted.parse import parse_object
+from suite.version import suite_version
 
 RESULTS, PLAN, TRIALS = layout.RESULTS, layout.PLAN, layout.TRIALS
 MODELS, MANIFEST = "models", "manifest.json"
@@ -41,6 +42,10 @@ ATTEMPTS = "attempts"
 """The directory in which a sweep keeps the failed records of trials that were tried again."""
 STOP = ".stop"
 """The file that asks the process which runs a run or a sweep to end after its current trial."""
+
+
+DRAWN = ("run_id", "order_seed", "suite_version")
+"""The fields of a plan that its run adds when it begins."""
 
 
 class StoreError(BenchError):
@@ -175,10 +180,6 @@ class Run:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    @property
-    def run_id(self) -> str:
-        return self.directory.resolve().name
-
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the directory against other processes. Raises RequestError if another one holds it."""
@@ -198,9 +199,10 @@ class Run:
     def begin(self, plan: Plan) -> Plan:
         """Store the plan, or check that it equals the stored one: then the run continues. Raises RequestError.
 
-        Return it with the order of its trials, which a new run draws.
+        Return it with the identity of the run, the order of its trials and the suite that began it: a new run draws
+        them, one that continues has those of the stored plan.
         """
-        plan = plan.model_copy(update={"order_seed": self.order_seed()})
+        plan = plan.model_copy(update=self.drawn())
         if stored := self.plan():
             differences = plan_differences(stored, plan)
             if set(differences) - self.growing:
@@ -214,14 +216,21 @@ class Run:
         write_atomic(self.directory / PLAN, plan.model_dump_json(indent=2) + "\n")
         return plan
 
-    def order_seed(self) -> int | None:
-        """Return the seed of the order of the trials: that of the stored plan, else a new one."""
+    def drawn(self) -> dict[str, object]:
+        """Return the fields of the stored plan that its run has drawn; of a run that was not begun, draw them."""
         stored = self.plan()
-        return stored.order_seed if stored else self.draw_order_seed()
+        return {name: getattr(stored, name) for name in DRAWN} if stored else self.draw()
 
-    def draw_order_seed(self) -> int | None:
-        """Return the seed of a new run: two runs have two orders, whatever their ``seed`` is."""
-        return secrets.randbits(32)
+    def draw(self) -> dict[str, object]:
+        """Return what a new run adds to its plan, by its fields.
+
+        Two runs are two, whatever their directories are called, and have two orders, whatever their ``seed`` is.
+        """
+        return {
+            "run_id": secrets.token_hex(8),
+            "order_seed": secrets.randbits(32),
+            "suite_version": suite_version(),
+        }
 
     def plan(self) -> Plan | None:
         """Return the stored plan; None if the run was not begun. Raises RequestError for a file that is not a plan."""
@@ -324,7 +333,10 @@ def read_record(path: Path) -> TrialRecord | None:
 def stored_plan(run: Path) -> Plan:
     """Return the plan of a run; fields that its suite did not know have their defaults. Raises RequestError."""
     try:
-        return Plan.model_validate(parse_object(files.read_small(run / PLAN)))
+        plan = Plan.model_validate(parse_object(files.read_small(run / PLAN)))
+        if plan.run_id is None:
+            raise ValueError("it does not say which run it is of: run_id is missing")
+        return plan
     except (OSError, ValueError, RecursionError) as error:
         why = str(error.strerror if isinstance(error, OSError) else error)
         if isinstance(error, ValidationError):
@@ -340,7 +352,7 @@ def plan_differences(old: Plan, new: Plan) -> list[str]:
     The request decides nothing: what it came to is in the other keys. Nor does it matter which CPUs a node has chosen.
     """
     new = new.with_cpus_of(old.job.envelope)
-    facts = [plan.model_dump(mode="json", exclude={"request"}) for plan in (old, new)]
+    facts = [plan.model_dump(mode="json", exclude={"request", *DRAWN}) for plan in (old, new)]
     jobs = [plan.pop("jobs") for plan in facts]
     keys = {fact.path for fact in differ(*facts)}
     if old.models != new.models:

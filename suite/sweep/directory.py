@@ -9,7 +9,6 @@ DIR/.locks/, DIR/.stop              locks; the request to stop
 
 import hashlib
 import json
-import random
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from suite.errors import RequestError
-from suite.part import Part
+from suite.part import Part, RunId
 from suite.plan import Plan, Trial
 from suite.records.record import TrialRecord
 from suite.request.option import without_gone
@@ -42,17 +41,14 @@ class CellRun(Run):
         self.retries = retries
         self._ok: set[str] = set()
 
-    @property
-    def run_id(self) -> str:
-        """The names of sweep and cell: equal cells of two sweeps are two runs."""
-        return f"{self.directory.resolve().parent.name}/{self.directory.name}"
+    def draw(self) -> dict[str, object]:
+        """Return the identity and the order of the cell's run, which follow from the sweep's.
 
-    def draw_order_seed(self) -> int | None:
-        """Return the seed of the cell's order, which follows from that of the sweep."""
-        accepted = SweepDirectory(self.directory.parent).accepted()
-        if accepted is None or accepted.order_seed is None:
-            return None
-        return random.Random(f"{accepted.order_seed}/{self.directory.name}").getrandbits(32)  # noqa: S311
+        Whichever machine begins a cell, its blocks belong together. Equal cells of two sweeps are two runs.
+        """
+        accepted = SweepDirectory(self.directory.parent).begun()
+        digest = hashlib.sha256(f"{accepted.sweep_id}/{self.directory.name}".encode()).hexdigest()
+        return {**super().draw(), "run_id": digest[:16], "order_seed": int(digest[16:24], 16)}
 
     def save(self, record: TrialRecord) -> Path:
         """Write the record. A failed one is kept as an attempt as well, which the next attempt does not replace."""
@@ -105,15 +101,14 @@ class Accepted(Part):
     sha256: str
     """The hash of the plan, as ``plan_hash`` gives it."""
     sweep: Annotated[Sweep, BeforeValidator(without_gone)]
-    order_seed: int | None = None
-    """The seed of the orders of the cells' trials: whichever machine begins a cell, its blocks belong together. None in
-    a sweep that an older suite has accepted."""
+    sweep_id: RunId
+    """The identity of the sweep, drawn when it is accepted. Those of its cells follow from it."""
     cells: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,99}$")], dict[str, Any]]
 
     @classmethod
-    def of(cls, sweep: Sweep, cells: Iterable[Cell], order_seed: int | None) -> "Accepted":
+    def of(cls, sweep: Sweep, cells: Iterable[Cell], sweep_id: str) -> "Accepted":
         settings = {cell.cell_id: cell.settings for cell in cells}
-        return cls(sha256=plan_hash(sweep), sweep=sweep, order_seed=order_seed, cells=settings)
+        return cls(sha256=plan_hash(sweep), sweep=sweep, sweep_id=sweep_id, cells=settings)
 
     def text(self) -> str:
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
@@ -144,7 +139,7 @@ class SweepDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._order_seed = secrets.randbits(32)
+        self._sweep_id = secrets.token_hex(8)
 
     def accepted(self) -> Accepted | None:
         """Return what is stored; None in a new directory. Raises RequestError for a file that is not a sweep's."""
@@ -182,16 +177,16 @@ class SweepDirectory:
         return [f"the plan has changed: {'; '.join(keys)}", *listed]
 
     def acceptable(self, sweep: Sweep, cells: Sequence[Cell]) -> Accepted:
-        """Return what ``accept`` stores: the plan, and the order that is stored or, in a new directory, drawn."""
+        """Return what ``accept`` stores: the plan, and the identity that is stored or, in a new directory, drawn."""
         before = self.accepted()
-        return Accepted.of(sweep, cells, before.order_seed if before else self._order_seed)
+        return Accepted.of(sweep, cells, before.sweep_id if before else self._sweep_id)
 
     def accept(self, sweep: Sweep, cells: Sequence[Cell]) -> None:
         """Store the plan. An equal file is left as it is: several machines may do this at once."""
         self._refuse_a_run()
         before, accepted = self.accepted(), self.acceptable(sweep, cells)
         if before != accepted:
-            # Of several machines that begin it at once, the first draws the order.
+            # Of several machines that begin it at once, the first draws the identity.
             write_atomic(self.path / "sweep.json", accepted.text(), new=before is None)
 
     def _refuse_a_run(self) -> None:

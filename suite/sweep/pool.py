@@ -105,10 +105,11 @@ class Receiver:
     def _take_plan(self, cell: Cell, plan: Plan) -> None:
         """Store the plan of a cell that was not begun; of one that was, refuse another plan."""
         request, run = request_of(self._sweep, cell), self._run(cell.cell_id)
-        repeated = request.repetitions
-        wanted = (self._sweep.block_count, repeated.seed, run.order_seed(), repeated.aa, request.measurement)
-        given = (plan.blocks, plan.seed, plan.order_seed, plan.aa, plan.request and plan.request.measurement)
-        if given != wanted:
+        repeated, drawn = request.repetitions, run.drawn()
+        asked_for = (self._sweep.block_count, repeated.seed, repeated.aa, request.measurement)
+        planned = (plan.blocks, plan.seed, plan.aa, plan.request and plan.request.measurement)
+        identity = (plan.run_id, plan.order_seed)
+        if planned != asked_for or identity != (drawn["run_id"], drawn["order_seed"]):
             raise TransferError(f"the plan of {cell.cell_id} that arrived is not the one that the sweep asks for")
         run.begin(plan)
 

@@ -35,7 +35,7 @@ from suite.records.record import MetricValue, Outcome, Steps, Timeline, TrialRec
 from suite.records.usage import Conditions, Resources, Usage
 from suite.request.repetitions import MARGIN, Repetitions
 from suite.results.store import PLAN, Run
-from tests.jobs import in_job
+from tests.jobs import identity, in_job
 
 Value = TypeVar("Value")
 WITHIN_2 = Repetitions(until="2%")
@@ -93,7 +93,12 @@ def record(run_id: str = "run", **changes: Any) -> TrialRecord:
     arm = values["target"] + ("-again" if values["replica"] else "") + (values["ablation"] or "")
     letter = "w" if values["warm_up"] else "b"
     name = f"{values['scenario']}-{values['model']}-{arm}-{letter}{values['block']:03d}"
-    named = {"trial_id": name, "run_id": run_id, "suite_version": "0", "started_at": "2026-01-01T00:00:00+00:00"}
+    named = {
+        "trial_id": name,
+        "run_id": identity(run_id),
+        "suite_version": "0",
+        "started_at": "2026-01-01T00:00:00+00:00",
+    }
     return TrialRecord(**in_job(named | values))
 
 

@@ -56,6 +56,7 @@ MAPPINGS = {"mitigations", "metrics", "energy_j", "workloads", "sources", "phase
 """Fields whose keys are names of the user's or the machine's."""
 _AROUND = ("launch", "imports", "build", "warmup", "teardown", "exit")
 OTHER = {
+    "run_id": "0" * 16,
     "target": "vm",
     "outcome.status": "failed",
     "job.isa": "native",

@@ -33,7 +33,7 @@ def night(directory: Path, number: int, speeds: dict[str, float], **changes: Any
             now = speed * math.exp(rng.normal(0, 0.01))
             place = {"target": target, "block": block, "position": position}
             started_at = f"2026-01-{number + 1:02d}T02:{10 * block + position:02d}:00+00:00"
-            run.save(record(directory.name, **place, started_at=started_at, **measured(now), **changes))
+            run.save(record(str(directory), **place, started_at=started_at, **measured(now), **changes))
 
 
 def nights(directory: Path) -> None:

@@ -1,6 +1,7 @@
 """Records as they are read and exported: what is left out; every field is a column, or exempt with a reason."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from suite.results.store import Run
 from tests.analysis.conftest import Save, edited, probe, record
 from tests.analysis.test_audit import put
 from tests.analysis.test_differences import LEAVES, leaves
+from tests.jobs import identity
 
 
 def file_of(save: Save, **changes: Any) -> Path:
@@ -124,16 +126,36 @@ def test_an_empty_run_and_a_copy_are_named_and_a_run_named_twice_counts_once(tmp
     records = save.load("run", "copy")
     (found,) = records.warnings
     assert (len(records.trials), found.kind) == (1, "copied-records")
-    assert found.message == f"1 records are copies of others and count once (the first: {copy})"
+    place = f"{copy.parents[1]} is a copy of the run in {tmp_path / 'run'}"
+    assert found.message == f"1 records are copies of others and count once (the first: {copy}): {place}"
+
+
+def test_copies_of_a_run_that_went_on_apart_are_refused(tmp_path: Path, save: Save) -> None:
+    save()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    save("run", block=1)
+    Run(tmp_path / "copy").save(record("run", block=1, started_at="2026-01-02T00:00:00+00:00"))
+    with pytest.raises(RequestError, match=r"copies of one run that went on apart: each has its own .*-b001"):
+        save.load("run", "copy")
 
 
 def test_two_runs_of_one_name_are_two_runs(tmp_path: Path) -> None:
+    """Targets differ, so that no trial's name occurs twice: by the name alone, they would be paired across days."""
+    for place, target in (("a", "bare-metal"), ("b", "container")):
+        Run(tmp_path / place / "night").save(record(place, target=target, throughput_per_s=5.0))
+    found = load([tmp_path / "a/night", tmp_path / "b/night"])
+    assert set(found.trials["run_id"]) == {identity("a"), identity("b")}
+    over = compare(found).of_kind("target")
+    assert all(own["throughput"].ratio is None for arm, own in over.items() if arm.target == "container")
+
+
+def test_cells_of_one_name_are_two_runs(tmp_path: Path) -> None:
     for sweep, network, speed in (("a", "overlay", 5.0), ("b", "host", 10.0)):
         for target, now in (("bare-metal", 10.0), ("container", speed)):
-            made = record("cell", target=target, throughput_per_s=now, engine=network)
-            Run(tmp_path / sweep / "cell").save(made.model_copy(update={"started_at": f"2026, {sweep}"}))
+            made = record(sweep, target=target, throughput_per_s=now, engine=network)
+            Run(tmp_path / sweep / "cell").save(made)
     found = load([tmp_path / "a/cell", tmp_path / "b/cell"])
-    assert set(found.trials["run_id"]) == {str(tmp_path / "a/cell"), str(tmp_path / "b/cell")}
+    assert set(found.trials["run_id"]) == {identity("a"), identity("b")}
     over = compare(found).of_kind("target").items()
     ratios = {arm.job.variant: own["throughput"].ratio for arm, own in over if arm.target != "bare-metal"}
     assert ratios == pytest.approx({"engine=overlay": 0.5, "engine=host": 1.0})

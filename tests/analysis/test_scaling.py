@@ -263,13 +263,13 @@ def test_fewer_than_five_seeds_decide_nothing_about_images_however_many_trials(
     assert (verdict.name, verdict.withheld) == (None, (FEW,))
 
 
-def opened(save: Save, target: str, block: int, number: int, **changes: tuple[float, str]) -> None:
+def opened(save: Save, target: str, block: int, number: int, run: str, **changes: tuple[float, str]) -> None:
     """Ready after 0.1 s and 0.05 s for each instance, 1 % more in every block; 10 MB together and 3 MB for each."""
     ready = (0.1 + 0.05 * number) * (1 + 0.01 * block) * (2 if target == "container" else 1)
     values = {"ready-median": (ready, "s"), "memory-per-instance": (10 / number + 3, "MB"), **changes}
     metrics = {name: MetricValue(value=value, unit=unit, better="less") for name, (value, unit) in values.items()}
     model = f"{number}-instance{'s' * (number > 1)}"
-    save("r", scenario="startup", model=model, target=target, block=block, metrics=metrics, sizes=None, steps=None)
+    save(run, scenario="startup", model=model, target=target, block=block, metrics=metrics, sizes=None, steps=None)
 
 
 def test_the_slope_of_each_block_is_found_and_a_failure_is_told(save: Save) -> None:
@@ -277,7 +277,7 @@ def test_the_slope_of_each_block_is_found_and_a_failure_is_told(save: Save) -> N
         for target in ("bare-metal", "container"):
             for number in (1, 5, 20):
                 failed = {"failed-instances": (2.0, "")} if (target, number) == ("container", 20) else {}
-                opened(save, target, block, number, **failed)
+                opened(save, target, block, number, "r", **failed)
     comparison = save.compare("r")
     slopes = {(row["target"], row["metric"]): row for row in json_of(comparison)["rows"] if row["kind"] == "growth"}
     mean = 1 + 0.01 * 2.5
@@ -290,15 +290,26 @@ def test_the_slope_of_each_block_is_found_and_a_failure_is_told(save: Save) -> N
     assert "startup-together" in [one.stem for one in pictures(comparison, comparison.jobs[0], {})]
 
 
+def test_the_blocks_of_two_runs_have_slopes_of_their_own(save: Save) -> None:
+    for run in ("first", "second"):
+        for block in range(3):
+            for number in (1, 5):
+                opened(save, "bare-metal", block, number, run)
+    rows = json_of(save.compare("first", "second"))["rows"]
+    (slope,) = [row for row in rows if (row["kind"], row["metric"]) == ("growth", "ready-median")]
+    assert slope["value"] == pytest.approx(0.05 * 1.01)
+    assert {row["trials"] for row in rows if (row["kind"], row["metric"]) == ("together", "ready-median")} == {6}
+
+
 def test_without_bare_metal_the_command_with_it_has_the_numbers(save: Save) -> None:
     for number in (1, 5):
-        opened(save, "vm", 0, number)
+        opened(save, "vm", 0, number, "r")
     assert "--instances 1,5" in as_markdown(save.compare("r"))
 
 
 def test_one_number_of_instances_has_no_slope(save: Save) -> None:
     for block in range(3):
-        opened(save, "bare-metal", block, 5)
-        opened(save, "container", block, 5)
+        opened(save, "bare-metal", block, 5, "r")
+        opened(save, "container", block, 5, "r")
     shown = as_markdown(save.compare("r"))
     assert ("opened together" in shown, "each further" in shown) == (True, False)

@@ -30,7 +30,6 @@ from commands.run.request_command import request_of
 from provisioning import ledger
 from provisioning.doctor import Check
 from scenarios.command import CommandOptions
-from suite import __version__
 from suite.errors import MeasurementError, flag
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, MEMORY_NOT_LIMITED
@@ -41,9 +40,10 @@ from suite.plan import Plan
 from suite.progress import Display
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
-from suite.results.store import Run, plan_differences, request_stop
+from suite.results.store import Run, plan_differences, request_stop, stored_plan
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
+from suite.version import suite_version
 from tests.commands.conftest import SMALL, Bench, Machine, commands, ended_well, refused, short_pilot
 from tests.scenarios.test_own_workload import TOY
 from tests.test_rooms import REPOSITORY
@@ -124,7 +124,7 @@ def test_help_of_run_has_every_option_in_full_if_all_are_asked_for(bench: Bench)
 
 
 def test_the_help_has_exit_codes_and_of_every_command_an_example_and_no_mark_of_its_layout(bench: Bench) -> None:
-    assert ended_well(bench("--version")).output == f"bench, version {__version__}\n"
+    assert ended_well(bench("--version")).output == f"bench, version {suite_version()}\n"
     assert "0 done; 1 a measurement failed; 2 the request was wrong; 130 interrupted" in bench("--help").output
     for words, _ in commands():
         result = bench(*words, "--help")
@@ -185,7 +185,8 @@ def test_a_run_measures_every_target_and_tells_where_the_records_are(
     bench: Bench, machine: Machine, here: Path
 ) -> None:
     said = json.loads(ended_well(bench("run", *SMALL, "--json", "--repeat", "2", "--seed", "5")).stdout)
-    assert (said["run_id"], said["directory"], said["failed"]) == ("out", "out", [])
+    identity = stored_plan(here / "out").run_id
+    assert (said["run_id"], said["directory"], said["failed"]) == (identity, "out", [])
     assert {path.stem for path in (here / "out/trials").glob("*.json")} == set(said["trials"])
     assert len(said["trials"]) == 2 * len(TARGETS)
     assert len([event for event in machine.events if event.startswith("measure")]) == 2 * len(TARGETS)

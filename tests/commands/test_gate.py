@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -27,6 +28,7 @@ from suite.results.store import Run
 from tests.analysis.conftest import measured, record, without_plan
 from tests.commands.conftest import Bench, refused
 from tests.hostile.mutations import FULL
+from tests.jobs import identity
 
 Cell = tuple[str, str]
 """An engine and a target."""
@@ -47,7 +49,7 @@ def run_of(name: str, cells: dict[Cell, list[float]], host: str, failed: int) ->
     one = template()
     rows: list[dict[str, Any]] = [
         {
-            "run_id": f"{name}-{engine}",
+            "run_id": identity(f"{name}-{engine}"),
             "target": target,
             "settings": ComparisonKey((("engine", engine),)),
             "block": block,
@@ -205,6 +207,8 @@ def test_a_run_is_never_compared_with_a_directory_that_holds_itself(bench: Bench
     (tmp_path / "link").symlink_to(tmp_path / "all/one")
     for old, new in (("all", "all/one"), ("all/one", "all/one"), ("link", "all/one"), ("all/one", "./all/../all/one")):
         refused(bench(old, new, "--fail-above", "5%"), "compared with itself")
+    shutil.copytree(tmp_path / "all/one", tmp_path / "copy")
+    refused(bench("all/one", "copy", "--fail-above", "5%"), "copy would be compared with itself", "is a copy")
 
 
 def test_each_run_is_read_and_audited_once(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

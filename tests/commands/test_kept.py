@@ -67,7 +67,7 @@ def test_the_same_request_is_answered_by_what_was_kept_for_it(
     assert [show(), show(costs=True), show(run.parent)] == [1, 2, 3]
     monkeypatch.setenv("COLUMNS", "120")
     assert show() == 4
-    monkeypatch.setattr("commands.compare.kept.__version__", "0.0.9")
+    monkeypatch.setattr("commands.compare.kept.suite_version", lambda: "0.0.9")
     assert show() == 5, "another version writes the file anew"
     assert len(files(run)) == 4
 

@@ -14,8 +14,9 @@ from provisioning.ledger import LedgerEntry
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, TrialRecord
 from suite.results.runs import find_runs, summarise
-from suite.results.store import Run
+from suite.results.store import Run, stored_plan
 from tests.commands.conftest import Bench, refused
+from tests.jobs import identity
 from tests.suite.conftest import FAILED, make_plan, make_record
 
 
@@ -30,8 +31,8 @@ def runs(tmp_path: Path) -> Path:
     for name, year in (("old", 2025), ("new", 2026)):
         run = Run(tmp_path / "results" / name)
         run.begin(make_plan())
-        run.save(make_record(run_id=name, trial_id="vm-b000", started_at=f"{year}-01-01T00:00:00+00:00"))
-    run.save(make_record(run_id="new", trial_id="vm-b001", block=1, **FAILED))
+        run.save(make_record(run_id=identity(name), trial_id="vm-b000", started_at=f"{year}-01-01T00:00:00+00:00"))
+    run.save(make_record(run_id=identity("new"), trial_id="vm-b001", block=1, **FAILED))
     return tmp_path / "results"
 
 
@@ -39,8 +40,10 @@ def test_runs_are_listed_for_people_and_for_machines(bench: Bench, runs: Path) -
     told = bench("list").stdout
     assert told.index("results/old") < told.index("results/new"), "the newest is last"
     (old, new) = json.loads(bench("list", "--json").stdout)["runs"]
-    assert (old["run_id"], old["ok"], old["failed"]) == ("old", 1, 0)
-    assert (new["run_id"], new["ok"], new["failed"], new["models"]) == ("new", 1, 1, ["resnet50"])
+    stored = [stored_plan(runs / name).run_id for name in ("old", "new")]
+    assert [old["run_id"], new["run_id"]] == stored
+    assert (Path(old["directory"]).name, old["ok"], old["failed"]) == ("old", 1, 0)
+    assert (Path(new["directory"]).name, new["ok"], new["failed"], new["models"]) == ("new", 1, 1, ["resnet50"])
     assert bench("list", str(runs / "old"), "--json").exit_code == 0
 
 
@@ -51,7 +54,7 @@ def sweep(runs: Path) -> Path:
     for model in ("resnet50", "alexnet"):
         cell = Run(place / f"synthetic-{model}-reference-quick-podman-4c953a61")
         cell.begin(make_plan(models=(model,)))
-        cell.save(make_record(run_id=cell.run_id, started_at="2026-02-01T00:00:00+00:00"))
+        cell.save(make_record(started_at="2026-02-01T00:00:00+00:00"))
     (place / "sweep.json").write_text("{}")
     return place
 

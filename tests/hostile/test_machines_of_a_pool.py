@@ -38,7 +38,7 @@ class Pool:
     def planned(self, **changes: Any) -> Plan:
         request = request_of(self.sweep, self.cell)
         values = {"blocks": 3, "sizes": WORKLOAD, "envelope": ENVELOPE, "request": request, "profile": "quick"}
-        values["order_seed"] = self.directory.cell(self.cell.cell_id, 0).order_seed()
+        values |= self.directory.cell(self.cell.cell_id, 0).drawn()
         return plan_of(**{**values, **changes})
 
     def begin(self) -> None:
@@ -47,7 +47,7 @@ class Pool:
     def record(self, block: int = 0, **changes: Any) -> TrialRecord:
         (trial,) = self.plan.trials_of(block)
         own = {name: getattr(trial, name) for name in trial.__class__.model_fields if name in TrialRecord.model_fields}
-        about = {"run_id": "r", "suite_version": "0", "started_at": "now"}
+        about = {"suite_version": "0", "started_at": "now"}
         return TrialRecord(**{**own, **about, "environment": Environments(host=Environment()), **OK, **changes})
 
     def send(self, record: TrialRecord, block: int = 0, name: str | None = None) -> Path:
@@ -126,7 +126,14 @@ def test_no_other_file_of_the_sweep_is_taken(name: str, pool: Pool) -> None:
 def test_the_plan_of_a_cell_is_the_sweeps_and_stays_as_it_is(tmp_path: Path, pool: Pool) -> None:
     name = f"{pool.cell.cell_id}/plan.json"
     new = Pool(tmp_path / "new")
-    for changes in ({"blocks": 4}, {"seed": 9}, {"aa": True}, {"request": None}, {"order_seed": 1}):
+    for changes in (
+        {"blocks": 4},
+        {"seed": 9},
+        {"aa": True},
+        {"request": None},
+        {"order_seed": 1},
+        {"run_id": "0" * 16},
+    ):
         refused(new, partial(new.receive, 0, encode(name, new.planned(**changes).model_dump_json())))
     before = pool.files()
     other = pool.planned(trial_timeout_s=1)

@@ -22,6 +22,7 @@ from tests.analysis.conftest import edited
 from tests.hostile.conftest import RUNS, Bench
 from tests.hostile.mutations import FULL, examples, json_texts
 from tests.hostile.test_fuzz import FUZZ, SAMPLES
+from tests.jobs import identity
 
 REPOSITORY = Path(__file__).parents[2]
 COMMANDS = (
@@ -99,7 +100,7 @@ def test_a_foreign_record_is_left_out_by_name_and_the_others_are_read(
     for number, edit in enumerate(FOREIGN.values()):
         own = Path(shutil.copytree(run, run.with_name(f"foreign-{number}")))
         for path in (own / TRIALS).iterdir():
-            path.write_text(json.dumps({**json.loads(path.read_text()), "run_id": own.name}, indent=1))
+            path.write_text(json.dumps({**json.loads(path.read_text()), "run_id": identity(own.name)}, indent=1))
         edited(foreign(own), edit)
         runs.append(own)
     for places in read_by(words, runs):
@@ -166,7 +167,7 @@ def foreign_runs(place: Path, count: int) -> list[Path]:
 
 def named(text: bytes, run_id: str, run: Path) -> bytes:
     """Return a record as one of this run: of copies only one would be read."""
-    return text.replace(f'"run_id": "{run_id}"'.encode(), f'"run_id": "{run.name}"'.encode())
+    return text.replace(f'"run_id": "{run_id}"'.encode(), f'"run_id": "{identity(run.name)}"'.encode())
 
 
 # getrusage(2) of it would tell the peak of the tests' own process, if that was higher when it started this one.

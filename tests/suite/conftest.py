@@ -21,7 +21,7 @@ from suite.records.record import Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, GpuUsage, Resources, Usage
 from suite.registries import SCENARIOS
 from suite.results.store import Run
-from tests.jobs import in_job, plan_of
+from tests.jobs import identity, in_job, plan_of
 from tests.provisioning import conftest as provisioning
 
 ENVELOPE = Envelope(cpus=(0, 1), memory_bytes=2 * GIB, threads=2)
@@ -166,7 +166,7 @@ def make_plan(**changes: Any) -> Plan:
 def record_fields(**changes: Any) -> dict[str, Any]:
     """What makes a record of a trial that is ok, with ``changes``."""
     values: dict[str, Any] = {
-        "run_id": "run",
+        "run_id": identity("run"),
         "trial_id": "synthetic-resnet50-vm-b000",
         "suite_version": "0",
         "started_at": "2026-01-01T00:00:00+00:00",

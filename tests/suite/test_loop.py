@@ -69,7 +69,7 @@ def test_every_trial_becomes_a_record_with_what_was_measured(
     trial = next(plan.trials())
     assert (first.trial_id, first.target, first.block, first.position) == (trial.trial_id, trial.target, 0, 0)
     assert (first.throughput_per_s, first.elapsed_s, first.clock_ratio) == (10.0, 5.0, 1.0)
-    assert (first.weights_sha256, first.details, first.run_id) == ("ab" * 32, {"devices": 1}, "run")
+    assert (first.weights_sha256, first.details, first.run_id) == ("ab" * 32, {"devices": 1}, plan.run_id)
     assert first.open_s == 0.5, "what the target itself needed"
     assert first.close_s is not None
     assert first.substitutes == ["accelerator:tcg", "open-files:4096"]

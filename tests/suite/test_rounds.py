@@ -25,9 +25,11 @@ from suite.records.headers import read_header
 from suite.records.record import Steps, Timeline, TrialRecord
 from suite.records.usage import GpuUsage, Usage
 from suite.results.store import MANIFEST, Run, read_manifest
-from suite.sweep.directory import CellRun
+from suite.sweep.cells import cells_of
+from suite.sweep.directory import SweepDirectory
 from suite.trial_names import record_file
 from tests.suite.conftest import ENVELOPE, WORKLOAD, FakeAccount, FakeObserver, FakeTargets, inside, make_plan
+from tests.suite.sweep.conftest import make_sweep
 
 TURNS = Alternating(rounds=4, burst_steps=3)
 IN_TURNS = WORKLOAD.model_copy(update={"steps": 12})
@@ -257,7 +259,9 @@ def test_a_second_block_replaces_no_better_one(go: Go, jobs: TurnsOfFakes, store
 
 
 def test_a_sweep_counts_the_attempts_of_a_block_that_is_not_kept(tmp_path: Path, go_in: Go, jobs: TurnsOfFakes) -> None:
-    cell = CellRun(tmp_path / "cell", retries=1)
+    sweep = SweepDirectory(tmp_path)
+    sweep.accept(make_sweep(), cells_of(make_sweep()))
+    cell = sweep.cell("cell", retries=1)
     jobs.failing["vm"] = {1: MeasurementError("no")}
     go_in(cell)
     jobs.failing["container"] = {2: MeasurementError("killed")}
@@ -299,7 +303,7 @@ def test_what_ends_a_run_between_two_records_mixes_no_blocks(
 def test_a_run_of_both_measures_one_after_the_other_and_then_in_turns(go: Go, store: Run, events: list[str]) -> None:
     plan = make_plan(blocks=1)
     records = go(plan.model_copy(update={"jobs": (*plan.jobs, *alternating(blocks=1).jobs)}))
-    alone = make_plan(blocks=1, order_seed=store.order_seed())
+    alone = make_plan(blocks=1, **store.drawn())
     assert [record.job.design for record in records] == ["sequential"] * 3 + ["alternating"] * 3
     assert [record.elapsed_s is None for record in records] == [False] * 3 + [True] * 3
     assert len({record.trial_id for record in records}) == 6

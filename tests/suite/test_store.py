@@ -19,7 +19,8 @@ from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import SCHEMA_VERSION, TrialRecord
 from suite.results.layout import latest_run
 from suite.results.runs import find_run, find_runs, summarise
-from suite.results.store import Run, StoreError, new_run_directory, write_atomic
+from suite.results.store import Run, StoreError, new_run_directory, stored_plan, write_atomic
+from suite.version import suite_version
 from tests.suite.conftest import FAILED, make_plan, make_record
 
 
@@ -88,11 +89,22 @@ def test_two_runs_of_one_plan_have_two_orders_and_each_keeps_its_own(tmp_path: P
     assert Run(tmp_path / "0").plan() == longer
 
 
-def test_a_run_that_an_older_suite_has_begun_keeps_its_order(tmp_path: Path) -> None:
-    stored = json.loads(make_plan(blocks=2).model_dump_json())
-    del stored["order_seed"]
-    (tmp_path / "plan.json").write_text(json.dumps(stored))
-    assert Run(tmp_path).begin(make_plan(blocks=5)) == make_plan(blocks=5)
+def test_a_run_has_an_identity_which_neither_its_directory_nor_its_plan_decides(tmp_path: Path) -> None:
+    begun = [Run(tmp_path / place / "night").begin(make_plan()) for place in ("a", "b")]
+    assert begun[0].run_id != begun[1].run_id
+    (tmp_path / "a/night").rename(tmp_path / "moved")
+    longer = Run(tmp_path / "moved").begin(make_plan(blocks=6))
+    assert (longer.run_id, longer.suite_version) == (begun[0].run_id, suite_version())
+    assert {trial.run_id for trial in longer.trials()} == {longer.run_id}
+
+
+def test_a_plan_that_does_not_say_which_run_it_is_of_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(make_plan().model_dump_json())
+    with pytest.raises(RequestError, match="run_id is missing"):
+        Run(tmp_path).begin(make_plan())
+
+
+def test_a_plan_that_has_not_begun_has_the_order_of_its_seed() -> None:
     targets = [trial.target for trial in make_plan(blocks=3).trials()]
     first, second, third = ("vm", "container", "bare-metal"), ("bare-metal", "vm", "container"), ("vm", "container")
     assert targets == [*first, *second, *third, "bare-metal"]
@@ -104,7 +116,7 @@ def test_another_plan_is_refused_with_what_differs_and_the_old_one_stays(tmp_pat
     with pytest.raises(RequestError, match="another plan: blocks, layers, seed differ") as caught:
         run.begin(make_plan(seed=8, engine="docker", blocks=3))
     assert "--out" in str(caught.value.remedy)
-    assert run.plan() == make_plan(order_seed=run.order_seed())
+    assert run.plan() == make_plan(**run.drawn())
 
 
 def on_cpus(*cpus: int, chosen: bool = True, **changed: Any) -> Envelope:
@@ -166,7 +178,6 @@ def test_a_new_run_has_a_directory_of_its_own_that_sorts_by_time(tmp_path: Path)
     assert not directory.exists()
     assert directory.name > "20260101T000000"
     assert directory.name.endswith(f"-{os.getpid()}")
-    assert Run(directory).run_id == directory.name
 
 
 def test_equal_models_are_one_file_which_goes_with_the_run(tmp_path: Path) -> None:
@@ -190,7 +201,8 @@ def test_a_summary_says_what_a_run_is_and_how_its_trials_ended(run: Path) -> Non
     (run / "trials/c.json").write_text("{")
     (run / "trials/.d.json.tmp").write_text("{")
     found = summarise(run)
-    assert (found.run_id, found.scenario, found.blocks, found.problem) == ("one", "synthetic", 2, None)
+    identity = stored_plan(run).run_id
+    assert (found.run_id, found.scenario, found.blocks, found.problem) == (identity, "synthetic", 2, None)
     assert (found.ok, found.failed, found.unreadable) == (1, 1, 1)
     assert (found.started_at[:10], found.last_at[:10]) == ("2026-01-01", "2026-01-02")
     assert found.size_bytes == sum(path.stat().st_size for path in run.glob("trials/[a-c].json"))

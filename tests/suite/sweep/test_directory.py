@@ -13,13 +13,14 @@ from suite.differ import Host
 from suite.errors import RequestError
 from suite.job.envelope import GIB
 from suite.job.sharing import Sharing
+from suite.plan import Plan
 from suite.process_identity import ProcessIdentity
 from suite.records.environment import Environment
 from suite.records.headers import RecordHeader
 from suite.records.record import Timeline
 from suite.results.files import temporary_name
 from suite.results.runs import runs_below
-from suite.results.store import Run, request_stop, sweep_temporaries
+from suite.results.store import DRAWN, Run, request_stop, sweep_temporaries
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.estimate import Durations, Guess, durations_below
@@ -57,22 +58,25 @@ def test_a_directory_of_a_run_is_refused(tmp_path: Path) -> None:
         accept(tmp_path, make_sweep())
 
 
-def test_whichever_machine_begins_a_cell_its_order_is_the_sweeps(tmp_path: Path) -> None:
-    plans: list[list[int | None]] = []
+def test_whichever_machine_begins_a_cell_its_identity_and_order_are_the_sweeps(tmp_path: Path) -> None:
+    begun: list[list[Plan]] = []
     for name in ("out", "out", "other"):  # two machines that share a directory, and another sweep of the same plan
         directory = accept(tmp_path / name, make_sweep())
         accepted: Any = directory.accepted()
-        copy = tmp_path / f"machine-{len(plans)}"
+        copy = tmp_path / f"machine-{len(begun)}"
         copy.mkdir()
         (copy / "sweep.json").write_text(accepted.text())
         cells = [cell.cell_id for cell in cells_of(make_sweep())]
-        plans.append([SweepDirectory(copy).cell(cell, 0).begin(make_plan()).order_seed for cell in cells])
-    assert plans[0] == plans[1] != plans[2]
-    assert len(set(plans[0])) == len(plans[0]), "two cells of a sweep have two orders"
+        begun.append([SweepDirectory(copy).cell(cell, 0).begin(make_plan()) for cell in cells])
+    orders, identities = ([[getattr(plan, name) for plan in plans] for plans in begun] for name in DRAWN[:2])
+    for each in (orders, identities):
+        assert each[0] == each[1]
+        assert not {*each[0]} & {*each[2]}, "another sweep of the same plan is of other runs"
+        assert len({*each[0]}) == len(each[0]), "two cells of a sweep are two runs"
 
 
 def test_a_longer_sweep_goes_on_in_the_runs_of_the_shorter(tmp_path: Path) -> None:
-    run = SweepDirectory(tmp_path).cell("cell", 0)
+    run = accept(tmp_path, make_sweep()).cell("cell", 0)
     run.begin(make_plan(blocks=2, warmup_blocks=0))
     run.begin(make_plan(blocks=4, warmup_blocks=1))
     stored = json.loads((tmp_path / "cell/plan.json").read_text())
