@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from suite import userland
@@ -16,6 +16,9 @@ from suite import userland
 ROOT = Path("/")
 """The directory of this place's /proc and /sys, and of its userland."""
 KERNEL_KEEPS_AT_MOST = 0.1
+"""The most memory that a kernel keeps for itself, as a share of the machine's."""
+SMALL_KERNEL_KEEPS = 256 << 20
+"""The bytes that a kernel may keep of a small machine."""
 _SECCOMP = {"0": "disabled", "1": "strict", "2": "filter"}
 _LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 
@@ -65,6 +68,7 @@ def collect() -> dict[str, object]:
         "hypervisor": _hypervisor(flags),
         "mitigations": {path.name: text for path in vulnerabilities if (text := read(path)) is not None} or None,
         "transparent_hugepages": hugepages[1] if hugepages else None,
+        **_cpu_settings(),
         "clocksource": read("sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "python": platform.python_version(),
         "libc": os.confstr("CS_GNU_LIBC_VERSION"),
@@ -88,6 +92,36 @@ def _processors() -> tuple[str | None, list[str]]:
     models = dict.fromkeys(re.findall(r"^model name[ \t]*: *(.*)$", cpuinfo, re.MULTILINE))
     listed = [set(words.split()) for words in re.findall(r"^(?:flags|Features)[ \t]*:(.*)$", cpuinfo, re.MULTILINE)]
     return " + ".join(models) or None, sorted(set.intersection(*listed)) if listed else []
+
+
+def _cpu_settings() -> dict[str, object]:
+    """Return the settings that decide how fast CPUs run: of the CPUs of this process, and of the whole machine."""
+    cpus = sorted(os.sched_getaffinity(0))
+    limits_khz = _of_all(cpus, "cpufreq/scaling_max_freq")
+    governors = _of_all(cpus, "cpufreq/scaling_governor")
+    preferences = _of_all(cpus, "cpufreq/energy_performance_preference")
+    return {
+        "cpu_governor": "+".join(governors) or None,
+        "cpu_preference": "+".join(preferences) or None,
+        "cpu_limit_mhz": min(map(int, limits_khz)) // 1000 if limits_khz else None,
+        "turbo": _turbo(),
+        "smt": {"on": True, "off": False, "forceoff": False}.get(read("sys/devices/system/cpu/smt/control") or ""),
+    }
+
+
+def _of_all(cpus: Sequence[int], name: str) -> list[str]:
+    """Return the different texts of a file of each CPU; none unless all of the CPUs have it."""
+    texts = [read(f"sys/devices/system/cpu/cpu{cpu}/{name}") or "" for cpu in cpus]
+    return sorted(set(texts)) if all(texts) else []
+
+
+def _turbo() -> bool | None:
+    """Return whether CPUs may exceed their base frequency: Intel's driver has its own file, all others the kernel's."""
+    disabled = read("sys/devices/system/cpu/intel_pstate/no_turbo")
+    if disabled is not None:
+        return disabled == "0"
+    boost = read("sys/devices/system/cpu/cpufreq/boost")
+    return None if boost is None else boost == "1"
 
 
 def _hypervisor(flags: list[str]) -> str | None:
@@ -119,11 +153,15 @@ def memory() -> tuple[int | None, int | None]:
 def _physical_bytes() -> int | None:
     """Return how much memory the firmware gave to the kernel; None where /proc/iomem hides it (no root), or a part.
 
-    Memory that was added later (dax, CXL, virtio-mem) is nested in its device: ``System RAM (kmem)``.
+    Memory that was added later (dax, CXL, virtio-mem) is nested in its device: ``System RAM (kmem)``. A balloon, which
+    gives the guest's memory back to its host, takes more of it from MemTotal than any kernel keeps.
     """
     lines = re.findall(r"^ *([0-9a-f]+)-([0-9a-f]+) : System RAM\b", read("proc/iomem") or "", re.MULTILINE)
-    total = sum(int(last, 16) - int(first, 16) + 1 for first, last in lines if int(last, 16))
-    return total if total >= (number("proc/meminfo", "MemTotal") or 0) * 1024 else None
+    physical = sum(int(last, 16) - int(first, 16) + 1 for first, last in lines if int(last, 16))
+    total = (number("proc/meminfo", "MemTotal") or 0) * 1024
+    kept = physical - total
+    ballooned = total > 0 and kept > max(KERNEL_KEEPS_AT_MOST * physical, SMALL_KERNEL_KEEPS)
+    return physical if kept >= 0 and not ballooned else None
 
 
 def cgroup_version() -> int | None:

@@ -34,10 +34,15 @@ _ROUNDING = (
 )
 """The facts that decide in which order, and with which instructions, numbers are summed. A virtual machine is among
 them: its caches are its own, and libraries choose the blocks of their sums by these."""
+CLOCK_TOLERANCE = 0.05
+"""Means of a GPU's clock differ a little from trial to trial."""
 _BESIDE = ("host/", "aggressor ")
 """The beginnings of facts that are of no process that trains."""
 _MEMORY, _EXACT = FactRule(tolerance=MEMORY_TOLERANCE), FactRule()
-_FACTS = {f"{place}{name}": _MEMORY for name in ("memory_bytes", "gpus.memory_bytes") for place in ("", "*/")}
+_FACTS = {
+    **{f"{place}{name}": _MEMORY for name in ("memory_bytes", "gpus.memory_bytes") for place in ("", "*/")},
+    **{f"resources.gpus.{span}.sm_mhz": FactRule(tolerance=CLOCK_TOLERANCE) for span in ("job", "measured")},
+}
 _CAPABILITY = "torch_cpu_capability"
 _MOST_VALUES = 3
 """Values of a fact that are all named where it changed; of more the first and the last."""

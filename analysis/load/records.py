@@ -22,7 +22,7 @@ from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError
 from suite.job.job import Job
 from suite.records.columns import AUDIT, FURTHER, TABLE, Field
-from suite.records.differences import HOST, INSIDE, facts
+from suite.records.differences import GPU_SETTINGS, HOST, INSIDE, facts
 from suite.records.environment import Environment
 from suite.records.reader import NewerRecordError, Projection, UnusableRecordError, environments_of, job_of, remembered
 from suite.results.files import open_small
@@ -238,12 +238,30 @@ def _further_facts(record: Any) -> dict[str, Any]:  # noqa: ANN401
         further |= _facts_at(f"aggressor {number}/", aggressor.environment, INSIDE)
         if aggressor.aggression:
             further["aggressors.aggression.unit"] = aggressor.aggression.unit
+    further |= _gpu_settings(record.resources)
     for name in _DATA_FACTS if record.data_use else ():
         if (value := getattr(record.data_use, name)) is not None:
             further[f"data_use.{name}"] = value
     if record.epochs and record.epochs.checkpoints:
         further["epochs.checkpoints.filesystem"] = record.epochs.checkpoints.filesystem
     return further
+
+
+def _gpu_settings(resources: Any) -> dict[str, list[Any]]:  # noqa: ANN401
+    """Return each setting of the job's GPUs that some of them report, as a list with a value for each."""
+    found = {}
+    for name in GPU_SETTINGS if resources and resources.gpus else ():
+        values = [_in_part(gpu, name.split(".")) for gpu in resources.gpus]
+        if any(value is not None for value in values):
+            found[f"resources.gpus.{name}"] = values
+    return found
+
+
+def _in_part(part: Any, names: Sequence[str]) -> Any:  # noqa: ANN401
+    """Return what is below a part of a record by the names of the fields that lead to it; None if one of them is."""
+    for name in names:
+        part = getattr(part, name, None)
+    return part
 
 
 def _table(

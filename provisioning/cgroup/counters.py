@@ -1,13 +1,14 @@
 """Counters of a control group of this machine, on version 1 and version 2; ``limits`` makes groups."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.cgroup.limits import ROOT
 from suite.job.properties import DISK_LIMITS
 
 PROC = Path("/proc")
+OWN = "self"
 VERSION_2 = ""
 CONTROLLERS = (VERSION_2, "cpu", "cpuacct", "memory", "blkio")
 
@@ -30,7 +31,16 @@ class ControlGroup:
         for line in read(PROC / str(pid) / "cgroup").splitlines():
             _, controllers, group = line.split(":", 2)
             paths.update(dict.fromkeys(controllers.split(","), group))
-        return cls(paths)
+        return cls(paths).as_mounted() if pid == OWN else cls(paths)
+
+    def as_mounted(self) -> "ControlGroup":
+        """Return the group of this process, whose paths may be the host's in a container: its mount begins at its own.
+
+        ``worker.environment`` has the same rule for limits. It would be wrong for another process: the group that this
+        process sees at the top holds more than that one.
+        """
+        hidden = [controller for controller in self.paths if self._file(controller, "") is None]
+        return replace(self, paths={**self.paths, **dict.fromkeys(hidden, "/")})
 
     def is_within(self, other: "ControlGroup") -> bool:
         """Return whether it is another group, other than the root, or one below it, under some controller."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
-from provisioning.cgroup.counters import ControlGroup
+from provisioning.cgroup.counters import OWN, ControlGroup
 from provisioning.metrics.cache_counters import Counting
 from provisioning.metrics.conditions import EnvelopeHost, HostReading
 from provisioning.metrics.energy import EnergyMeter, whole_energy
@@ -85,7 +85,7 @@ class HostAccount:
         self._footprint = Footprint.of(self._nodes)
         self._of_victims = Footprint.of(self._victims) if len(self._victims) < len(self._nodes) else None
         groups = [processes.group for processes in self._footprint.host_processes if processes.group]
-        own_groups = [ControlGroup.of_process("self"), *groups]
+        own_groups = [ControlGroup.of_process(OWN), *groups]
         self._host = EnvelopeHost(self._cpus, own_groups, of_gpus(self._nodes, "pci_address"))
         self._gpus = GpuSampler(of_gpus(self._nodes, "uuid"), self._footprint.owns)
         self._gpus.start()

@@ -127,9 +127,10 @@ class EnvelopeHost:
     def _mhz_of_cpuinfo(self) -> float | None:
         lines = [line.partition(":") for line in read(PROC / "cpuinfo").splitlines()]
         numbers = [int(value) for key, _, value in lines if key.strip() == "processor"]
-        mhz = [float(value) for key, _, value in lines if key.strip() == "cpu MHz"]
-        ours = [rate for number, rate in zip(numbers, mhz, strict=False) if number in self._counted]
-        return fmean(ours) if ours and len(ours) == len(self._counted) else None
+        mhz = [_rate(value) for key, _, value in lines if key.strip() == "cpu MHz"]
+        rates = [rate for number, rate in zip(numbers, mhz, strict=False) if number in self._counted]
+        known = [rate for rate in rates if rate is not None]
+        return fmean(known) if known and len(known) == len(self._counted) else None
 
     def _siblings_shared(self) -> bool | None:
         texts = [read(self._cpu(cpu) / "topology/thread_siblings_list") for cpu in self._counted]
@@ -144,6 +145,14 @@ class EnvelopeHost:
 
     def _cpu(self, cpu: int) -> Path:
         return SYS / f"devices/system/cpu/cpu{cpu}"
+
+
+def _rate(text: str) -> float | None:
+    """Return a rate of /proc/cpuinfo; None where the kernel cannot tell it, and writes ``Unknown`` since 6.15."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _minus(a: Number | None, b: Number | None) -> Number | None:

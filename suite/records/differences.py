@@ -65,6 +65,11 @@ INSIDE = (
     Field("cgroup_version", "named", "they account in different ways", "control groups", "kernel"),
     Field("cpu_model", "named", "libraries choose their code by it", "CPU model", "CPU"),
     Field("cpu_flags", "named", "vector instructions that a guest lacks are not used", "CPU flags", "CPU"),
+    Field("cpu_governor", "named", "it decides the frequency", "CPU governor", "CPU settings"),
+    Field("cpu_preference", "named", "it decides the frequency", "CPU energy preference", "CPU settings"),
+    Field("cpu_limit_mhz", "named", "it bounds the frequency", "CPU frequency limit in MHz", "CPU settings"),
+    Field("turbo", "named", "it raises the frequency", "CPU turbo", "CPU settings"),
+    Field("smt", "named", "hardware threads share a core", "SMT", "CPU settings"),
     Field("tf32", "named", "it rounds, and is several times as fast", "TF32", "GPU"),
     Field("python", "named", "the interpreter runs between the kernels of torch", "Python", "software"),
     Field("libc", "named", "copying memory is libc's", "libc", "software"),
@@ -109,6 +114,7 @@ _OF_HOST = {
     "cgroup_version": "kernel",
     "cpu_model": "CPU",
     "cpu_flags": "CPU",
+    **dict.fromkeys(("cpu_governor", "cpu_preference", "cpu_limit_mhz", "turbo", "smt"), "CPU settings"),
     "cpus": "machine",
     "memory_bytes": "machine",
     "hypervisor": "machine",
@@ -144,6 +150,14 @@ _AGGRESSION = (
     *_many("measured", "the speed that the aggressor keeps", "before_per_s", "beside_per_s"),
     *_many("ignored", "only the victim's loss counts", "usage.*"),
 )
+GPU_SETTINGS = {
+    "power_limit_w": "GPU power limit",
+    "persistence": "GPU persistence mode",
+    "ecc": "GPU memory with ECC",
+    "mig": "GPU in MIG mode",
+    "job.sm_mhz": "GPU clock",
+    "measured.sm_mhz": "GPU clock over the measured steps",
+}
 _GPU_DISTURBED = ("strangers", "throttled_s", "power_capped_s")
 _ELSEWHERE = (
     Field("job.dataset.directory", "ignored", "a path of the user, never recorded"),
@@ -179,6 +193,10 @@ _ELSEWHERE = (
     Field("conditions.absent", "ignored", "explains a null"),
     Field("conditions.sampler_cpu_s", "ignored", "work of the suite, on every target"),
     *_many("measured", "a warning shows it", *(f"resources.gpus.{name}" for name in _GPU_DISTURBED)),
+    *(
+        Field(f"resources.gpus.{name}", "named", "decides the speed; clocks may differ by 5 %", label, "GPU settings")
+        for name, label in GPU_SETTINGS.items()
+    ),
     Field("resources.energy_absent", "ignored", "explains a null"),
     Field("resources.*", "ignored", "explanation only"),
     Field("details", "ignored", "notes without a fixed form"),

@@ -112,6 +112,16 @@ class Environment(Part):
     cpu_flags: list[str] | None = None
     mitigations: dict[str, str] | None = None
     transparent_hugepages: str | None = None
+    cpu_governor: str | None = None
+    """The frequency governor of these CPUs; several are joined by ``+``."""
+    cpu_preference: str | None = None
+    """The preference between energy and performance that their governor is given."""
+    cpu_limit_mhz: int | None = None
+    """The least of the highest frequencies that they may reach."""
+    turbo: bool | None = None
+    """Whether CPUs may exceed their base frequency."""
+    smt: bool | None = None
+    """Whether cores run several hardware threads; null for a machine whose cores have one."""
     clocksource: str | None = None
     python: str | None = None
     libc: str | None = None

@@ -10,6 +10,7 @@ import pytest
 
 from analysis.audit.audit import audit, audited
 from analysis.compare.comparison import compare
+from analysis.compare.regression import regress
 from analysis.compare.results import Comparison
 from analysis.compare.validity import changes
 from analysis.load.records import Facts, load
@@ -18,6 +19,7 @@ from analysis.report.rows import as_csv
 from suite.job.sharing import Sharing
 from suite.records.environment import Engine, Environment, Environments
 from suite.records.record import AggressorInstance
+from suite.records.usage import GpuUsage, Resources
 from tests.analysis.conftest import Save, as_markdown, bench_compare, json_of, measured, printed, record, without_plan
 from tests.analysis.test_audit import PODMAN, copied, edited
 from tests.analysis.test_interference import beside
@@ -105,6 +107,53 @@ def test_other_facts_are_looked_at_in_the_same_way(save: Save, changed: dict[str
     day(save, "new", 2, "1.1.5", **changed)
     found = [mark for mark in marks(save.compare("old", "new"))["container"] if mark.startswith("changed")]
     assert found == ([f"changed between trials: {said}"] if said else [])
+
+
+def on_host(**facts: Any) -> dict[str, Any]:
+    return {"host": HOST.model_copy(update=facts)}
+
+
+def with_gpu(**state: Any) -> dict[str, Any]:
+    return {"resources": Resources(gpus=[GpuUsage.model_validate(state)])}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        (on_host(cpu_governor="performance"), on_host(cpu_governor="powersave"), "CPU governor"),
+        (on_host(cpu_preference="performance"), on_host(cpu_preference="power"), "CPU energy preference"),
+        (on_host(cpu_limit_mhz=3600), on_host(cpu_limit_mhz=2400), "CPU frequency limit in MHz"),
+        (on_host(turbo=True), on_host(turbo=False), "CPU turbo"),
+        (on_host(smt=True), on_host(smt=False), "SMT"),
+        (on_host(transparent_hugepages="always"), on_host(transparent_hugepages="never"), "huge pages"),
+        (with_gpu(power_limit_w=700), with_gpu(power_limit_w=350), "GPU power limit"),
+        (with_gpu(ecc=True), with_gpu(ecc=False), "GPU memory with ECC"),
+        (with_gpu(measured={"sm_mhz": 1980}), with_gpu(measured={"sm_mhz": 1410}), "GPU clock over the measured steps"),
+        (with_gpu(measured={"sm_mhz": 1980}), with_gpu(measured={"sm_mhz": 1950}), ""),
+    ],
+    ids=[
+        "governor",
+        "preference",
+        "limit",
+        "turbo",
+        "smt",
+        "huge pages",
+        "power",
+        "ecc",
+        "clock",
+        "about the same clock",
+    ],
+)
+def test_state_of_cpus_and_gpus_that_decides_a_speed_is_named(
+    save: Save, before: dict[str, Any], after: dict[str, Any], named: str
+) -> None:
+    day(save, "old", 1, "1.1.5", blocks=2, **before)
+    day(save, "new", 2, "1.1.5", blocks=2, **after)
+    pooled = marks(save.compare("old", "new"))["container"]
+    gate = regress(save.load("old"), save.load("new"))
+    (noted,) = {change.notes for change in gate.changes if change.arm.target == "container"}
+    for texts in (pooled, noted):
+        assert any(named in text for text in texts) if named else not texts
 
 
 def test_what_differs_between_hosts_has_not_changed_and_what_changed_on_one_of_them_names_it(save: Save) -> None:

@@ -84,6 +84,16 @@ def test_without_a_driver_of_frequencies_the_kernel_says_what_it_measures(host: 
     assert host.read(1.0, 0.0).mhz == 1001.5
 
 
+@pytest.mark.parametrize("unknown", ["Unknown", "", "n/a"])
+def test_a_frequency_that_the_kernel_cannot_tell_is_absent(unknown: str, host: EnvelopeHost) -> None:
+    for path in conditions.SYS.rglob("scaling_*"):
+        path.unlink()
+    rates = ["1000.5", "1000.5", unknown, "1000.5"]
+    lines = (f"processor\t: {number}\ncpu MHz\t\t: {rate}\n\n" for number, rate in enumerate(rates))
+    make(conditions.PROC, {"cpuinfo": "".join(lines)})
+    assert host.read(1.0, 0.0).mhz is None
+
+
 def test_a_host_that_hides_everything_gives_nulls_and_no_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions, "PROC", tmp_path)
     monkeypatch.setattr(conditions, "SYS", tmp_path)
@@ -135,6 +145,25 @@ def test_the_groups_of_a_process_are_those_of_its_controllers(tmp_path: Path, mo
     paths = ControlGroup.of_process(7).paths
     assert (paths["memory"], paths["cpu"], paths["cpuacct"], paths[""]) == ("/m", "/c", "/c", "/two:three")
     assert ControlGroup.of_process(8).cpu_s() is None, "it is gone"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files"),
+    [
+        ("4:cpu,cpuacct:/docker/0123abcd\n", {"cpu/cpu.stat": "nr_throttled 3\nthrottled_time 30000000000\n"}),
+        ("0::/docker/0123abcd\n", {"cgroup.controllers": "cpu\n", "cpu.stat": "throttled_usec 30000000\n"}),
+    ],
+    ids=["version 1", "version 2"],
+)
+def test_a_quota_is_seen_in_a_container_whose_mount_begins_at_its_own_group(
+    groups: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The paths of a container in the host's namespace of control groups are the host's."""
+    make(tmp_path, {"proc/self/cgroup": groups, "proc/7/cgroup": groups})
+    make(tmp_path / "groups", files)
+    monkeypatch.setattr(counters, "PROC", tmp_path / "proc")
+    assert ControlGroup(ControlGroup.of_process("self").paths, tmp_path / "groups").throttled_s() == [30.0]
+    assert ControlGroup(ControlGroup.of_process(7).paths, tmp_path / "groups").throttled_s() == [], "of another process"
 
 
 def test_shares_are_of_what_it_was_opened_with() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -126,7 +127,11 @@ def shown(files: Mapping[str, str]) -> object:
 
     That of no name says what place it is.
     """
-    with TemporaryDirectory() as root, patch.object(environment, "ROOT", Path(root)):
+    with (
+        TemporaryDirectory() as root,
+        patch.object(environment, "ROOT", Path(root)),
+        patch.object(os, "sched_getaffinity", lambda _: {0, 1}),
+    ):
         for path in (Path(root, name) for name in files if name):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(files[str(path.relative_to(root))])
