@@ -46,6 +46,7 @@ from analysis.compare.contrasts import AGAIN, RATIO, all_ratios, form
 from analysis.compare.pairing import pair, plain, to_baseline, with_variants
 from analysis.load.metrics import METRICS
 from analysis.load.records import load
+from analysis.statistics.margins import log_difference
 from analysis.statistics.ratios import Location, Samples, judge, locate
 from commands.run.prepare import Ready, observing, ready
 from commands.selftest import measure
@@ -269,7 +270,7 @@ def seconds_of_block(directory: Path, design: str) -> float:
 def blocks_within(logs: Samples, share: float) -> int:
     """Return how many blocks of this deviation have an interval within plus or minus the share."""
     # The half width goes with the root of the number; the few blocks of a small sample are not modelled.
-    return max(2, math.ceil(len(logs) * ((located(logs).half_width or 0.0) / math.log1p(share)) ** 2))
+    return max(2, math.ceil(len(logs) * ((located(logs).half_width or 0.0) / log_difference(share)) ** 2))
 
 
 def located(logs: Samples) -> Location:

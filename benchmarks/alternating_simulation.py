@@ -27,6 +27,7 @@ from parts.alternating_weather import ALTERNATING, FAMILIES, MEASURED, SEQUENTIA
 from parts.simulations import blocks_until, parser, show
 
 from analysis.statistics.alternating import Costs, Design, choose, components
+from analysis.statistics.margins import log_difference
 from analysis.statistics.power import degrees_of_freedom
 from analysis.statistics.ratios import CONFIDENCE, locate, t_quantile
 from analysis.statistics.sequential import LEAST_BLOCKS
@@ -106,7 +107,7 @@ def planned(deviation: float, half_width: float) -> int:
         (blocks, t_quantile((1 + CONFIDENCE) / 2, degrees_of_freedom(blocks)) * deviation / math.sqrt(blocks))
         for blocks in itertools.count(LEAST_BLOCKS)
     )
-    return next(blocks for blocks, width in widths if width <= math.log1p(half_width))
+    return next(blocks for blocks, width in widths if width <= log_difference(half_width))
 
 
 @cache

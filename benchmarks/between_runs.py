@@ -11,7 +11,6 @@ found    the share that call it slower if it is 10 % slower
 """
 
 import argparse
-import math
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -19,6 +18,7 @@ from itertools import product
 import numpy as np
 from history import NOISES, NoiseName, raw
 
+from analysis.statistics.margins import log_slower_by
 from analysis.statistics.ratios import locate
 from analysis.statistics.two_samples import difference, level_of
 
@@ -44,7 +44,7 @@ def rates(
     noise: NoiseName, spread: float, baselines: int, blocks: int = 6, runs: int = 2000, seed: int = 1
 ) -> dict[str, float]:
     """Return the shares of wrong answers, and of slow-downs found."""
-    bound, far = (-math.log1p(-share) for share in (BOUND, FAR))
+    bound, far = (-log_slower_by(share, more_is_faster=True) for share in (BOUND, FAR))
     counts: Counter[str] = Counter()
     for low, high in outcomes(noise, spread, baselines, blocks, runs, seed):
         counts["same"] += low > bound

@@ -20,6 +20,7 @@ from parts.simulations import parser, show
 from power import located
 from scipy import special
 
+from analysis.statistics.margins import bounds_of
 from analysis.statistics.ratios import SIGNIFICANCE
 from analysis.statistics.sequential import LEAST_BLOCKS, level_after, looks
 
@@ -79,8 +80,8 @@ class Ends:
 
 def levels(values: Logs, blocks: int, truth: float) -> Logs:
     """Return the levels at which the first blocks of each run are within the margin, beyond it, and at the truth."""
-    place = located(values[:, :blocks])
-    from_margin = (np.abs(place.centres) - math.log1p(MARGIN)) / place.errors
+    place, bounds = located(values[:, :blocks]), bounds_of(MARGIN)
+    from_margin = np.maximum(place.centres - bounds.high, bounds.low - place.centres) / place.errors
     from_truth = np.abs(place.centres - truth) / place.errors
     within, beyond, apart = (special.stdtr(place.freedom, far) for far in (from_margin, -from_margin, -from_truth))
     return np.array([within, 2 * beyond, 2 * apart])
@@ -99,7 +100,7 @@ def ends(rule: Rule, found: dict[int, Logs]) -> Ends:
 
 def simulated(noise: str, truth: float, runs: int, seed: int, rules: Sequence[Rule] = RULES) -> list[Ends]:
     """Return how runs end by each rule; ``truth`` is the distance of the true ratio from 1, in margins."""
-    ratio = -truth * math.log1p(MARGIN)
+    ratio = truth * bounds_of(MARGIN).low
     values = DEVIATION * NOISES[noise](np.random.default_rng(seed), (runs, MOST_BLOCKS)) + ratio
     found = {look: levels(values, look, ratio) for look in dict.fromkeys(look for rule in rules for look in rule.looks)}
     return [ends(rule, found) for rule in rules]

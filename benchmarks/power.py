@@ -27,6 +27,7 @@ from parts.simulations import parser, show
 from scipy import special
 
 from analysis.compare.convergence import GROWTH, PILOT_BLOCKS
+from analysis.statistics.margins import log_difference
 from analysis.statistics.power import degrees_of_freedom, detectable, trimmed
 from analysis.statistics.ratios import detection_level
 from analysis.statistics.sequential import LEAST_BLOCKS
@@ -105,7 +106,7 @@ def per_deviation(setting: Setting) -> Numbers:
 def planned(setting: Setting, pilot: Numbers) -> npt.NDArray[np.int64]:
     """Return the number of blocks of each run, planned from its pilot: run, block, target."""
     deviations = located(pilot).errors * math.sqrt(setting.pilot)
-    enough = deviations.max(axis=1)[:, None] * per_deviation(setting)[None] <= math.log1p(setting.difference)
+    enough = deviations.max(axis=1)[:, None] * per_deviation(setting)[None] <= log_difference(setting.difference)
     needed = np.where(enough.any(axis=1), enough.argmax(axis=1), MOST_BLOCKS)
     least = {"ours": GROWTH * setting.pilot, "known": LEAST_BLOCKS}.get(setting.how, setting.pilot)
     return np.maximum(needed, least)
@@ -123,7 +124,7 @@ def simulated(setting: Setting, runs: int, seed: int) -> dict[str, object]:
         places = located(np.concatenate([first, more], axis=1))
         bound = special.stdtrit(places.freedom, 1 - detection_level(setting.targets)) * places.errors
         wrong += int((abs(places.centres) > bound).any(axis=1).sum())
-        seen += int((places.centres[:, 0] - math.log1p(setting.difference) < -bound[:, 0]).sum())
+        seen += int((places.centres[:, 0] - log_difference(setting.difference) < -bound[:, 0]).sum())
     return {**asdict(setting), "power": seen / runs, "false_positive": wrong / runs, "blocks": float(blocks.mean())}
 
 

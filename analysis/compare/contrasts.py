@@ -245,10 +245,8 @@ class Unjudged(NamedTuple):
     tail: Tail | None = None
 
     @property
-    def gain(self) -> Location | None:
-        """The log ratio with the sign by which more is faster."""
-        faster = self.contrast.metric.more_is_faster and self.contrast.kind != SLOWDOWNS.name
-        return self.location and replace(self.location, centre=self.location.centre * (1 if faster else -1))
+    def more_is_faster(self) -> bool:
+        return self.contrast.metric.more_is_faster and self.contrast.kind != SLOWDOWNS.name
 
 
 def judged(unjudged: Sequence[Unjudged], margin: float, looked: int | None = None) -> Iterator[Contrast]:
@@ -263,7 +261,8 @@ def judged(unjudged: Sequence[Unjudged], margin: float, looked: int | None = Non
     for members in families.values():
         locations = [one.location for one, _ in members]
         level = level_of(locations, looked) if looked else SIGNIFICANCE
-        verdicts = judge([one.gain for one, _ in members], margin, level=level)
+        directions = [one.more_is_faster for one, _ in members]
+        verdicts = judge(locations, margin, more_is_faster=directions, level=level)
         verdicts = qualified(verdicts, locations, [one.tail for one, _ in members], margin)
         for ((contrast, location, _, tail), level), verdict in zip(members, verdicts, strict=True):
             dependent = level if level <= DEPENDENCE_LEVEL else None

@@ -19,6 +19,7 @@ from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, Metric, metrics_of
 from analysis.load.records import Records
+from analysis.statistics.margins import log_difference, share_of
 from analysis.statistics.power import blocks_needed
 from analysis.statistics.ratios import Location, Samples, detectable_share, detection_level, locate
 from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop, should_stop_deciding
@@ -57,7 +58,7 @@ def intervals(records: Records) -> dict[str, tuple[float, float, float]]:
 def half_widths(records: Records) -> dict[str, float | None]:
     """Return the half width of each interval, as a share, by the name of its ratio; None if it cannot be formed yet."""
     widths = {name: place.half_width if place else None for name, place in _places(records).items()}
-    return {name: None if width is None else math.expm1(width) for name, width in widths.items()}
+    return {name: None if width is None else share_of(width) for name, width in widths.items()}
 
 
 def _places(records: Records) -> dict[str, Location | None]:
@@ -124,7 +125,9 @@ def plan_detection(
             if place is None or place.deviation is None or measured < LEAST_BLOCKS:
                 continue
             freedom, level = place.degrees_of_freedom, detection_level(len(family))
-            needed = blocks_needed(math.log1p(difference), place.deviation, freedom, level=level, least=LEAST_BLOCKS)
+            needed = blocks_needed(
+                log_difference(difference), place.deviation, freedom, level=level, least=LEAST_BLOCKS
+            )
             candidates.append((math.inf if needed is None else needed, place.deviation, name, place, len(family)))
     if not candidates:
         return None
@@ -138,7 +141,7 @@ def plan_detection(
         source=source,
         measured=place.n,
         ratio=name,
-        deviation=math.expm1(deviation),
+        deviation=share_of(deviation),
     )
 
 

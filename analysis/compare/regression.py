@@ -25,7 +25,8 @@ from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed
 from analysis.compare.standing import with_standing, withheld
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records, run_of
-from analysis.statistics.ratios import Location, Samples, Verdict, VerdictName, exp, locate, slower_by
+from analysis.statistics.margins import log_slower_by, share_of, slower_by
+from analysis.statistics.ratios import Location, Samples, Verdict, VerdictName, exp, locate
 from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.tails import Mean
 from analysis.statistics.two_samples import detectable, difference, level_of, mean_shift, more_blocks
@@ -194,7 +195,7 @@ def _change(
         value=new.ratio,
         trials=len(samples[1]),
         samples=(old.n, new.n),
-        spread=None if old.spread is None else math.expm1(old.spread),
+        spread=None if old.spread is None else share_of(old.spread),
         **vars(effect(difference(old, new), verdict)),
     )
 
@@ -207,7 +208,8 @@ def _verdict(
     ``detectable`` is a slowdown. ``decides``: whether some number of blocks carries a verdict.
     """
     shift, seen = difference(*places), detectable(*places)
-    lost, bound, half = sign * shift.centre, sign * math.log1p(sign * fail_above), shift.half_width
+    lost, half = sign * shift.centre, shift.half_width
+    bound = sign * log_slower_by(fail_above, more_is_faster=sign < 0)
     name, reasons = _decided(lost - bound, half, mean.interval[1] if mean else None, bound, sign)
     needed, least = None, LEAST_BLOCKS - shift.n
     if decides and (name == "undecided" or least > 0):

@@ -18,6 +18,8 @@ from analysis.figures.drawing import MARKERS, Drawing, canvas, palette, style
 from analysis.figures.reference import Reference
 from analysis.report.answers.answer import answer, claims
 from analysis.report.formatting import floor, one_line, percent, ratio, sensible, verdict
+from analysis.statistics.margins import bounds_of, log_difference
+from analysis.statistics.ratios import exp_ends
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -38,7 +40,8 @@ def _is_base(contrast: Contrast) -> bool:
 def _span(contrast: Contrast) -> Interval | None:
     """Return the interval of the ratio; of bare metal the noise floor around 1."""
     if _is_base(contrast) and contrast.noise:
-        return (1 / (1 + contrast.noise.share), 1 + contrast.noise.share) if contrast.noise.share <= 1 else None
+        half_width = log_difference(contrast.noise.share)
+        return exp_ends((-half_width, half_width)) if contrast.noise.share <= 1 else None
     return contrast.interval
 
 
@@ -95,10 +98,11 @@ def _rows(comparison: Comparison) -> Iterator[Contrast]:
 
 def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
     colours = palette([contrast.target for contrast in rows])
-    low, high = _limits(rows, 1 + comparison.margin)
+    band = bounds_of(comparison.margin).ratios
+    low, high = _limits(rows, band)
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    axes.axvspan(1 / (1 + comparison.margin), 1 + comparison.margin, color="0.85", zorder=0)
+    axes.axvspan(*band, color="0.85", zorder=0)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     for place, contrast in enumerate(rows):
         look: dict[str, Any] = {"color": colours[contrast.target], "zorder": 3}
@@ -117,9 +121,9 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
     _label(axes, rows, comparison.margin)
 
 
-def _limits(rows: Sequence[Contrast], bound: float) -> tuple[float, float]:
+def _limits(rows: Sequence[Contrast], band: Interval) -> tuple[float, float]:
     """Return the ends of the axis: it holds every dot, and the intervals as far as they leave the dots apart."""
-    dots = [1 / bound, bound]
+    dots = [*band]
     for contrast in rows:
         dots += [contrast.ratio or 1.0, *contrast.by_block]
     ends = [*dots, *(end for contrast in rows for end in _span(contrast) or ())]

@@ -17,7 +17,7 @@ from analysis.figures import drawing
 from analysis.figures.reference import Reference, figure_number
 from analysis.load.metrics import Metric
 from analysis.report.formatting import notes_by_target, notes_of
-from analysis.statistics.ratios import slower_by
+from analysis.statistics.margins import slower_by
 from suite.job.sharing import aggressor_names, victim_names
 
 

@@ -22,7 +22,8 @@ from analysis.load.records import Records, run_of
 from analysis.report.elements import Element, Head, Heading, Line, Table
 from analysis.report.formatting import ends, times
 from analysis.statistics.change_points import LEAST_RUNS, change_points
-from analysis.statistics.ratios import Samples, locate, slower_by
+from analysis.statistics.margins import slower_by
+from analysis.statistics.ratios import Samples, locate
 from analysis.statistics.two_samples import difference
 from suite.targets import BASELINE
 from suite.units import number

@@ -236,7 +236,8 @@ def reading_guide(comparison: Comparison) -> str:
     if any(estimate.interval for estimate in estimates):
         text += (
             f", trimmed; a to b: its 95 % t interval{', after stopping it covers 89 to 95 %' * comparison.decided}; "
-            f"equivalent: within {comparison.margin:.2g} of 1, slower or faster: beyond (two one-sided tests, Holm); "
+            f"equivalent: within {percent(comparison.margin)} of 1, slower or faster: beyond "
+            "(two one-sided tests, Holm); "
             "+n: more blocks that would probably decide"
         )
     names = {estimate.verdict.name for estimate in estimates if estimate.verdict}

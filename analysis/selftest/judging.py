@@ -18,6 +18,7 @@ from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import Records, load
 from analysis.report.elements import Cell, Element, Head, Notes, Styled, Table
 from analysis.report.formatting import ends, times
+from analysis.statistics.margins import Bounds, bounds_of, share_of
 from analysis.statistics.ratios import locate
 from analysis.warnings.conditions import with_changes
 from suite.records.record import TrialRecord
@@ -67,7 +68,7 @@ def _smallest(harmless: Sequence[Mapping[str, Effect]]) -> dict[str, float]:
     smallest: dict[str, float] = {}
     for metric, effect in (item for effects in harmless for item in effects.items()):
         if (width := _half_width(effect)) is not None:
-            smallest[metric] = max(smallest.get(metric, 0.0), math.expm1(width))
+            smallest[metric] = max(smallest.get(metric, 0.0), share_of(width))
     return smallest
 
 
@@ -149,14 +150,22 @@ def _away(truth: Truth) -> float:
     return math.log(truth.low) if truth.low > 1 else -math.log(truth.high)
 
 
+def _beyond(truth: Truth, bounds: Bounds) -> float:
+    """Return how far the truth lies beyond the margin at least, as a log ratio; negative where it may be within."""
+    if truth.low <= 1 <= truth.high:
+        return bounds.beyond(0.0)
+    nearest = truth.low if truth.low > 1 else truth.high
+    return bounds.beyond(math.log(nearest))
+
+
 def _verdict_right(injury: Injury, truth: Truth, effect: Effect, width: float, margin: float) -> bool | None:
     """Return whether the verdict is that of the truth; None if the blocks are too few to decide."""
     if effect.verdict is None:
         return None
-    name, bound = effect.verdict.name, math.log1p(margin)
+    name = effect.verdict.name
     if not injury.changes:
         return name in (EQUIVALENT, UNDECIDED)
-    beyond = _away(truth) - bound
+    beyond = _beyond(truth, bounds_of(margin))
     if name == UNDECIDED:
         return False if beyond > ENOUGH * width else None
     return name == (SLOWER if beyond > 0 else EQUIVALENT)

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from analysis.statistics.margins import Bounds, bounds_of, share_of
 from analysis.statistics.power import POWER, TRIM, blocks_needed, degrees_of_freedom, detectable, trimmed
 from suite.request.repetitions import MARGIN
 
@@ -40,11 +41,6 @@ def exp(logarithm: float) -> float:
 
 def exp_ends(interval: tuple[float, float]) -> tuple[float, float]:
     return exp(interval[0]), exp(interval[1])
-
-
-def slower_by(ratio: float, *, more_is_faster: bool) -> float:
-    """Return the share by which a ratio is slower: what a rate loses, what a time adds. Negative is faster."""
-    return 1 - ratio if more_is_faster else ratio - 1
 
 
 def t_quantile(p: float, degrees_of_freedom: float) -> float:
@@ -130,41 +126,47 @@ def judge(
     locations: Sequence[Location | None],
     margin: float = MARGIN,
     *,
-    more_is_faster: bool = True,
+    more_is_faster: bool | Sequence[bool] = True,
     level: float = SIGNIFICANCE,
 ) -> list[Verdict | None]:
     """Judge each log ratio of one family of comparisons; the verdicts are corrected for their number.
 
-    ``equivalent``: the ratio is inside 1/(1 + margin) to 1 + margin. ``slower`` and ``faster``: it is outside. Each at
+    ``equivalent``: the ratio is within the margin (see ``margins``). ``slower`` and ``faster``: it is outside. Each at
     the level, 5 % (the outside counts both directions), Holm-adjusted. None for None; ``undecided`` where one block is
-    all.
+    all. ``more_is_faster``: of all ratios, or of each.
     """
-    bound = math.log1p(margin)
-    inside = [p_inside(place, bound) if place else math.nan for place in locations]
-    outside = [min(1.0, 2 * _p(abs(place.centre) - bound, place)) if place else math.nan for place in locations]
+    bounds = bounds_of(margin)
+    directions = [more_is_faster] * len(locations) if isinstance(more_is_faster, bool) else more_is_faster
+    inside = [p_inside(place, bounds) if place else math.nan for place in locations]
+    outside = [_p_outside(place, bounds) if place else math.nan for place in locations]
     family = sum(place is not None for place in locations)
     return [
-        _verdict(place, bound, levels, family, more_is_faster, level) if place else None
-        for place, *levels in zip(locations, holm(inside), holm(outside), strict=True)
+        _verdict(place, bounds, levels, family, direction, level) if place else None
+        for place, direction, *levels in zip(locations, directions, holm(inside), holm(outside), strict=True)
     ]
 
 
 def _verdict(
-    place: Location, bound: float, levels: Sequence[float], family: int, more_is_faster: bool, level: float
+    place: Location, bounds: Bounds, levels: Sequence[float], family: int, more_is_faster: bool, level: float
 ) -> Verdict:
     if place.standard_error is None:
         return Verdict("undecided", None)
-    (p_in, p_out), share = levels, detectable_share(place, family)
+    p_in, p_out = levels
+    share = detectable_share(place, family)
     if p_in <= level:
         return Verdict("equivalent", p_in, detectable=share)
     if p_out <= level:
         return Verdict("faster" if (place.centre > 0) == more_is_faster else "slower", p_out, detectable=share)
-    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bound, level / family), share)
+    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bounds, level / family), share)
 
 
-def p_inside(place: Location, bound: float) -> float:
-    """Return the level at which a log ratio is within ``bound`` of zero."""
-    return _p(bound - abs(place.centre), place)
+def p_inside(place: Location, bounds: Bounds) -> float:
+    """Return the level at which a log ratio is within the bounds."""
+    return _p(-bounds.beyond(place.centre), place)
+
+
+def _p_outside(place: Location, bounds: Bounds) -> float:
+    return min(1.0, 2 * _p(bounds.beyond(place.centre), place))
 
 
 def _p(distance: float, place: Location) -> float:
@@ -184,24 +186,24 @@ def detection_level(family: int) -> float:
 def detectable_share(place: Location, family: int, blocks: int | None = None) -> float | None:
     """Return the difference from 1, as a share, that ``blocks`` blocks (default: its own) of such a ratio detect.
 
-    If the true ratio is 1 + share, or 1 / (1 + share), the two-sided test at 5 %, Holm-corrected for ``family`` ratios,
-    calls it different with a chance of 80 %. None where one block is all, or not even a tenfold ratio
+    If the true ratio is 1 + share, or 1 - share, the two-sided test at 5 %, Holm-corrected for ``family`` ratios,
+    calls it different with a chance of 80 % or more. None where one block is all, or not even a tenfold ratio
     is detected.
     """
     if place.deviation is None:
         return None
     log_ratio = detectable(place.deviation, place.degrees_of_freedom, blocks or place.n, level=detection_level(family))
-    return math.expm1(log_ratio) if log_ratio < math.log(10) else None
+    return share_of(log_ratio) if log_ratio < math.log(10) else None
 
 
-def _more_blocks(place: Location, bound: float, level: float) -> int | None:
-    """Return the blocks that decide on which side of ``bound`` a ratio lies, at this level of Holm's first step."""
-    distance = abs(abs(place.centre) - bound)
+def _more_blocks(place: Location, bounds: Bounds, level: float) -> int | None:
+    """Return the blocks that decide on which side of a bound a ratio lies, at this level of Holm's first step."""
+    beyond = bounds.beyond(place.centre)
+    distance = abs(beyond)
     if not place.deviation or distance == 0:
         return None
-    # Equivalence must win on both sides of zero, a difference at either of two levels on one.
-    near = abs(place.centre) < bound
-    level, power = (level, (1 + POWER) / 2) if near else (level / 2, POWER)
+    # Equivalence must win at both bounds, a difference at either of two levels at one.
+    level, power = (level, (1 + POWER) / 2) if beyond < 0 else (level / 2, POWER)
     needed = blocks_needed(
         distance, place.deviation, place.degrees_of_freedom, level=level, power=power, least=place.n + 1
     )
@@ -239,12 +241,12 @@ def noise_floor(replica_log_ratios: Samples, baseline_logs: Sequence[Samples]) -
     """
     replicas = locate(replica_log_ratios)
     if replicas and replicas.half_width is not None:
-        return NoiseFloor(math.expm1(replicas.half_width), "a/a", replicas.n)
+        return NoiseFloor(share_of(replicas.half_width), "a/a", replicas.n)
     steps = [np.diff(np.asarray(logs, dtype=np.float64)) for logs in baseline_logs]
     across = locate(np.concatenate(steps)) if steps else None
     if across is None or across.half_width is None:
         return None
-    return NoiseFloor(math.expm1(across.half_width), "across-blocks", across.n + len(steps))
+    return NoiseFloor(share_of(across.half_width), "across-blocks", across.n + len(steps))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from analysis.statistics.margins import log_difference, share_of
 from analysis.statistics.ratios import Location, Samples, judge, locate
 
 EXTRA_BLOCKS = 8
@@ -57,10 +58,10 @@ def should_stop(log_ratios: Mapping[str, Samples], half_width: float, *, max_blo
     """
     blocks = max((len(values) for values in log_ratios.values()), default=0)
     widest, name = _widest(log_ratios, blocks)
-    now = None if widest is None else math.expm1(widest)
+    now = None if widest is None else share_of(widest)
     if blocks >= max_blocks:
         return _ended(max_blocks, now)
-    bound = math.log1p(half_width)
+    bound = log_difference(half_width)
     # The first number of blocks after which every interval was narrow enough.
     counts = range(LEAST_BLOCKS, blocks + 1)
     first = next((n for n in counts if (width := _widest(log_ratios, n)[0]) is not None and width <= bound), None)

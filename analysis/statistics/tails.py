@@ -19,7 +19,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from analysis.statistics.ratios import CONFIDENCE, SIGNIFICANCE, Location, Samples, Verdict, holm, p_inside, t_quantile
+from analysis.statistics.margins import Bounds, bounds_of, log_slower_by, slower_by
+from analysis.statistics.ratios import (
+    CONFIDENCE,
+    SIGNIFICANCE,
+    Location,
+    Samples,
+    Verdict,
+    exp,
+    holm,
+    p_inside,
+    t_quantile,
+)
 
 SLOW = 0.10
 """A slow trial is slower than the typical one by more than this share, and by more than ``_DEVIATIONS`` of noise."""
@@ -111,14 +122,16 @@ class SlowTrials:
         return float(special.betaincinv(self.own + 1, self.n - self.own, CONFIDENCE)) if self.own < self.n else 1.0
 
 
-def slow_trials(log_time_ratios: Samples) -> SlowTrials:
-    """Count the slow trials by the ratios of the times of the blocks, of which there is at least one."""
-    departures = np.asarray(log_time_ratios, dtype=np.float64)
+def slow_trials(log_ratios: Samples, *, more_is_faster: bool = True) -> SlowTrials:
+    """Count the slow trials by the log ratios of the blocks, of which there is at least one."""
+    slower = -1 if more_is_faster else 1
+    departures = slower * np.asarray(log_ratios, dtype=np.float64)
     departures = departures - np.median(departures)
     noise = _NORMAL_MAD * float(np.median(np.abs(departures)))
-    bound = max(math.log1p(SLOW), _DEVIATIONS * noise)
+    bound = max(slower * log_slower_by(SLOW, more_is_faster=more_is_faster), _DEVIATIONS * noise)
     own, base = (int((sign * departures > bound).sum()) for sign in (1, -1))
-    return SlowTrials(math.expm1(bound), own, base, len(departures))
+    over = slower_by(exp(slower * bound), more_is_faster=more_is_faster)
+    return SlowTrials(over, own, base, len(departures))
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,10 @@ def tail_of(log_ratios: Samples, log_base: Samples, *, more_is_faster: bool = Tr
     sign = -1 if more_is_faster else 1
     times, base = sign * np.asarray(log_ratios, dtype=np.float64), sign * np.asarray(log_base, dtype=np.float64)
     mean = ratio_of_means(times, base)
-    return Tail(-mean if more_is_faster else mean, slow_trials(times), more_is_faster) if mean else None
+    if not mean:
+        return None
+    slow = slow_trials(log_ratios, more_is_faster=more_is_faster)
+    return Tail(-mean if more_is_faster else mean, slow, more_is_faster)
 
 
 def qualified(
@@ -151,11 +167,11 @@ def qualified(
     shown to be within the margin. ``typical-only``: the expected ratio is not shown to be within the margin, and that
     is all. Each at 5 % and Holm-adjusted. What has no tail (a ratio of ratios) is judged by the typical ratio alone.
     """
-    bound = math.log1p(margin)
+    bounds = bounds_of(margin)
     both = list(zip(places, tails, strict=True))
     slow = holm([tail.slow.p if tail else math.nan for tail in tails])
     apart = holm([tail.p_slower_than(place.centre) if place and tail else math.nan for place, tail in both])
-    inside = holm([_p_both_inside(place, tail, bound) if place else math.nan for place, tail in both])
+    inside = holm([_p_both_inside(place, tail, bounds) if place else math.nan for place, tail in both])
     return [
         _qualified(verdict, *levels) if verdict and verdict.name == "equivalent" and tail else verdict
         for verdict, tail, *levels in zip(verdicts, tails, slow, apart, inside, strict=True)
@@ -171,7 +187,7 @@ def _qualified(verdict: Verdict, p_slow: float, p_apart: float, p_inside: float)
     return replace(verdict, name="tail", p=p_apart) if apart else replace(verdict, name="typical-only")
 
 
-def _p_both_inside(place: Location, tail: Tail | None, bound: float) -> float:
-    """Return the level at which both ratios are within the bound: the greater of the two, as both must be."""
-    p = p_inside(place, bound)
-    return max(p, tail.expected.p_below(bound), tail.expected.p_above(-bound)) if tail else p
+def _p_both_inside(place: Location, tail: Tail | None, bounds: Bounds) -> float:
+    """Return the level at which both ratios are within the bounds: the greater of the two, as both must be."""
+    p = p_inside(place, bounds)
+    return max(p, tail.expected.p_below(bounds.high), tail.expected.p_above(bounds.low)) if tail else p

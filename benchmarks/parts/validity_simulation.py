@@ -1,6 +1,5 @@
 """The simulation: sweeps of a family, judged by the suite's own rules and by those of other tools."""
 
-import math
 from collections import Counter
 from typing import Any
 
@@ -9,6 +8,7 @@ from parts.simulations import blocks_until
 from parts.validity_rules import RULES, hyperfine
 from parts.validity_samples import FAMILIES, TRUTH, Family, Logs
 
+from analysis.statistics.margins import bounds_of
 from analysis.statistics.ratios import SIGNIFICANCE, VerdictName, judge, locate
 from analysis.statistics.tails import qualified, tail_of
 from suite.request.repetitions import MARGIN
@@ -62,12 +62,12 @@ class Count:
         self.shares.setdefault(what, []).append(bool(found))
 
     def _is_false(self, name: VerdictName, typical: float, expected: float) -> bool:
-        bound = math.log1p(MARGIN)
+        bounds = bounds_of(MARGIN)
         return {
-            "slower": typical <= bound,
-            "faster": typical >= -bound,
-            "equivalent": max(abs(typical), abs(expected)) > bound,
-            "typical-only": abs(typical) > bound,
+            "slower": typical <= bounds.high,
+            "faster": typical >= bounds.low,
+            "equivalent": max(bounds.beyond(typical), bounds.beyond(expected)) > 0,
+            "typical-only": bounds.beyond(typical) > 0,
             "tail": self.family.alike,
             "undecided": False,
         }[name]

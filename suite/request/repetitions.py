@@ -52,8 +52,8 @@ class Repetitions(OptionGroup):
     )
     margin: Text | None = about(
         None,
-        "Difference from bare metal that does not matter. A target is equivalent within it, slower or faster "
-        "beyond it. bench compare and bench report take it from the plan. "
+        "Difference from bare metal that does not matter. A target is equivalent within it (10%: from 0.9 to 1.1 "
+        "times), slower or faster beyond it. bench compare and bench report take it from the plan. "
         f"Default: {MARGIN:.0%}.",
         parse=parse_share,
         meaning=False,

@@ -90,7 +90,7 @@ def test_one_comparison_is_a_number_a_word_why_and_next(
 def test_what_is_undecided_says_how_many_blocks_and_how_much_time_would_decide_and_the_command(
     save: Save,
 ) -> None:
-    directory, comparison = save.path / "run", run(save, 0.985, noise=0.03, blocks=10)
+    directory, comparison = save.path / "run", run(save, 0.98, noise=0.03, blocks=10)
     (claim,) = claims(comparison)
     more, block_s = claim.more_blocks or 0, claim.around.block_s or 0.0
     assert block_s == pytest.approx(41, abs=2), "two trials, each opened in half a second"
@@ -145,7 +145,7 @@ def test_a_reason_of_one_row_has_its_name(save: Save) -> None:
 
 
 def test_a_great_factor_is_no_per_cent(save: Save) -> None:
-    found = answer(run(save, 4, noise=0.1, margin=2.99)).why
+    found = answer(run(save, 4, noise=0.1)).why
     assert re.search(r"\(3[.0-9]* times as fast to 4[.0-9]* times as fast\)", found), found
 
 

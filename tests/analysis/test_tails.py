@@ -69,16 +69,24 @@ def test_one_block_has_no_tail_and_blocks_without_variance_have_an_interval_of_n
 
 
 def test_a_slow_trial_departs_from_the_typical_one_by_a_tenth_and_by_more_than_the_noise() -> None:
-    found = slow_trials([0.0, 0.01, -0.01, 0.0, 0.2, -0.3])
+    found = slow_trials([0.0, 0.01, -0.01, 0.0, 0.2, -0.3], more_is_faster=False)
     assert [found.own, found.base, found.n, found.over] == pytest.approx([1, 1, 6, 0.1])
-    noisy = slow_trials([0.0, 0.1, -0.1, 0.05, -0.05, 0.2])
+    noisy = slow_trials([0.0, 0.1, -0.1, 0.05, -0.05, 0.2], more_is_faster=False)
     assert (noisy.over > 0.2, noisy.own) == (True, 0)
     assert slow_trials([0.5] * 9).own == 0, "a target that is always slower has none"
 
 
+def test_a_slow_trial_of_a_rate_loses_the_share_that_one_of_a_time_adds() -> None:
+    within, beyond = (slow_trials([0.0] * 9 + [math.log(rate)]) for rate in (0.905, 0.895))
+    assert (within.own, beyond.own) == (0, 1)
+    assert beyond.over == pytest.approx(0.1)
+    noisy = slow_trials([0.0, 0.3, -0.3, 0.15, -0.15, 0.0])
+    assert noisy.over == pytest.approx(1 - math.exp(-4 * 1.4826 * 0.15)), "a rate never loses more than all of it"
+
+
 @pytest.mark.parametrize(("own", "base"), [(0, 0), (4, 0), (5, 0), (6, 1), (2, 3)])
 def test_the_levels_and_bounds_are_those_of_the_exact_binomial(own: int, base: int) -> None:
-    found = slow_trials([0.0] * (40 - own - base) + [0.3] * own + [-0.3] * base)
+    found = slow_trials([0.0] * (40 - own - base) + [0.3] * own + [-0.3] * base, more_is_faster=False)
     assert (found.own, found.base) == (own, base)
     if own:
         assert found.p == pytest.approx(stats.binomtest(own, own + base, alternative="greater").pvalue)

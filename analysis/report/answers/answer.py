@@ -15,7 +15,7 @@ from analysis.report.answers.claim import NO_NUMBER, NO_VERDICT, UNDECIDED, WORD
 from analysis.report.answers.equal_work import same_work
 from analysis.report.formatting import duration, percent
 from analysis.report.tables import differing
-from analysis.statistics.ratios import slower_by
+from analysis.statistics.margins import slower_by
 from suite.job.ablations import named_arm
 from suite.job.profiles import PROFILES
 from suite.request.repetitions import RepetitionOptions

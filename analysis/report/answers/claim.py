@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from analysis.compare.results import Circumstances, ComparedJob, Contrast, Disturbed
 from analysis.report.formatting import TOO_NOISY, brief, excluded, parting, percent, reachable, sensible
+from analysis.statistics.margins import slower_by
 from analysis.statistics.power import TRIM, trimmed
-from analysis.statistics.ratios import slower_by
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.targets import BASELINE, CONTAINERS
 from suite.units import count, number

@@ -1,0 +1,94 @@
+"""One meaning of "10 % slower": of verdicts, words, gate, figure, forecast and stop rules."""
+
+import math
+
+import matplotlib.axes
+import numpy as np
+import pytest
+
+from analysis.compare.regression import _verdict
+from analysis.figures.forest import forest
+from analysis.report.answers.answer import answer
+from analysis.statistics.margins import bounds_of, log_difference, log_slower_by, share_of, slower_by
+from analysis.statistics.power import detectable
+from analysis.statistics.ratios import Location, detectable_share, detection_level, judge
+from analysis.statistics.sequential import should_stop, should_stop_deciding
+from analysis.statistics.tails import qualified, tail_of
+from tests.analysis.conftest import Save, known
+from tests.analysis.test_answer import run
+
+MARGIN = 0.10
+
+
+def named(ratio: float, margin: float, *, more_is_faster: bool = True) -> str:
+    """Return the verdict on a ratio that is known almost exactly."""
+    place = Location(math.log(ratio), 1e-5, 9, 10)
+    return str(known(*judge([place], margin, more_is_faster=more_is_faster)).name)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "of_rate", "of_time"),
+    [
+        (0.905, "equivalent", "equivalent"),  # 1 / 1.1 is 0.909
+        (0.899, "slower", "faster"),
+        (1.099, "equivalent", "equivalent"),
+        (1.101, "faster", "slower"),
+    ],
+)
+def test_a_verdict_and_the_gate_agree_with_the_per_cent_that_are_said(ratio: float, of_rate: str, of_time: str) -> None:
+    for more_is_faster, expected in ((True, of_rate), (False, of_time)):
+        assert named(ratio, MARGIN, more_is_faster=more_is_faster) == expected
+        slower = slower_by(ratio, more_is_faster=more_is_faster)
+        assert (expected == "slower") == (slower > MARGIN), "the words would contradict the verdict"
+        sign = -1 if more_is_faster else 1
+        places = (Location(0.0, 1e-5, 9, 10), Location(math.log(ratio), 1e-5, 9, 10))
+        mean = known(tail_of([0.0] * 9 + [1e-6], [0.0] * 10)).expected
+        gate = _verdict(places, mean, sign, MARGIN, decides=True)
+        assert (gate.name == "slower") == (expected == "slower")
+
+
+def test_ten_percent_slower_is_what_a_rate_loses_and_a_time_adds() -> None:
+    assert math.exp(log_slower_by(0.1, more_is_faster=True)) == pytest.approx(0.9)
+    assert math.exp(log_slower_by(0.1, more_is_faster=False)) == pytest.approx(1.1)
+    assert bounds_of(0.1).ratios == pytest.approx((0.9, 1.1))
+    assert bounds_of(0.1).beyond(math.log(0.8)) == pytest.approx(math.log(0.9 / 0.8))
+    assert bounds_of(0.1).beyond(math.log(0.95)) < 0
+
+
+def test_the_expected_ratio_is_held_against_the_same_bounds() -> None:
+    place = Location(math.log(0.905), 1e-5, 9, 10)
+    logs = math.log(0.905) + np.linspace(-1e-4, 1e-4, 10)
+    (verdict,) = qualified(judge([place], MARGIN), [place], [tail_of(logs, [0.0] * 10)], MARGIN)
+    assert known(verdict).name == "equivalent"
+
+
+def test_no_sentence_says_beyond_the_margin_of_less_than_the_margin(save: Save) -> None:
+    found = answer(run(save, 0.906, noise=0.002, margin=MARGIN))
+    assert found.why.startswith("within the margin of 10 % (9."), found.why
+
+
+def test_the_band_of_the_figure_ends_where_the_verdict_does(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    bands: list[tuple[float, ...]] = []
+    monkeypatch.setattr(matplotlib.axes.Axes, "axvspan", lambda _, *ends, **__: bands.append(ends))
+    assert list(forest(run(save, 0.906, margin=MARGIN), {}))
+    assert bands[0] == pytest.approx((0.9, 1.1))
+
+
+def test_a_run_until_decided_stops_where_the_comparison_decides() -> None:
+    rates = math.log(0.905) + np.linspace(-1e-4, 1e-4, 5)
+    assert should_stop_deciding([{"vm": rates}], MARGIN, max_blocks=99).stop
+    assert named(math.exp(rates.mean()), MARGIN) == "equivalent"
+
+
+def test_an_interval_within_a_share_and_a_detected_difference_are_so_in_both_directions() -> None:
+    width = log_difference(0.1)
+    assert max(math.exp(width) - 1, 1 - math.exp(-width)) == pytest.approx(0.1)
+    values = np.linspace(-1, 1, 40) * 0.1
+    decision = should_stop({"vm": values}, 0.1, max_blocks=99)
+    assert decision.stop
+    assert known(decision.half_width) <= 0.1
+    place = Location(0.0, 0.01, 17, 20)
+    share = known(detectable_share(place, 1))
+    seen = detectable(known(place.deviation), 17, 20, level=detection_level(1))
+    assert min(abs(math.log(1 + share)), abs(math.log(1 - share))) == pytest.approx(seen)
+    assert share_of(log_difference(0.1)) == pytest.approx(0.1)
