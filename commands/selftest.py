@@ -223,7 +223,7 @@ def _forecast(planned: Prepared, note: Note) -> None:
 
 def measure(run: Ready, store: Run, observer: Observer) -> None:
     """Measure all trials of the plan into the store, or continue with them. Raises BenchError."""
-    run.prepare(observer.note)
+    run = run.prepare(observer.note)
     if run.plan.job.dataset:
         _read_ahead(run.site.choices.image.tree)
     loop = Loop(run.scenario, run.open_target, store, observer, host_environment, open_account)

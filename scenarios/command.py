@@ -13,7 +13,7 @@ from scenarios.reading import TEMPORARY
 from suite.errors import RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Note, Observer
 from suite.job.command import AUTO, COMMAND, SECONDS, UNIT, CommandJob, parse_command, parse_pattern
-from suite.job.datasets import Dataset
+from suite.job.datasets import FILES, Dataset
 from suite.job.profiles import Profile
 from suite.plan import Trial, planned
 from suite.records.record import Timeline
@@ -84,7 +84,7 @@ class Command(PlannedScenario):
         files = request.options(CommandOptions).command_files
         if files and self._command:
             refuse_missing_script(self._command.argv, files.expanduser())
-        return ("files", files_of(files, note)) if files else ("none", None)
+        return (FILES, files_of(files, note)) if files else ("none", None)
 
     def unit(self, request: RunRequest, model: str) -> str:
         asked = request.options(CommandOptions)

@@ -1,51 +1,72 @@
-"""The directory that a command of the user's own is given in every target, as a data set of the kind ``files``."""
+"""The directory that a command of the user's own is given in every target, as a data set of the kind ``files``.
+
+It lives: editors, loggers and schedulers write into it while a run is measured. So a snapshot is taken once, and all
+targets are given that. Files that change meanwhile are read again; those that never rest are left out, and named.
+"""
 
 import difflib
 import hashlib
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from scenarios.datasets.resolve import check_name, leads_out, progress_of
+from scenarios.datasets.resolve import check_name, progress_of
 from suite.errors import RequestError, option
 from suite.interfaces import Note
-from suite.job.datasets import Dataset
-from worker.data.listing import File, hashes
-from worker.surroundings import is_apart
+from suite.job.datasets import FILES, Dataset
+from suite.results.store import LOCK, LOG
+from suite.units import count
 
-NOT_HASHED = ("__pycache__", ".git")
-"""Directories that change by themselves, and that no result should depend on."""
+NOT_HASHED = b".git"
+"""A directory that changes with every look at it, and that no result should depend on."""
+CACHES = frozenset(("__pycache__", ".ipynb_checkpoints"))
+CACHE_MARK = "CACHEDIR.TAG"
+"""The file by which a directory declares itself a cache (bford.info/cachedir)."""
+ENVIRONMENT_MARKS = frozenset(("pyvenv.cfg", "conda-meta"))
+READINGS, PAUSE_S = 4, 0.25
+"""How often a file that changes is read, and the pause before it is read again."""
+NAMED = 3
+"""The paths that a note names."""
+_CHUNK_BYTES = 1 << 20
+_READABLE, _EXECUTABLE = 0o644, 0o755
 _INTERPRETER = re.compile(r"(python[0-9.]*|bash|sh)")
 
 
-def files_of(directory: Path, note: Note = lambda _: None) -> Dataset:
-    """Return the directory with the digest of what it holds; ``note`` hears of long hashing. Raises RequestError."""
+def files_of(directory: Path, note: Note = lambda _: None, copy: Path | None = None) -> Dataset:
+    """Return the directory with the digest of its contents; with ``copy``, make that new directory a snapshot of it.
+
+    The snapshot keeps times and modes, and the job's own user can read all of it: its parent must be private. ``note``
+    is called with the progress of long reading and, for a snapshot, with the omissions. Raises RequestError.
+    """
     try:
         root = directory.expanduser().resolve(strict=True)
         check_name(root, option("command_files"))
-        files, links, ignored = list[File](), list[File](), set(map(os.fsencode, NOT_HASHED))
-        for entry, is_link in _below(root):
-            (links if is_link else files).append(entry)
-        digest = hashlib.sha256()
-        kept, linked = ([file for file in some if ignored.isdisjoint(file.path.split(b"/"))] for some in (files, links))
-        for name, sha256 in hashes(root, kept, progress_of(str(root), note)):
-            digest.update(name + b"\0" + bytes.fromhex(sha256))
-        for link in linked:
-            digest.update(link.path + b"\0\0" + os.fsencode((root / os.fsdecode(link.path)).readlink()))
+        tree = _Tree(root)
+        tree.walk()
+        snapshot = _Snapshot(tree, copy, note)
+        snapshot.take()
     except OSError as error:
         raise RequestError(
             f"cannot read {error.filename or directory}: {error.strerror}", remedy="name a directory that you can read"
         ) from error
-    if not (size_bytes := sum(file.size_bytes for file in files)):
+    if copy:
+        tree.note_left_out(note)
+    size_bytes = sum(file.size_bytes for file in snapshot.files.values())
+    if not size_bytes:
         raise RequestError(f"{root} holds no file", remedy="name the directory that holds your program")
     return Dataset(
-        kind="files",
-        directory=str(root),
-        sha256=digest.hexdigest(),
+        kind=FILES,
+        directory=str(copy or root),
+        sha256=snapshot.sha256(),
         digest="contents",
-        images=len(files) + len(links),
+        images=len(snapshot.files) + len(tree.links),
         size_bytes=size_bytes,
     )
 
@@ -65,43 +86,216 @@ def refuse_missing_script(argv: Sequence[str], directory: Path) -> None:
     )
 
 
-def _below(root: Path) -> Iterator[tuple[File, bool]]:
-    """Yield all files below the directory in a fixed order, and whether each is a link; links are not followed.
+@dataclass
+class _Tree:
+    """What stands below a directory: its folders, files and links, by their path relative to it.
 
-    Virtual environments and runs are left out: a run would make each next one another job. So is the file that the
-    output of this command goes to, which grows.
+    Links are not followed. Environments, caches and runs are left out: they are no part of a program, and a run would
+    make each next one another job. So is the file that the output of this command goes to, which grows.
     """
-    _check(root, root.lstat().st_mode, root)
-    outputs = [os.fstat(number) for number in (1, 2)]
 
-    def fail(error: OSError) -> None:
-        raise error
+    root: Path
+    folders: list[Path] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    links: dict[Path, str] = field(default_factory=dict)
+    """The relative target of each link."""
+    left_out: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """The paths that are left out, by the reason."""
 
-    for place, directories, files in os.walk(root, onerror=fail):
-        directories[:] = sorted(name for name in directories if not is_apart({*os.listdir(Path(place, name))}))
-        for path in (Path(place, name) for name in sorted([*directories, *files])):
-            info = path.lstat()
-            _check(path, info.st_mode, root)
-            if not stat.S_ISDIR(info.st_mode) and not any(os.path.samestat(info, output) for output in outputs):
-                name = os.fsencode(path.relative_to(root))
-                yield File(name, info.st_size, info.st_mtime_ns), stat.S_ISLNK(info.st_mode)
+    def walk(self) -> None:
+        """Find everything, in a fixed order. Raises RequestError for a link that leads out, and OSError."""
+        outputs = [os.fstat(number) for number in (1, 2)]
+
+        def fail(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):  # it was a temporary folder
+                raise error
+
+        for folder, subfolders, names in os.walk(self.root, onerror=fail):
+            relative = Path(folder).relative_to(self.root)
+            kept = [name for name in sorted(subfolders) if not self._is_apart(relative / name)]
+            subfolders[:] = kept
+            for name in sorted([*kept, *names]):
+                self._add(relative / name, outputs)
+
+    def _is_apart(self, path: Path) -> bool:
+        """Return whether a folder is left out, and note why."""
+        place = self.root / path
+        entries = set[str]()
+        if place.is_symlink():
+            return False
+        with suppress(FileNotFoundError):
+            entries.update(os.listdir(place))
+        why = _apart(path.name, entries)
+        if why:
+            self.left_out[why].append(str(path))
+        return why is not None
+
+    def _add(self, path: Path, outputs: Sequence[os.stat_result]) -> None:
+        place = self.root / path
+        try:
+            info = place.lstat()
+        except FileNotFoundError:  # it was a temporary file
+            return
+        if stat.S_ISLNK(info.st_mode):
+            self.links[path] = _inner_target(self.root, place)
+        elif stat.S_ISDIR(info.st_mode):
+            self.folders.append(path)
+        elif not stat.S_ISREG(info.st_mode):
+            self._leave_special(path)
+        elif not any(os.path.samestat(info, output) for output in outputs):
+            self.files.append(path)
+
+    def note_left_out(self, note: Note) -> None:
+        for why, paths in self.left_out.items():
+            others = f" and {count(len(paths) - NAMED, 'other')}" if len(paths) > NAMED else ""
+            note(f"left out of the command's files ({why}): {', '.join(sorted(paths)[:NAMED])}{others}")
+
+    def _leave_special(self, path: Path) -> None:
+        """Note a pipe, socket or device, which reading might wait for without an end; those of git belong to it."""
+        if ".git" not in path.parts:
+            self.left_out["a pipe, socket or device"].append(str(path))
 
 
-def _check(path: Path, mode: int, root: Path) -> None:
-    """Refuse what the targets would see differently: there is no other directory, and the user is another."""
-    if stat.S_ISLNK(mode):
-        if leads_out(root, path, str(path.readlink())):
-            message = f"{path} is a link that leads out of {root}, and so nowhere in a target"
-            raise RequestError(message, remedy="copy what is meant: cp -rL")
-        return
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise RequestError(
-            f"{path} is no file: reading a pipe, socket or device ends perhaps never",
-            remedy="move it out of the directory",
-        )
-    wanted = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(mode) else 0)
-    if mode & wanted != wanted:
-        raise RequestError(
-            f"{path} cannot be read by everybody, and in the targets the command is a user of its own",
-            remedy="let all users read the directory: chmod -R a+rX DIRECTORY",
-        )
+def _apart(name: str, entries: set[str]) -> str | None:
+    """Return what a folder is that is no part of a program; None for any other."""
+    if name in CACHES or CACHE_MARK in entries:
+        return "a cache"
+    if ENVIRONMENT_MARKS & entries:
+        return "an environment: the targets have the image's"
+    waits = bool(entries) and entries <= {LOG, LOCK}
+    if waits or {"plan.json", "trials"} <= entries:
+        return "a run"
+    return None
+
+
+def _inner_target(root: Path, link: Path) -> str:
+    """Return where a link leads, relative to its folder. Raises RequestError for one that leads out of the root."""
+    target = os.path.normpath(link.parent / link.readlink())
+    if not Path(target).is_relative_to(root):
+        target = os.path.realpath(target)  # the root may be named by way of a link
+    if not Path(target).is_relative_to(root):
+        message = f"{link} is a link that leads out of {root}, and so nowhere in a target"
+        raise RequestError(message, remedy="copy what is meant: cp -rL")
+    return os.path.relpath(target, link.parent)
+
+
+@dataclass(frozen=True)
+class _Content:
+    """A file as it was read."""
+
+    sha256: bytes
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass
+class _Snapshot:
+    """Reads all files of a tree, until none has changed since it was read."""
+
+    tree: _Tree
+    copy: Path | None
+    note: Note
+    files: dict[Path, _Content] = field(default_factory=dict)
+
+    def take(self) -> None:
+        """Read, and copy if there is a place for copies. Files that change in every reading are left out."""
+        self._make_folders()
+        pending = self.tree.files
+        for reading in range(READINGS):
+            if reading and pending:
+                time.sleep(PAUSE_S)
+            self._read_all(pending)
+            pending = [path for path in pending if self._has_changed(path)]
+        for path in pending:
+            self._leave_out(path)
+        self._finish()
+
+    def sha256(self) -> str:
+        """Return the digest of all names, contents and links."""
+        digest = hashlib.sha256()
+        for path, content in sorted(self.files.items()):
+            if not _is_git(path):
+                digest.update(os.fsencode(path) + b"\0" + content.sha256)
+        for path, target in sorted(self.tree.links.items()):
+            if not _is_git(path):
+                digest.update(os.fsencode(path) + b"\0\0" + os.fsencode(target))
+        return digest.hexdigest()
+
+    def _make_folders(self) -> None:
+        if self.copy:
+            self.copy.mkdir()
+            for folder in self.tree.folders:
+                (self.copy / folder).mkdir()
+            for link, target in self.tree.links.items():
+                (self.copy / link).symlink_to(target)
+
+    def _read_all(self, paths: Sequence[Path]) -> None:
+        progress = progress_of(str(self.tree.root), self.note)
+        sizes = {path: self._size_bytes(path) for path in paths}
+        total_bytes = sum(sizes.values())
+        done_bytes = 0
+        for path in paths:
+            self._read(path)
+            done_bytes += sizes[path]
+            progress(done_bytes, total_bytes)
+
+    def _size_bytes(self, path: Path) -> int:
+        try:
+            return (self.tree.root / path).lstat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _read(self, path: Path) -> None:
+        """Read one file, and copy it; one that is gone by now is forgotten."""
+        self.files.pop(path, None)
+        try:
+            # A pipe that has taken the file's place is not waited for.
+            descriptor = os.open(self.tree.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            info = os.fstat(descriptor)
+            if not stat.S_ISREG(info.st_mode):
+                return
+            digest = hashlib.sha256()
+            with (self.copy / path if self.copy else Path(os.devnull)).open("wb") as copied:
+                left_bytes = info.st_size
+                while left_bytes and (chunk := file.read(min(_CHUNK_BYTES, left_bytes))):
+                    digest.update(chunk)
+                    copied.write(chunk)
+                    left_bytes -= len(chunk)
+        self.files[path] = _Content(digest.digest(), info.st_size, info.st_mtime_ns)
+        if self.copy:
+            mode = _EXECUTABLE if info.st_mode & stat.S_IXUSR else _READABLE
+            (self.copy / path).chmod(mode | (info.st_mode & 0o777))
+            os.utime(self.copy / path, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+    def _has_changed(self, path: Path) -> bool:
+        content = self.files.get(path)
+        if content is None:
+            return os.path.lexists(self.tree.root / path)
+        try:
+            info = (self.tree.root / path).lstat()
+        except FileNotFoundError:  # what was read of it stands
+            return False
+        return (info.st_size, info.st_mtime_ns) != (content.size_bytes, content.mtime_ns)
+
+    def _leave_out(self, path: Path) -> None:
+        self.files.pop(path, None)
+        self.tree.left_out["it keeps changing"].append(str(path))
+
+    def _finish(self) -> None:
+        """Remove what was left out from the copy, and give folders their times, the innermost first."""
+        if not self.copy:
+            return
+        for path in self.tree.files:
+            if path not in self.files:
+                (self.copy / path).unlink(missing_ok=True)
+        for folder in (*reversed(self.tree.folders), Path()):
+            with suppress(FileNotFoundError):  # the original is gone by now
+                shutil.copystat(self.tree.root / folder, self.copy / folder)
+            (self.copy / folder).chmod(_EXECUTABLE)
+
+
+def _is_git(path: Path) -> bool:
+    return NOT_HASHED in os.fsencode(path).split(b"/")

@@ -7,7 +7,9 @@ same text by the same code. Only a file that the user has named comes here: no r
 import ast
 import hashlib
 import re
+import tempfile
 from collections.abc import Mapping
+from contextlib import chdir
 from inspect import isfunction, signature
 from pathlib import Path
 
@@ -102,7 +104,9 @@ def _free_name(name: str, plugin: Plugin, path: Path) -> str:
 def _only_workload(plugin: Plugin, path: Path) -> str:
     """Return the name of the one workload that the module declares: an instance or, without any, a class of its own."""
     try:
-        module = imported(plugin)
+        # Elsewhere, as in the targets: a file beside it that it reads does not travel.
+        with tempfile.TemporaryDirectory() as elsewhere, chdir(elsewhere):
+            module = imported(plugin)
     except (Exception, SystemExit) as error:
         raise _failure(path, error) from error
     named = {name: each for name, each in vars(module).items() if not name.startswith("_")}
@@ -171,12 +175,18 @@ def _failure(path: Path, error: BaseException, lacking: str = "") -> RequestErro
         lines = [error.lineno]
     where = f"{path}, line {lines[-1]}" if lines else str(path)
     why = error.msg if isinstance(error, SyntaxError) else str(error)
-    remedy = lacking if lacking and isinstance(error, TypeError) else f"mend it: {_DOCUMENT}"
+    return RequestError(f"{where}: {type(error).__name__}: {why}", remedy=_remedy(path, error, lacking))
+
+
+def _remedy(path: Path, error: BaseException, lacking: str) -> str:
+    """Return what to do about a file that cannot be used: what stands beside it is not sent into the targets."""
+    if lacking and isinstance(error, TypeError):
+        return lacking
+    as_command = f"or use {option('scenario')} command with {option('command_files')} {path.parent}"
     if isinstance(error, ModuleNotFoundError):
-        remedy = f"import {error.name} inside the methods: they run in the targets, and the image need not be here"
         if any((path.parent / f"{error.name}{suffix}").exists() for suffix in (".py", "/__init__.py")):
-            remedy = (
-                f"{error.name} is not sent into the targets; move its code into {path.name}, or use "
-                f"{option('scenario')} command with {option('command_files')} {path.parent}"
-            )
-    return RequestError(f"{where}: {type(error).__name__}: {why}", remedy=remedy)
+            return f"{error.name} is not sent into the targets; move its code into {path.name}, {as_command}"
+        return f"import {error.name} inside the methods: they run in the targets, and the image need not be here"
+    if isinstance(error, FileNotFoundError) and (path.parent / str(error.filename)).exists():
+        return f"{error.filename} is not sent into the targets; move its content into {path.name}, {as_command}"
+    return f"mend it: {_DOCUMENT}"

@@ -7,6 +7,7 @@ error, of which the host keeps no more.
 import ctypes
 import fcntl
 import os
+import re
 import resource
 import select
 import signal
@@ -22,7 +23,7 @@ from worker.environment import collect, number, read
 from worker.protocol import Events, JobError
 from worker.rates import NumberReader
 from worker.spec import CommandRequest
-from worker.surroundings import level, writable_copy
+from worker.surroundings import level, usable_cpus, writable_copy
 
 GATHERED_S = 0.01
 """After the first output the rest of a burst is awaited for so long: to wake for each line would cost the command."""
@@ -33,6 +34,7 @@ LEAST_PAUSE_S, PAUSE_SHARE, SAMPLING_SHARE = 0.2, 0.2, 0.002
 ENDS_WITHIN_S = 0.2
 """Helpers such as the resource tracker of multiprocessing end so soon after the command."""
 KILLED_WITHIN_S = 5.0
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -45,8 +47,8 @@ def run(request: CommandRequest, events: Events) -> None:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         status, ended_s, left = _run(request, copy.directory, reader, memory := TreeMemory())
     if status:
-        remedy = "give the targets more with --memory" if signal_of(status) == signal.SIGKILL else None
-        raise JobError(f"the command {ending(status)}{reader.printed_last()}", kind="command", remedy=remedy)
+        last = reader.printed_last()
+        raise JobError(f"the command {ending(status)}{last}", kind="command", remedy=_remedy(status, last))
     throughput, rates = reader.throughput(), reader.chosen()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     # A child begins with the peak of the worker, whose memory it shares until it starts its program.
@@ -72,10 +74,24 @@ def run(request: CommandRequest, events: Events) -> None:
         "throughputs_unread": rates.unread,
         "processes_left": left,
         "working_directory": asdict(copy),
+        "python_cpu_count": usable_cpus(),
         "notes": [*notes, *reader.notes()],
     }
     events.emit("metrics", t=ended_s, throughput=throughput, metrics=metrics, details=details)
     events.emit("done", usage=usage)
+
+
+def _remedy(status: int, last_lines: str) -> str | None:
+    """Return what to do about a command that failed; None if its own words must do."""
+    if signal_of(status) == signal.SIGKILL:
+        return "give the targets more with --memory"
+    module = _MISSING_MODULE.search(last_lines)
+    if module:
+        return (
+            f"the targets have the image's modules, not this machine's, and {module[1]} is not among them: build an "
+            "image of your own that has it, and name it with --image (docs/guide/own-image.md)"
+        )
+    return None
 
 
 def _run(request: CommandRequest, directory: str, reader: NumberReader, memory: "TreeMemory") -> tuple[int, float, int]:
@@ -113,6 +129,7 @@ def _start(request: CommandRequest, directory: str) -> subprocess.Popen[bytes]:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     programs = Path(sys.executable).parent  # where scripts find python if this is no image's
     variables |= {"HOME": str(Path(directory).parent), "PATH": f"{os.environ['PATH']}:{programs}"}
+    variables["PYTHON_CPU_COUNT"] = str(usable_cpus())  # of Python 3.13 and newer
     program, *words = request.argv
     # The interpreter that has torch: an image may call it python3 alone.
     program = sys.executable if program in ("python", "python3") else program

@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import socket
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator
@@ -41,6 +42,14 @@ def level(shared_memory_bytes: int) -> Iterator[tuple[str, str]]:
         socket.getaddrinfo(socket.gethostname(), None)
     except OSError:
         yield "host-name", "unresolved"
+    counted = os.cpu_count()
+    if sys.version_info < (3, 13) and counted != usable_cpus():  # newer ones go by PYTHON_CPU_COUNT
+        yield "cpu-count", str(counted)
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use, where ``os.cpu_count`` has all that the kernel runs."""
+    return len(os.sched_getaffinity(0))
 
 
 @dataclass
@@ -60,11 +69,12 @@ class WritableCopy:
 def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
     """Copy a directory to one below ``parent``, which stays empty without a source. Links stay links.
 
-    It goes level by level and takes the smallest files of a directory first, so that programs come before data.
-    Virtual environments and runs become links.
+    It goes level by level and takes the smallest files of a directory first, so that programs come before data. Times
+    and modes stay.
     """
     with tempfile.TemporaryDirectory(prefix="work-", dir=Path(parent).resolve(), ignore_cleanup_errors=True) as made:
         copy, entries = WritableCopy(made), 0
+        folders = list[tuple[Path, Path]]()
         pending = deque([(Path(source), Path(made))] if source else [])
         while pending:
             original, target = pending.popleft()
@@ -72,11 +82,12 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
                 target.symlink_to(original.readlink())
             elif original.is_dir():
                 names = {*os.listdir(original)} - {"lost+found"}  # of the disk of a guest
-                if entries and (entries + len(names) > MOST_ENTRIES or is_apart(names)):
+                if entries and entries + len(names) > MOST_ENTRIES:
                     copy.link(original, target)
                     continue
                 entries += len(names)
                 target.mkdir(exist_ok=True)
+                folders.append((original, target))
                 paths = map(original.joinpath, names)
                 # The size of a directory depends on its file system, which differs between targets.
                 sizes = sorted((0 if path.is_dir() else path.lstat().st_size, path.name) for path in paths)
@@ -84,12 +95,10 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
             elif copy.copied_bytes + original.stat().st_size > COPIED_BYTES:
                 copy.link(original, target)
             else:
-                shutil.copy(original, target)
+                shutil.copy2(original, target)  # with its times: many scripts resume from the newest file
                 target.chmod(target.stat().st_mode | 0o200)
                 copy.copied_bytes += target.stat().st_size
+        for original, target in reversed(folders):
+            shutil.copystat(original, target)
+            target.chmod(target.stat().st_mode | 0o700)
         yield copy
-
-
-def is_apart(names: set[str]) -> bool:
-    """Return whether a directory that holds these is a virtual environment or a run: no part of a program."""
-    return "pyvenv.cfg" in names or {"plan.json", "trials"} <= names

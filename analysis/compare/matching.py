@@ -19,6 +19,7 @@ from analysis.compare.validity import usable
 from analysis.load.metrics import Metric
 from analysis.warnings.findings import hosts_of
 from suite.differ import differences, gib
+from suite.job.datasets import FILES
 from suite.job.job import ComparisonKey
 from suite.targets import BASELINE
 
@@ -52,7 +53,7 @@ def prepared(trials: pd.DataFrame) -> pd.DataFrame:
 
 def _code_in(key: ComparisonKey) -> dict[str, str]:
     """Return the settings that change with the user's own code: of a workload's file, or the files of a command."""
-    digests = ("workload_sha256", *(["data_sha256"] if ("data_kind", "files") in key.pairs else []))
+    digests = ("workload_sha256", *(["data_sha256"] if ("data_kind", FILES) in key.pairs else []))
     return {name: value for name, value in key.pairs if name in digests}
 
 

@@ -128,9 +128,9 @@ def _measured(
 
     A request to stop that was made before ``begun_s`` is of an earlier run.
     """
-    outlook = Outlook(observer, made.plan, store)
     with neighbours.alone_on(made.site.here_cpus(made.plan), observer.note, busy):
-        made.prepare(observer.note)
+        made = made.prepare(observer.note)
+        outlook = Outlook(observer, made.plan, store)
         durations = earlier_durations(store)
         for trial in made.plan.trials_of(made.plan.blocks):
             if (seconds := durations.of(trial)) is not None:  # so that the clock knows the time to go from the first on

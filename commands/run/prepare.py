@@ -4,24 +4,29 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import psutil
 from rich.console import Console
 
 from commands.run.resolve import Resolved, resolve
 from commands.run.validate import ablations_of, check_data, check_preemption, check_ratios, check_turns, fitted
+from provisioning import ledger
 from provisioning.doctor import Check
+from provisioning.nodes import local_node
+from provisioning.paths import state
 from provisioning.sites.base import Site
+from provisioning.volumes import check_disk_space, packed_bytes
 from scenarios.command_files import files_of
 from scenarios.datasets.resolve import sha256_now
 from scenarios.members import source_sha256
 from suite.differ import Host
 from suite.errors import RequestError, option
 from suite.interfaces import Note, OpenTarget, Scenario
-from suite.job.datasets import Dataset, shape_of
+from suite.job.datasets import FILES, Dataset, shape_of
 from suite.job.job import Alternating, Devices, Job, Layers, Loading
 from suite.job.preemption import parse_preemption
 from suite.job.profiles import EXTENTS, MOST_STEPS, Profile, Sizes
@@ -39,6 +44,10 @@ from worker.workloads.workload import Workload
 
 LEAST_BLOCKS_TO_WARM_UP = 3
 """A run of so many blocks or more is about intervals, which a first block on cold caches would widen."""
+_SNAPSHOTS = "virtbench.snapshots"
+"""The key, in the meta of click's context, of this command's snapshots by directory."""
+_NOTED_BYTES = 1 << 30
+"""The size from which a copy is announced, since it takes seconds."""
 EMULATED_PATIENCE = 10
 """The limit of an emulated trial in forecasts: these are within a factor of 5, and other work may halve the CPU."""
 
@@ -51,9 +60,18 @@ class Ready:
     scenario: Scenario
     site: Site
 
-    def prepare(self, note: Note) -> None:
-        """Make what is made once and kept; see ``Site.prepare``."""
+    def prepare(self, note: Note) -> "Ready":
+        """Make what is made once and kept; see ``Site.prepare``. Returns what runs.
+
+        Of the directory of a command it is a snapshot, taken now: that directory lives, and may have changed since the
+        request was checked.
+        """
         dataset = self.plan.job.dataset
+        if dataset and dataset.kind == FILES and self.site.local:
+            plan = _with_dataset(self.plan, _snapshot_of(dataset, note))
+            prepared = replace(self, plan=plan)
+            self.site.prepare(plan, note, lambda: None)
+            return prepared
 
         def check() -> None:
             if dataset and dataset.directory and not dataset.device:
@@ -61,10 +79,34 @@ class Ready:
 
         check()
         self.site.prepare(self.plan, note, check)
+        return self
 
     @property
     def open_target(self) -> OpenTarget:
         return self.site.opened
+
+
+def _with_dataset(plan: Plan, dataset: Dataset) -> Plan:
+    jobs = tuple(job.model_copy(update={"dataset": dataset}) for job in plan.jobs)
+    return plan.model_copy(update={"jobs": jobs})
+
+
+def _snapshot_of(dataset: Dataset, note: Note) -> Dataset:
+    """Return a snapshot of the directory, which lasts as long as this command; all its runs share it.
+
+    Raises RequestError if there is no room for it.
+    """
+    context = click.get_current_context()
+    snapshots: dict[str, Dataset] = context.meta.setdefault(_SNAPSHOTS, {})
+    if dataset.directory not in snapshots:
+        parent = state("snapshots")
+        with local_node((), None) as node:
+            check_disk_space(node, str(parent), packed_bytes(dataset), f"the copy of {dataset.directory}")
+        private = context.with_resource(ledger.directory(parent, "snapshot"))
+        if dataset.size_bytes > _NOTED_BYTES:
+            note(f"copying {dataset.directory}: {dataset.size_bytes / 1e9:.1f} GB")
+        snapshots[dataset.directory] = files_of(Path(dataset.directory), note, private / FILES)
+    return snapshots[dataset.directory]
 
 
 def ready(
@@ -243,7 +285,7 @@ def refuse_changed(dataset: Dataset) -> None:
     """Raise RequestError if the directory no longer holds what was planned: a sweep plans hours before it packs."""
     place = dataset.directory
     try:
-        now = files_of(Path(place)).sha256 if dataset.kind == "files" else sha256_now(dataset)
+        now = files_of(Path(place)).sha256 if dataset.kind == FILES else sha256_now(dataset)
     except OSError as error:
         raise RequestError(f"cannot read {place}: {error.strerror}", remedy="see who may read it") from error
     if now != dataset.sha256:

@@ -20,7 +20,7 @@ from provisioning.volumes import DISKS, Volume, check_disk_space, disk_name
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Node
 from suite.inventory import InventoryNode
-from suite.job.datasets import Dataset
+from suite.job.datasets import FILES, Dataset
 from suite.userland import MANIFEST, parse_line
 
 PROGRAMS = packages_of("mke2fs")
@@ -56,7 +56,7 @@ def check_copy(machine: Node, directory: str, dataset: Dataset) -> None:
         raise RequestError(f"{machine.name} does not hold the data set: {last[:300]}", remedy=remedy)
     kind, sha256, files, size_bytes = json.loads(answer.stdout)
     expected = dataset.sha256
-    if dataset.digest == "manifest" or dataset.kind == "files":
+    if dataset.digest == "manifest" or dataset.kind == FILES:
         # A machine's copy is held against this one, and not against its manifest.
         with local_node((), None) as node:
             expected = json.loads(_listed(node, dataset.directory).stdout)[1]

@@ -18,13 +18,15 @@ DigestKind = Literal["contents", "manifest", "sampled", "listing"]
 files are hashed again; by names, sizes, times and parts of some files; or, in older suites, by names and sizes alone,
 which copies of one format have in common whatever they hold."""
 SYNTHETIC, GENERATED = "synthetic", "generated"
+FILES = "files"
+"""The kind of the directory that a command of the user's own is given."""
 
 
 class Dataset(Part):
     """One data set on this machine."""
 
     kind: Annotated[str, Field(pattern=r"^[\w-]+$")]
-    """A member of ``DATA_KINDS``; or ``files``, the directory that a command of the user's own is given."""
+    """A member of ``DATA_KINDS``; or ``FILES``."""
     kind_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """The digest of the source of a kind that another package provides."""
     directory: Annotated[str, Field(exclude=True)] = ""

@@ -93,7 +93,7 @@ def answer_for(machine: Machine, patch: pytest.MonkeyPatch) -> Machine:
         "provisioning.images.image.current": lambda _variant: IMAGE,
         "provisioning.machines.accelerator.choose": lambda _requested: ("tcg", "asked for"),
         "provisioning.isa.shared": lambda *_, **__: "avx2",
-        "commands.run.prepare.Ready.prepare": lambda *_: None,
+        "commands.run.prepare.Ready.prepare": lambda made, _: made,
         "provisioning.metrics.accounting.open_account": lambda *_, **__: FakeAccount(),
         "provisioning.neighbours.alone_on": lambda *_, **__: nullcontext(),
         "suite.progress.Allowance.GRACE_S": 0.0,

@@ -440,9 +440,9 @@ def test_a_request_to_stop_that_comes_while_a_run_gets_ready_is_heard_and_an_old
     shutil.rmtree(here / "out")
     prepare = Ready.prepare
 
-    def stopped(made: Ready, *rest: Any) -> None:
+    def stopped(made: Ready, *rest: Any) -> Ready:
         request_stop(here / "out")
-        prepare(made, *rest)
+        return prepare(made, *rest)
 
     monkeypatch.setattr(Ready, "prepare", stopped)
     done = bench("run", *SMALL, "--json")

@@ -1,6 +1,7 @@
 """A command of the user's own, run by the worker as a program on this machine."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,22 @@ def test_rates_that_cannot_be_read_fail_the_trial_or_are_named(run: Any, observe
     measured = run(program.format(19), throughput=f"{RATE} rows")
     assert (len(measured.details["throughputs"]), measured.details["throughputs_unread"]) == (19, 1)
     assert observer.notes[-1].endswith(message.format(20))
+
+
+def test_a_missing_module_is_answered_with_an_image_of_ones_own(run: Any) -> None:
+    error = failure(run, "import no_such_module.inner")
+    assert "no_such_module is not among them" in str(error.remedy)
+    assert "docs/guide/own-image.md" in str(error.remedy)
+    assert failure(run, "raise SystemExit(3)").remedy is None
+
+
+def test_python_counts_the_cpus_of_the_envelope(run: Any) -> None:
+    usable = len(os.sched_getaffinity(0))
+    measured = run(f"import os; assert os.environ['PYTHON_CPU_COUNT'] == '{usable}'")
+    assert measured.details["python_cpu_count"] == usable
+    counts = [name for name in measured.substitutes if name.startswith("cpu-count:")]
+    differs = sys.version_info < (3, 13) and os.cpu_count() != usable
+    assert counts == ([f"cpu-count:{os.cpu_count()}"] if differs else [])
 
 
 LEAVES = """
@@ -185,7 +202,8 @@ def test_outside_of_an_image_the_copy_is_in_the_directory_of_the_node(trial: Tri
 
 def test_whatever_cannot_be_levelled_is_a_substitute(run: Any) -> None:
     shared_mib = shutil.disk_usage("/dev/shm").total >> 20
-    assert run("").substitutes == (f"shared-memory:{shared_mib}MiB",), "this machine's, and not that of a target"
+    substitutes = [name for name in run("").substitutes if not name.startswith("cpu-count:")]
+    assert substitutes == [f"shared-memory:{shared_mib}MiB"], "this machine's, and not that of a target"
 
 
 @pytest.mark.parametrize(

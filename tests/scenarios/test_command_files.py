@@ -15,7 +15,6 @@ from scenarios.command_files import files_of
 from scenarios.datasets import resolve
 from suite.errors import RequestError
 from tests.scenarios.conftest import fill
-from worker.data.listing import hashes
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def mine(tmp_path: Path) -> Path:
 
 def test_the_digest_is_that_of_names_and_contents(mine: Path) -> None:
     before = files_of(mine)
-    assert (before.kind, before.directory, before.images, before.size_bytes) == ("files", str(mine), 5, 25)
+    assert (before.kind, before.directory, before.images, before.size_bytes) == ("files", str(mine), 4, 20)
     (mine / "__pycache__/train.pyc").write_text("54321")
     (mine / ".git/HEAD").unlink()
     assert files_of(mine).sha256 == before.sha256, "what changes by itself"
@@ -48,7 +47,7 @@ def test_a_link_within_the_directory_is_taken_and_its_target_is_part_of_the_dige
     (mine / "lib/own.py").symlink_to("../train.py")
     (mine / ".git/link").symlink_to("HEAD")
     before = files_of(mine)
-    assert (before.images, before.size_bytes) == (8, 25)
+    assert (before.images, before.size_bytes) == (7, 20)
     assert before.sha256 != plain
     (mine / ".git/link").unlink()
     assert files_of(mine).sha256 == before.sha256
@@ -78,45 +77,132 @@ def test_the_file_that_its_own_output_goes_to_is_no_part_of_it(mine: Path) -> No
     assert files_of(mine).sha256 != before
 
 
-def test_a_directory_that_targets_would_see_differently_is_refused(mine: Path) -> None:
-    (mine / "lib/model.py").chmod(0o600)
-    with pytest.raises(RequestError, match=r"lib/model\.py cannot be read by everybody") as told:
-        files_of(mine)
-    assert "chmod -R a+rX" in str(told.value.remedy)
-    (mine / "lib").chmod(0o750)
-    with pytest.raises(RequestError, match="mine/lib cannot be read"):
-        files_of(mine)
+def test_an_environment_of_conda_is_left_out_and_named(mine: Path, tmp_path: Path) -> None:
+    before = files_of(mine)
+    fill(mine, "env/conda-meta/history")
+    (mine / "env/ssl").symlink_to("/etc/ssl")
+    said: list[str] = []
+    taken = files_of(mine, said.append, tmp_path / "copy")
+    assert (taken.sha256, taken.images) == (before.sha256, before.images)
+    assert "left out of the command's files (an environment: the targets have the image's): env" in said
+    assert not (tmp_path / "copy/env").exists()
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.mknod(path, stat.S_IFSOCK | 0o644)])
-def test_what_is_no_file_is_refused_and_never_opened(mine: Path, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_is_left_out_named_and_never_opened(
+    mine: Path, make: Callable[[Path], None], tmp_path: Path
+) -> None:
     make(mine / "lib/pipe")
-    (mine / "lib/pipe").chmod(0o644)
-    with pytest.raises(RequestError, match=r"lib/pipe is no file: reading a pipe, socket or device") as told:
-        files_of(mine)
-    assert told.value.remedy
+    make(mine / ".git/fsmonitor--daemon.ipc")
+    said: list[str] = []
+    taken = files_of(mine, said.append, tmp_path / "copy")
+    assert [note for note in said if "pipe" in note] == [
+        "left out of the command's files (a pipe, socket or device): lib/pipe"
+    ]
+    assert taken.images == 4
+    assert not (tmp_path / "copy/lib/pipe").exists()
 
 
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {path: path.stat().st_size for path in mine.rglob("*")}
-    (mine / "train.py").unlink()
-    os.mkfifo(mine / "train.py")
-    as_it_was = os.stat_result((stat.S_IFREG | 0o644, 0, 0, 1, 0, 0, sizes[mine / "train.py"], 0, 0, 0))
-    own = Path.lstat
-    monkeypatch.setattr(Path, "lstat", lambda path: as_it_was if path.name == "train.py" else own(path))
-    with pytest.raises(RequestError, match=r"train\.py: it is no regular file"):
+    walk = command_files._Tree.walk
+
+    def replaced(tree: Any) -> None:
+        walk(tree)
+        (mine / "train.py").unlink()
+        os.mkfifo(mine / "train.py")
+
+    monkeypatch.setattr(command_files._Tree, "walk", replaced)
+    monkeypatch.setattr(command_files, "PAUSE_S", 0.0)
+    assert files_of(mine).images == 3
+
+
+def test_a_snapshot_keeps_contents_times_modes_and_links(mine: Path, tmp_path: Path) -> None:
+    (mine / "lib").joinpath("step-300.pt").write_text("x")
+    os.utime(mine / "lib/step-300.pt", ns=(5, 7_000_000_001))
+    os.utime(mine / "lib", ns=(5, 9_000_000_001))
+    (mine / "train.py").chmod(0o700)
+    (mine / ".hidden").chmod(0o600)
+    (mine / "latest").symlink_to(mine / "lib/step-300.pt")
+    copy = tmp_path / "copy"
+    old_mask = os.umask(0o077)
+    try:
+        taken = files_of(mine, copy=copy)
+    finally:
+        os.umask(old_mask)
+    assert taken.directory == str(copy)
+    assert taken.sha256 == files_of(mine).sha256 == files_of(copy).sha256
+    assert (copy / "lib/step-300.pt").stat().st_mtime_ns == 7_000_000_001
+    assert (copy / "lib").stat().st_mtime_ns == 9_000_000_001
+    modes = {path: stat.S_IMODE((copy / path).stat().st_mode) for path in ("", "lib", "train.py", ".hidden")}
+    assert modes == {"": 0o755, "lib": 0o755, "train.py": 0o755, ".hidden": 0o644}, "the job is another user"
+    assert str((copy / "latest").readlink()) == "lib/step-300.pt"
+    assert (copy / ".git/HEAD").read_bytes() == b"12345", "scripts ask git for their version"
+
+
+def test_a_link_that_leads_out_is_refused(mine: Path) -> None:
+    (mine / "data").symlink_to("/etc")
+    with pytest.raises(RequestError, match="data is a link that leads out of") as refused:
         files_of(mine)
+    assert "cp -rL" in str(refused.value.remedy)
 
 
-def test_what_grows_while_it_is_hashed_is_refused(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def grown(root: Path, *rest: Any) -> Any:
-        with (mine / "train.py").open("a") as file:
-            file.write("more")
-        return hashes(root, *rest)
+def test_a_file_that_changes_is_read_again(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
 
-    monkeypatch.setattr(command_files, "hashes", grown)
-    with pytest.raises(RequestError, match=r"train\.py: it changes while it is read"):
-        files_of(mine)
+    def write(pause_s: float) -> None:
+        if not pauses:
+            (mine / "train.py").write_text("saved again")
+        pauses.append(pause_s)
+
+    read = command_files._Snapshot._read
+
+    def edited(snapshot: Any, path: Path) -> None:
+        read(snapshot, path)
+        if path == Path("train.py") and not pauses:
+            (mine / "train.py").write_text("saved")
+
+    monkeypatch.setattr(command_files._Snapshot, "_read", edited)
+    monkeypatch.setattr("scenarios.command_files.time.sleep", write)
+    taken = files_of(mine, copy=tmp_path / "copy")
+    assert (tmp_path / "copy/train.py").read_text() == "saved again"
+    assert taken.sha256 == files_of(tmp_path / "copy").sha256
+    assert len(pauses) == 1
+
+
+def test_what_keeps_changing_is_left_out_and_named(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files_of(mine).sha256
+    read = command_files._Snapshot._read
+
+    def grown(snapshot: Any, path: Path) -> None:
+        read(snapshot, path)
+        if path.name == "events.log":
+            with (mine / path).open("a") as file:
+                file.write("more")
+
+    (mine / "events.log").write_text("begin")
+    monkeypatch.setattr(command_files._Snapshot, "_read", grown)
+    monkeypatch.setattr(command_files, "PAUSE_S", 0.0)
+    said: list[str] = []
+    taken = files_of(mine, said.append, tmp_path / "copy")
+    assert taken.sha256 == before
+    assert said == [
+        "left out of the command's files (a cache): __pycache__",
+        "left out of the command's files (it keeps changing): events.log",
+    ]
+    assert not (tmp_path / "copy/events.log").exists()
+
+
+def test_a_file_that_goes_meanwhile_is_no_part_of_it(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files_of(mine).sha256
+    walk = command_files._Tree.walk
+
+    def emptied(tree: Any) -> None:
+        (mine / "swap.tmp").touch()
+        walk(tree)
+        (mine / "swap.tmp").unlink()
+
+    monkeypatch.setattr(command_files._Tree, "walk", emptied)
+    assert files_of(mine).sha256 == before
 
 
 def test_long_hashing_tells_how_far_it_is(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

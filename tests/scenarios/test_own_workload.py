@@ -61,6 +61,18 @@ def test_the_target_is_sent_the_file_and_builds_the_workload_of_it(
     assert capsys.readouterr() == ("", "loading my model\n"), "what it prints is kept out of standard output"
 
 
+def test_a_file_beside_it_that_it_reads_is_missed_before_anything_starts(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("words", "vocabulary.txt")
+    monkeypatch.chdir(tmp_path)
+    path = write(f'from pathlib import Path\nWORDS = Path("vocabulary.txt").read_text()\n{TOY}', "reads.py")
+    with pytest.raises(RequestError, match=r"reads\.py, line 2: FileNotFoundError") as refused:
+        adopt(str(path))
+    assert "vocabulary.txt is not sent into the targets; move its content into reads.py" in str(refused.value.remedy)
+    assert Path.cwd() == tmp_path
+
+
 def test_a_class_that_needs_no_arguments_stands_for_its_instance(write: Any, trial: Trial) -> None:
     own = '    name: str = "toy"\n    sizes: dict = field(default_factory=lambda: {"smoke": (2, 16)})\n'
     source = DECLARED.replace("dataclass\n", "dataclass, field\n", 1).replace("    def", f"{own}\n    def")

@@ -110,12 +110,15 @@ def test_a_directory_of_too_many_files_is_linked_as_a_whole(
         assert (directory / "lib").readlink() == mine / "lib"
 
 
-def test_virtual_environments_and_runs_are_linked(mine: Path, tmp_path: Path) -> None:
-    fill(mine, "venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json", "conf/plan.json")
+def test_a_copy_keeps_times_and_modes(mine: Path, tmp_path: Path) -> None:
+    times = {"train.py": 1_000_000_007, "data/small": 2_000_000_008, "data": 3_000_000_009, "frames/1": 4_000_000_010}
+    for name, time_ns in times.items():
+        os.utime(mine / name, ns=(time_ns, time_ns))
+    (mine / "frames").chmod(0o500)
     with writable_copy(str(mine), str(tmp_path)) as copy:
         directory = Path(copy.directory)
-        links = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink()}
-    assert links == {"venv", "results/one"}
+        assert {name: (directory / name).stat().st_mtime_ns for name in times} == times
+        assert (directory / "frames").stat().st_mode & 0o777 == 0o700, "what is copied can be written to"
 
 
 def test_a_limit_that_cannot_be_had_is_named_with_the_most_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +132,8 @@ def test_a_limit_that_cannot_be_had_is_named_with_the_most_there_is(monkeypatch:
     monkeypatch.setattr(resource, "setrlimit", refuse)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-name.invalid")
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(sys, "version_info", (3, 11))
     mask = os.umask(0o077)  # as some sessions have it
     try:
         lacks = dict(level(1 << 30))
@@ -136,5 +141,6 @@ def test_a_limit_that_cannot_be_had_is_named_with_the_most_there_is(monkeypatch:
         left = os.umask(mask)
     assert left == 0o022
     assert (lacks["open-files"], lacks["host-name"]) == ("4096", "unresolved")
+    assert lacks["cpu-count"] == "64", "scripts start as many loaders"
     assert granted[resource.RLIMIT_NOFILE] == (4096, 4096)
     assert granted[resource.RLIMIT_MEMLOCK] == (8 << 20, 8 << 20)

@@ -14,7 +14,7 @@ from worker.drawn import batch_sha256
 from worker.protocol import JobError
 from worker.spec import Spec
 from worker.training.device import Numerics
-from worker.workloads.workload import Workload
+from worker.workloads.workload import Workload, line_of
 
 NAMED = 5
 """The most damaged files that are named."""
@@ -123,13 +123,28 @@ class Batches(Protocol):
         """End what makes the batches. Returns what was read for them; None where nothing is read."""
 
 
+def _drawn(workload: Workload, spec: Spec, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the batch that a workload draws. Raises TypeError for what is not two tensors."""
+    batch: object = workload.draw(spec.batch, spec.shape, generator)
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    kinds = [type(part).__name__ for part in parts]
+    if len(parts) != 2 or not all(isinstance(part, torch.Tensor) for part in parts):
+        where = line_of(type(workload).draw)
+        raise TypeError(
+            f"draw ({where}) returns ({', '.join(kinds)}): return two tensors, inputs and labels; stack what else a "
+            "sequence has, such as its mask"
+        )
+    inputs, labels = parts
+    return inputs, labels
+
+
 class SyntheticBatches:
     """The same random batch again and again."""
 
     def __init__(self, spec: Spec, number: int, numerics: Numerics) -> None:
         generator = torch.Generator().manual_seed(spec.seed + SEED_STRIDE * number)
         workload = spec.load_workload()
-        images, labels = workload.draw(spec.batch, spec.shape, generator)
+        images, labels = _drawn(workload, spec, generator)
         uniform = type(workload).draw is Workload.draw
         self._taken, self._content = hashlib.sha256(), batch_sha256((images, labels), generator, uniform=uniform)
         if numerics.channels_last and images.dim() == 4:

@@ -191,7 +191,7 @@ class GeneratorWorker(Worker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        optimizers = self.workload.optimizers(self.network)
+        optimizers = self.workload.checked_optimizers(self.network)
         delattr(self.network, "discriminator")
         self.training = Training(self.network, optimizers, self.device, self.numerics)
         self.ends = self._peer = split.OtherRank(DISCRIMINATOR_RANK, self.shape, self.device, self.training.phase)

@@ -93,7 +93,7 @@ class ParameterCpu:
             images, labels = batches.prepared(batch[0]), batch[1]
             replica.zero_grad()
             with self.numerics.autocast(device):
-                losses.append(self.workload.loss(replica, images, labels))
+                losses.append(self.workload.checked_loss(replica, images, labels))
         # One call for all: torch runs the backward pass of each CUDA device in a thread of its own.
         torch.autograd.backward(losses)
         self._losses = [loss.detach() for loss in losses]

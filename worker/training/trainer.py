@@ -66,7 +66,7 @@ class OneDevice:
         """Go forward and backward through the network, or through what spreads it over ranks."""
         images, labels = self.placed(batch)
         with self.numerics.autocast(self.device):
-            loss = self.workload.loss(self.network if spread is None else spread, images, labels)
+            loss = self.workload.checked_loss(self.network if spread is None else spread, images, labels)
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         self._losses = {"loss": loss.detach()}
 
@@ -86,7 +86,9 @@ class Single(OneDevice):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.parts = self.workload.phases if self.device.timed else ()
-        self.training = Training(self.network, self.workload.optimizers(self.network), self.device, self.numerics)
+        self.training = Training(
+            self.network, self.workload.checked_optimizers(self.network), self.device, self.numerics
+        )
         self._parts_s: dict[str, float] = {}
 
     def step(self, samples: Samples, index: int) -> None:

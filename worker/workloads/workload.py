@@ -5,8 +5,9 @@ A workload of another package is one module, of which the text is sent into the 
 standard library, and what the image holds: torch, torchvision, numpy.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ OF_EVERY_TRAINING = (
     *("fid", "kid", "inception-score", "precision", "recall", "time-to-fid"),
 )
 """The metrics of every training and of every kept model; no metric of a workload's own can have these names."""
+
+
+def line_of(function: Callable[..., object]) -> str:
+    """Return the file and the line where a method of the user's begins: ``my_model.py, line 12``."""
+    code = function.__code__
+    return f"{code.co_filename.rpartition('/')[2]}, line {code.co_firstlineno}"
 
 
 @dataclass(frozen=True)
@@ -193,15 +200,50 @@ class Workload:
         output = network(images)
         if not isinstance(output, torch.Tensor):
             model: Any = getattr(network, "module", network)
-            code = type(model).forward.__code__
-            where = f"{code.co_filename.rpartition('/')[2]}, line {code.co_firstlineno}"
+            where = line_of(type(model).forward)
             raise TypeError(f"forward ({where}) returns a {type(output).__name__}: return a tensor, or declare a loss")
-        return torch.nn.functional.cross_entropy(output, labels)
+        try:
+            return torch.nn.functional.cross_entropy(output, labels)
+        except IndexError as error:  # a target out of bounds
+            raise IndexError(
+                f"build ({line_of(type(self).build)}) returns a network with {output.shape[1]} outputs, and labels are "
+                f"drawn from {CLASSES}: give it {CLASSES}, or declare draw with labels of yours, or a loss"
+            ) from error
+
+    def checked_loss(
+        self, network: "torch.nn.Module", images: "torch.Tensor", labels: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Return the loss. Raises TypeError for one that a step cannot take the gradients of."""
+        import torch
+
+        loss: object = self.loss(network, images, labels)
+        where = f"loss ({line_of(type(self).loss)})"
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(f"{where} returns a {type(loss).__name__}: return one number, as a tensor")
+        if loss.numel() != 1:
+            raise TypeError(f"{where} returns {loss.numel()} numbers: return one, such as their mean")
+        if not loss.requires_grad:
+            raise TypeError(f"{where} depends on no parameter that is trained: see requires_grad and no_grad")
+        return loss
+
+    def checked_optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
+        """Return the optimizers. Raises TypeError for one whose step needs a closure, which none is given."""
+        optimizers = self.optimizers(network)
+        for optimizer in optimizers.values():
+            closure = signature(optimizer.step).parameters.get("closure")
+            if closure and closure.default is closure.empty:
+                kind = type(self)
+                declared = kind.optimizer if kind.optimizers is Workload.optimizers else kind.optimizers
+                raise TypeError(
+                    f"{declared.__name__} ({line_of(declared)}) returns {type(optimizer).__name__}, whose step needs a "
+                    "closure: return one whose step needs none, such as SGD or Adam"
+                )
+        return optimizers
 
     def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> "Losses":
         """Train on one batch. Returns what ``losses`` names, on the device: nothing here waits for it."""
         with training.autocast():
-            loss = self.loss(training.network, images, labels)
+            loss = self.checked_loss(training.network, images, labels)
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         training.update("network")
         return {"loss": loss}

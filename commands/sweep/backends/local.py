@@ -5,7 +5,7 @@ A sweep is run block by block, every cell in each, so that one that is cut off a
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from commands.run.prepare import Ready, host_environment
@@ -49,10 +49,8 @@ def run_block(request: SweepRequest, block: int) -> SweepEnd:
 def run_here(request: SweepRequest, blocks: Iterable[int], stop_rule: StopRule | None) -> SweepEnd:
     """Run the blocks in this process; without ``stop_rule`` each to its end."""
     note = cache(request.observer.note)  # each holds for all cells
-    for cell in request.planned:
-        if cell.ready:
-            cell.ready.prepare(note)
-    runner = Runner(request, stop_rule)
+    prepared = [replace(cell, ready=cell.ready.prepare(note)) if cell.ready else cell for cell in request.planned]
+    runner = Runner(replace(request, planned=prepared), stop_rule)
     return SweepEnd(made=runner.made, reason=runner.run(blocks))
 
 
