@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from scenarios.job import run_job
-from scenarios.probes.startup import least_job
+from scenarios.probes.startup import run_least
 from suite.errors import BenchError, MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer
 from suite.job.envelope import Envelope
@@ -84,7 +83,7 @@ class Startup(PlannedScenario):
         (first,) = instances
         if first.another is None:
             raise MeasurementError("this target cannot be opened more than once", kind="startup")
-        measured = run_job(least_job(trial), first.node, observer, account)
+        measured = run_least(trial, first.node, observer, account)
         number = instances_in(trial.job.model)
         observer.phase("opening", count(number, "instance"))
         opened = Together(first.another, number)
@@ -92,7 +91,7 @@ class Startup(PlannedScenario):
         for reason in dict.fromkeys(opened.failures):
             observer.note(f"{opened.failures.count(reason)} of {count(number, 'instance')} did not open: {reason}")
         details = {**measured.details, "instances": number, "failures": opened.failures[:3]}
-        return measured.changed(throughput_per_s=None, steps=None, metrics=metrics, details=details)
+        return measured.changed(metrics=metrics, details=details)
 
 
 def _numbers(request: RunRequest) -> tuple[int, ...]:

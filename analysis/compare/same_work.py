@@ -27,9 +27,9 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
 
     Jobs that share the machine may have fewer threads than on bare metal: a victim is held against its target alone.
     Validity refuses or names the pairs that do not agree; this covers every arm: ablations, second trials, victims.
-    ``ok`` are the trials that are ok, with ``variant``.
+    ``ok`` are the trials that are ok, with ``variant``. Probes compute nothing that could be the same.
     """
-    once = ok[ok["replica"] == 0]
+    once = ok[(ok["replica"] == 0) & ~with_trait(ok, "probes")]
     first = baseline(once).drop_duplicates(BLOCK)
     columns = dict.fromkeys((*ROW, "replica", *SWITCHES, *BLOCK, *_SIDES, "rounds_freely"))
     trials = ok.loc[~ok.index.isin(first.index), list(columns)]

@@ -109,7 +109,9 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
     explanations.sort(key=lambda one: papers_order(one.job, one.model, one.target))
     return Explained(
         explanations=tuple(with_predictions(explanations, comparison, trials, records, force=force)),
-        preempted=tuple(preempted_jobs(every[every["ok"]])),
+        preempted=tuple(
+            preempted_jobs(every[every["ok"]], {key: group.circumstances for key, group in groups.items()})
+        ),
         warnings=tuple(read.warnings),
         contrasts=comparison.contrasts,
     )

@@ -108,7 +108,8 @@ class ExpectedNumber:
     predicted_interval: tuple[float, float] | None
     difference_interval: tuple[float, float] | None
     differs: bool
-    """True if measurement and prediction are shown to differ: the interval of their difference excludes zero."""
+    """True if measurement and prediction are shown to differ: the interval of their difference excludes zero, and
+    ``PreemptedJob.withheld`` is empty."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ class PreemptedJob:
     """The mean time between preemptions."""
     blocks: int
     numbers: tuple[ExpectedNumber, ...]
+    withheld: tuple[str, ...]
+    """Why nothing is said on whether measurement and prediction differ; empty if it is."""
 
 
 @dataclass(frozen=True, kw_only=True)

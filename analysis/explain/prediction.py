@@ -21,7 +21,8 @@ import pandas as pd
 
 from analysis.compare.contrasts import RATIO, TARGET, effect, form
 from analysis.compare.pairing import ROW, filled, grouped
-from analysis.compare.results import Comparison, Effect
+from analysis.compare.results import Circumstances, Comparison, Effect, GroupKey
+from analysis.compare.standing import withheld
 from analysis.costs.preemption import course_of
 from analysis.explain.explanation import (
     OPENING,
@@ -209,17 +210,21 @@ def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] 
     return predicted[1] < measured[0] or measured[1] < predicted[0]
 
 
-def preempted_jobs(ok: pd.DataFrame) -> Iterator[PreemptedJob]:
+def preempted_jobs(ok: pd.DataFrame, circumstances: Mapping[GroupKey, Circumstances]) -> Iterator[PreemptedJob]:
     """Yield the preempted jobs of every target and ablation; ``ok`` are trials that are ok."""
     for (job, model, target, ablation), trials in grouped(filled(ok), [*ROW, "ablation"]):
         course = trials.get(f"training/{model}/{MAKESPAN}")
         records = map(read_record, trials["path"][course.notna()]) if course is not None else ()
         whole = [record for record in records if not isinstance(record, AnalysisWarning) and _is_whole(record)]
-        if whole:
-            blocks = np.array([[*_course(record)] for record in whole])
-            expected = tuple(_expected(name, *blocks[:, at].T) for at, name in enumerate(_UNITS))
-            first: Any = job_of(whole[0].job)
-            yield PreemptedJob(job, model, named_arm(target, ablation), first.preemption.mean_s, len(whole), expected)
+        if not whole:
+            continue
+        around = circumstances.get((job, model), Circumstances())
+        reasons = withheld(job.profile, len(whole), {f"on {target}": around.disturbed.get(target, ())})
+        blocks = np.array([[*_course(record)] for record in whole])
+        numbers = tuple(_expected(name, *blocks[:, at].T, decides=not reasons) for at, name in enumerate(_UNITS))
+        first: Any = job_of(whole[0].job)
+        arm = named_arm(target, ablation)
+        yield PreemptedJob(job, model, arm, first.preemption.mean_s, len(whole), numbers, reasons)
 
 
 def _is_whole(record: Any) -> bool:  # noqa: ANN401 (decoded by the table of columns, as below)
@@ -241,8 +246,10 @@ def _course(record: Any) -> Iterator[tuple[float, float]]:  # noqa: ANN401
         yield record.metrics[name].value if name in record.metrics else 0.0, float(predicted)
 
 
-def _expected(name: str, measured: np.ndarray, predicted: np.ndarray) -> ExpectedNumber:
+def _expected(name: str, measured: np.ndarray, predicted: np.ndarray, *, decides: bool) -> ExpectedNumber:
     places = (locate(values, trim=0) for values in (measured, predicted, measured - predicted))
     own, other, apart = (place.interval if place else None for place in places)
-    means = float(measured.mean()), float(predicted.mean())
-    return ExpectedNumber(name, _UNITS[name], *means, own, other, apart, bool(apart and apart[0] * apart[1] > 0))
+    differs = bool(decides and apart and apart[0] * apart[1] > 0)
+    return ExpectedNumber(
+        name, _UNITS[name], float(measured.mean()), float(predicted.mean()), own, other, apart, differs
+    )

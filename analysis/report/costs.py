@@ -26,7 +26,7 @@ from analysis.costs.job import (
     Amount,
     job_metrics,
 )
-from analysis.costs.prices import MONEY, RATES, PricedPlace, Prices
+from analysis.costs.prices import MONEY, RATES, Owned, PricedPlace, Prices
 from analysis.report.document import published_elements
 from analysis.report.elements import Element, Head, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, sensible
@@ -193,14 +193,34 @@ def _claim(row: Contrast, margin: float) -> str:
 
 
 def _break_even(own: PricedPlace | None, base: PricedPlace | None, money: Contrast | None) -> str:
-    """Return from which use the owned one of two machines is cheaper; empty unless the other one is rented."""
-    if not (own and base and money and money.ratio):
+    """Return from which use the owned one of two machines is cheaper.
+
+    Empty unless the other one is rented, and the money has a verdict.
+    """
+    ratios = _judged_ratios(money)
+    if own is None or base is None:
         return ""
-    machine, power, who = (own.owned, -1, "and it") if own.owned else (base.owned, 1, "which")
-    if machine is None or (own.owned and base.owned):
+    if own.owned and not base.owned:
+        return _cheaper_above(own.owned, [1 / ratio for ratio in ratios], "and it")
+    if base.owned and not own.owned:
+        return _cheaper_above(base.owned, ratios, "which")
+    return ""
+
+
+def _cheaper_above(machine: Owned, ratios: Sequence[float], who: str) -> str:
+    if not ratios:
         return ""
-    use, *ends = machine.uses([ratio**power for ratio in (money.ratio, *(money.interval or ()))])
+    use, *ends = machine.uses(ratios)
     if use > 1:
         return f", {who} is dearer at any use"
     texts = " to ".join(map(percent, np.minimum(sorted(ends), 1.0)))
     return f", {who} is cheaper above {percent(use)}{f' ({texts})' * bool(texts)} use"
+
+
+def _judged_ratios(row: Contrast | None) -> tuple[float, ...]:
+    """Return the ratio and the ends of its interval; none without a verdict on it."""
+    if row is None or row.ratio is None or row.verdict is None:
+        return ()
+    if row.verdict.name not in (*_DIFFERENT, "equivalent"):
+        return ()
+    return (row.ratio, *(row.interval or ()))

@@ -342,7 +342,8 @@ def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str
     if ranked := [contrast for contrast in of_job.contrasts if contrast.kind == "isolation"]:
         texts = (f"{Head(contrast.target, contrast.notes)} {ratio(contrast)}" for contrast in ranked)
         pairs = f"mean over {len(ranked[0].members)} victim-aggressor pairs"
-        yield f"isolation, best first ({pairs}): {', '.join(texts)}"
+        # No verdict stands on the difference between two of them: the order is that of the numbers.
+        yield f"isolation, by ratio ({pairs}): {', '.join(texts)}"
     if job in jobs_with_aggressors(of_job) and job.profile == reference.PAPER:
         claims = [claim for claim in published_claims(reference.PAPERS_KEY) if "aggressor" in claim.where]
         sentences = (claim.sentence.removeprefix("Beside another job, ") for claim in claims)

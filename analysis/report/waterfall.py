@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from analysis.compare.results import ComparedJob
-from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, TimeDifference
+from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, PreemptedJob, TimeDifference
 from analysis.report.elements import Bar, Cell, Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import duration, noted_effects, seconds
 from analysis.warnings.types import notices
@@ -75,19 +75,24 @@ def _parts(explained: Explained, *, bars: bool = False) -> Iterator[Element]:
     if explained.explanations:
         yield Line(_LEGEND, "dim")
     for job in explained.preempted:
-        every = f"taken away every {duration(job.mean_s)} on average"
-        yield Heading(f"{job.model} on {job.target}, preempted", f"{every}, {count(job.blocks, 'block')}")
-        rows = tuple(
-            (
-                Head(f"{number.name} {number.unit}".strip()),
-                (_mean(number.measured, number.measured_interval), _mean(number.predicted, number.predicted_interval)),
-            )
-            for number in job.numbers
-        )
-        yield Table("", "", (Head("measured"), Head("predicted")), rows, compact=True)
-        differing = [number.name for number in job.numbers if number.differs]
-        how = f"differ in {' and '.join(differing)}" if differing else "are not shown to differ"
-        yield Line(f"measurement and prediction {how} (95 % intervals of the mean over the blocks)")
+        yield from _preempted(job)
+
+
+def _preempted(job: PreemptedJob) -> Iterator[Element]:
+    every = f"taken away every {duration(job.mean_s)} on average"
+    yield Heading(f"{job.model} on {job.target}, preempted", f"{every}, {count(job.blocks, 'block')}")
+    rows = []
+    for number in job.numbers:
+        measured = _mean(number.measured, number.measured_interval)
+        predicted = _mean(number.predicted, number.predicted_interval)
+        rows.append((Head(f"{number.name} {number.unit}".strip()), (measured, predicted)))
+    yield Table("", "", (Head("measured"), Head("predicted")), tuple(rows), compact=True)
+    if job.withheld:
+        yield Line(f"no verdict on whether measurement and prediction differ: {'; '.join(job.withheld)}")
+        return
+    differing = [number.name for number in job.numbers if number.differs]
+    how = f"differ in {' and '.join(differing)}" if differing else "are not shown to differ"
+    yield Line(f"measurement and prediction {how} (95 % intervals of the mean over the blocks)")
 
 
 def _mean(mean: float, ends: tuple[float, float] | None) -> str:

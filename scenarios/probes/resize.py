@@ -13,8 +13,7 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from scenarios.job import run_job
-from scenarios.probes.startup import least_job
+from scenarios.probes.startup import run_least
 from suite.errors import BenchError, MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Observer, Process, Resize, Shares
 from suite.job.envelope import Envelope
@@ -131,7 +130,7 @@ class Resizing:
                 kind="resize",
                 remedy=f"give {option('engine')} runc, or podman or docker as root",
             )
-        measured = run_job(least_job(trial), instance.node, observer, account)
+        measured = run_least(trial, instance.node, observer, account)
         observer.phase("measuring")
         samples = resized(instance.node, instance.resize, REPETITIONS[trial.job.profile])
         metrics = {name: MetricValue(**vars(median(values, "s", "less"))) for name, values in samples.items()}
@@ -142,7 +141,7 @@ class Resizing:
         for name, reason in refused.items():
             observer.note(f"{name} is absent on {trial.target}: {reason}")
         details = {**measured.details, "refused": refused}
-        return measured.changed(throughput_per_s=None, steps=None, metrics=metrics, details=details)
+        return measured.changed(metrics=metrics, details=details)
 
 
 def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:

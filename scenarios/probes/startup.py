@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from scenarios.events import Silent
 from scenarios.job import run_job
 from suite.errors import MeasurementError
-from suite.interfaces import Context, Instance, Measurement, Observer
+from suite.interfaces import Context, Instance, Measurement, Node, Observer
 from suite.job.job import Devices
 from suite.job.profiles import Sizes
 from suite.plan import Trial
@@ -25,6 +25,15 @@ REACHED = {"importing": "first-instruction", "building": "import-torch", "finish
 
 def least_job(trial: Trial) -> Trial:
     return trial.with_job(model="alexnet", sizes=LEAST, devices=Devices(device=trial.job.devices.device))
+
+
+def run_least(trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
+    """Run the least training there is, and return its measurement without what it computed: it is no one's work.
+
+    Raises MeasurementError when it does not come to its end.
+    """
+    measured = run_job(least_job(trial), node, observer, account)
+    return measured.changed(throughput_per_s=None, steps=None, weights_sha256=None, drawn_sha256=None)
 
 
 @dataclass
@@ -60,11 +69,11 @@ class StartupProbe:
     written_bytes = staticmethod(writes_nothing)
 
     def run(self, trial: Trial, instance: Instance, observer: Observer, account: Context) -> Measurement:
-        """Run the least training there is. Raises MeasurementError when it does not come to its end."""
-        stopwatch, least = PhaseRecorder(observer), least_job(trial)
-        measured = run_job(least, instance.node, stopwatch, account)
-        details = {**measured.details, "model": least.job.model, **LEAST.model_dump()}
-        return measured.changed(throughput_per_s=None, steps=None, metrics=stopwatch.metrics(), details=details)
+        """Time the least training there is. Raises MeasurementError when it does not come to its end."""
+        stopwatch = PhaseRecorder(observer)
+        measured = run_least(trial, instance.node, stopwatch, account)
+        details = {**measured.details, "model": least_job(trial).job.model, **LEAST.model_dump()}
+        return measured.changed(metrics=stopwatch.metrics(), details=details)
 
 
 STARTUP = StartupProbe()

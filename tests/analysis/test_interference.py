@@ -209,11 +209,11 @@ def test_the_matrix_the_ranking_and_the_papers_words_stand_in_every_form(save: S
     misses = rows["resnet50 beside disk: llc-misses"]
     assert (misses[bare][:3], misses[vm]) == ("1.2", "-")
     first, *_, last = interference_lines(comparison, job)
-    assert first.startswith("isolation, best first (mean over 2 victim-aggressor pairs): vm 0.8")
+    assert first.startswith("isolation, by ratio (mean over 2 victim-aggressor pairs): vm 0.8")
     assert "AlexNet takes over 30 % longer at batch 512" in last
     for form in (as_markdown(comparison), save.page()):
         assert "resnet50 beside disk: step-p99" in form
-        assert "isolation, best first" in form
+        assert "isolation, by ratio" in form
         assert "bare metal degrades most; a virtual machine degrades least" in form
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -100,11 +101,11 @@ def test_energy_is_the_mean_power_of_the_trial_over_the_job_and_carbon_follows_t
     assert row["job_carbon"] == pytest.approx(row["job_energy"] / 1e4)
 
 
-def two_hosts(save: Save, slower: float, seed: int = 1, blocks: int = 6) -> None:
+def two_hosts(save: Save, slower: float, seed: int = 1, blocks: int = 6, **job: Any) -> None:
     rng = np.random.default_rng(seed)
     for host, speed in (("cellar", 10.0), ("cloud", 10.0 / slower)):
         for block in range(blocks):
-            save(host, block=block, **on(host), **measured(speed * math.exp(0.004 * rng.normal())))
+            save(host, block=block, **on(host), **measured(speed * math.exp(0.004 * rng.normal())), **job)
 
 
 def compared(save: Save, *places: PricedPlace) -> tuple[Comparison, list[str]]:
@@ -143,6 +144,14 @@ def test_too_few_blocks_claim_nothing_and_name_the_reason(save: Save) -> None:
     assert "has no verdict on time (2" in sentence
     assert "blocks are needed" not in sentence
     assert why == "No verdict: at least 5 blocks are needed."
+
+
+@pytest.mark.parametrize(("blocks", "profile"), [(2, "quick"), (6, "smoke"), (2, "smoke")])
+def test_no_break_even_use_is_named_where_money_has_no_verdict(save: Save, blocks: int, profile: str) -> None:
+    two_hosts(save, 1.3, blocks=blocks, profile=profile)
+    sentences = compared(save, place(match={"host": "cellar"}, owned=CELLAR), rented("cloud", 0.31))[1]
+    assert "has no verdict on money" in sentences[0]
+    assert not [text for text in sentences if re.search(r"cheaper|dearer|more|less|than", text)], sentences
 
 
 def test_other_prices_leave_the_times_as_they_are(save: Save) -> None:

@@ -21,7 +21,7 @@ from analysis.report.document import document
 from analysis.report.rows import as_json
 from suite.job.job import Devices, Job
 from suite.records.environment import Environment, Environments
-from suite.records.record import Generated, Grid, Steps
+from suite.records.record import Generated, Grid, MetricValue, Steps
 from tests.analysis.conftest import Save, as_markdown, json_of, known, printed
 
 DIGEST, OTHER_DIGEST = "ab" * 32, "cd" * 32
@@ -423,3 +423,14 @@ def test_every_form_of_the_results_says_it_and_the_page_shows_the_grids(save: Sa
     places = [page.index(f"data:image/png;base64,{each['generated'].png.root}") for each in (images(), own)]
     assert places == sorted(places)
     assert [page.count(f"generated on {arm}</figcaption>") for arm in ("bare-metal", "container")] == [1, 1]
+
+
+@pytest.mark.parametrize(("scenario", "model"), [("probe", "startup"), ("startup", "2-instances")])
+def test_nothing_is_said_of_the_work_of_probes_which_train_nothing(save: Save, scenario: str, model: str) -> None:
+    metrics = {"first-step": MetricValue(value=2.0, unit="s", better="less")}
+    fields = {**work(), "scenario": scenario, "metrics": metrics, "throughput_per_s": None}
+    saved(save, fields, model=model, container=fields)
+    found = save.compare()
+    assert found.groups
+    assert of_arms(found) == {}
+    assert "computed" not in " ".join(answer(found).lines)

@@ -48,6 +48,7 @@ def test_what_the_worker_says_becomes_metrics(measure: Any, observer: Any, scrip
     measured = measure(scripted(*STORY, node=place))
     assert measured.metrics["triad-one-thread"].model_dump() == RATE
     assert (measured.throughput_per_s, measured.steps) == (None, None)
+    assert (measured.weights_sha256, measured.drawn_sha256) == (None, None), "it computed nothing that anyone asked for"
     seen = measured.environment
     assert (seen.accelerator, seen.userland_sha256, seen.kernel) == ("kvm", "ab", "6.1")
     assert measured.usage.cpu_s == 3.5
@@ -128,6 +129,7 @@ def test_the_start_up_is_the_training_workers_own(probe: Trial, here: Any, measu
     assert 0 < seconds[0] < seconds[1] < seconds[2] < measured.elapsed_s
     assert {(metric.unit, metric.better) for metric in measured.metrics.values()} == {("s", "less")}
     assert (measured.throughput_per_s, measured.steps) == (None, None)
+    assert (measured.weights_sha256, measured.drawn_sha256) == (None, None), "it computed nothing that anyone asked for"
     assert (measured.details["model"], measured.details["steps"]) == ("alexnet", 1)
 
 
