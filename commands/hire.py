@@ -16,6 +16,7 @@ from suite.errors import BenchError, RequestError, nearest
 from suite.part import Part
 from suite.registries import CLOUDS
 from suite.request.option import Option
+from suite.step import LABEL, Step
 
 
 @click.group(cls=SuggestingGroup)
@@ -76,7 +77,8 @@ def up(source: str, cloud: str, within: str | None, out: Path, **options: object
     order = MachineOrder.of(f"--from {source}", source, cloud, within, given)
     with hired_machines(order, out, partial(click.echo, err=True), kept=True):
         pass
-    click.echo(f"next: bench run --inventory {out / INVENTORY}; at the end bench machines down --all")
+    measuring = Step(("bench", "run", "--inventory", str(out / INVENTORY)), "at the end: bench machines down --all")
+    click.echo(f"{LABEL}:\n{measuring}")
 
 
 @machines.command("list")

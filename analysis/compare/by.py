@@ -103,6 +103,7 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
         warnings=records.warnings,
         margin=margin,
         warmup_trials=records.warmup_trials,
+        places=records.places,
     )
 
 

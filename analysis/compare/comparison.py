@@ -115,6 +115,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         ratios={kinds.TARGET.name: targets.ratios, kinds.AGGRESSOR.name: victims.ratios},
         warmup_trials=records.warmup_trials,
         trials=ok,
+        places=records.places,
     )
 
 

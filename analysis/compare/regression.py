@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -80,6 +81,8 @@ class Regression:
     missing: tuple[Missing, ...]
     added: tuple[str, ...]
     """Rows that the new run alone has finished: nothing says how fast they were."""
+    places: tuple[Path, ...] = ()
+    """The directories of the old runs and, as the last one, of the new run."""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -152,6 +155,7 @@ def regress(
         fail_above=fail_above,
         missing=tuple(one for one in results if isinstance(one, Missing)),
         added=tuple(name_of(arm) for arm in after.tables[RUN] if arm not in before.tables[RUN]),
+        places=(*old.places, *new.places),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pandas as pd
@@ -426,6 +427,8 @@ class Comparison(Selection):
     """The number of trials that are left out of everything because they belong to warm-up blocks."""
     trials: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)
     """The finished trials of the targets as they are, with ``variant``, for figures that show single trials."""
+    places: tuple[Path, ...] = field(default=(), compare=False)
+    """The directories of runs and sweeps as they were named: what a proposed command is given."""
 
     def of(self, job: ComparedJob) -> "Comparison":
         """Return the results of one job; the warnings stay."""

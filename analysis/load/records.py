@@ -7,7 +7,7 @@ holds, above all the steps, is read again from ``path`` by those who need it.
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,8 @@ class Records:
     """The number of trials of warm-up blocks that were left out."""
     evidence: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)
     """Every record that was read, those of warm-up blocks and copies too, with the columns that the audit needs."""
+    places: tuple[Path, ...] = ()
+    """The directories of runs and sweeps as they were named."""
 
 
 def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
@@ -114,7 +116,8 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
             warnings.append(AnalysisWarning("empty-run", f"{directory} holds no usable record", advice))
     if not rows:
         raise _nothing_usable(unique, warnings)
-    return _table(rows, tuple(unique), warnings, warm_ups)
+    records = _table(rows, tuple(unique), warnings, warm_ups)
+    return replace(records, places=tuple(dict.fromkeys(directories)))
 
 
 def _nothing_usable(directories: Sequence[Path], warnings: Sequence[AnalysisWarning]) -> RequestError:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from pathlib import Path
 from typing import Literal
 
 from analysis.compare.contrasts import tabled_kinds
@@ -14,10 +13,11 @@ from analysis.explain.explanation import Explained
 from analysis.figures.reference import PAPERS_KEY
 from analysis.report import formatting, tables
 from analysis.report.answers.answer import MOST_ROWS, Answer, answer
-from analysis.report.elements import Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
+from analysis.report.elements import Command, Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
 from analysis.report.sweeps.scaling import growth_elements, scaling_elements
 from analysis.report.waterfall import explained_job, reason
 from analysis.warnings.types import notices
+from suite.step import LABEL
 from suite.units import count
 
 Level = Literal["overview", "full"]
@@ -32,14 +32,13 @@ def document(
     costs: bool = False,
     explained: Explained | None = None,
     figures: Figures | None = None,
-    run: Path | None = None,
 ) -> Iterator[Element]:
     """Yield a comparison, the answer first. ``costs`` adds what each target takes of the host.
 
     With ``explained`` the part of a trial that costs most stands below the answer, and every job has the parts of its
-    differences. ``run`` is the directory of the only run: the answer names the command that would decide it.
+    differences.
     """
-    answered = answer(comparison, run)
+    answered = answer(comparison)
     yield from answer_elements(answered)
     if level == "overview":
         yield from _overview(comparison, answered, costs=costs)
@@ -98,7 +97,8 @@ def answer_elements(answered: Answer) -> Iterator[Element]:
         rows = tuple(zip(map(Head, (row.subject for row in answered.rows)), cells, strict=True))
         yield Table("", "", tuple(Head(text, wraps=True) for text in heads), rows, compact=True)
     yield Line(answered.why, label="why", indent=2)
-    yield Line(answered.next, label="next", indent=2)
+    if answered.next:
+        yield Command(str(answered.next), LABEL)
     yield from map(Line, answered.facts)
     yield from [Line(answered.where, "dim")] if answered.where else []
 

@@ -34,6 +34,14 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Command:
+    """A command with its remark, on a line that nothing breaks, so that it can be pasted; ``label`` stands above it."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True)
 class Notes:
     """Lines that explain what stands above them."""
 
@@ -120,7 +128,7 @@ class Table:
         return Table(self.across, self.corner, columns, rows, self.caption)
 
 
-Element = Heading | Table | Line | Notes | Figure
+Element = Heading | Table | Line | Command | Notes | Figure
 Document = Iterable[Element]
 
 

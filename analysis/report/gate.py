@@ -1,10 +1,8 @@
 """A regression between two runs: the answer first, then a table of its rows."""
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import attrgetter
-from pathlib import Path
 from typing import cast
 
 from analysis.compare.matching import place_of, switches_of
@@ -12,13 +10,15 @@ from analysis.compare.regression import EXIT_CODES, Change, Regression
 from analysis.compare.results import Circumstances
 from analysis.report.answers.answer import Answer, AnswerRow, formed, row_of
 from analysis.report.answers.claim import Claim
+from analysis.report.answers.next_step import explaining, extending, failures_of
 from analysis.report.document import answer_elements
 from analysis.report.elements import Element, Head, Line, Styled, Table
-from analysis.report.formatting import ends, percent, times
+from analysis.report.formatting import ends, percent, reachable, times
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import Verdict
 from analysis.statistics.two_samples import LEAST_RUNS
 from suite.job.profiles import PROFILES
+from suite.step import Step, bench
 from suite.units import count, number
 
 _COLUMNS = ("old", "new", "ratio", "95 % interval", "slower by", "outcome")
@@ -27,10 +27,10 @@ _CAPTION = (
 )
 
 
-def gate_document(regression: Regression, new: Path | None = None) -> Iterator[Element]:
-    """Yield a regression: the answer, the rows, and what else differs. ``new`` is the directory of the new run."""
+def gate_document(regression: Regression) -> Iterator[Element]:
+    """Yield a regression: the answer, the rows, and what else differs."""
     if regression.outcome:
-        answered = answer(regression, new)
+        answered = answer(regression)
         yield from answer_elements(answered)
         for name in regression.added:
             yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
@@ -73,15 +73,15 @@ def _cells(change: Change) -> tuple[str | Styled, ...]:
     return (*values, f"{times(change.ratio or 1.0)}x", interval, percent(change.slower), outcome)
 
 
-def answer(regression: Regression, new: Path | None = None) -> Answer:
+def answer(regression: Regression) -> Answer:
     """Return the answer of a gate: the rows that decide it first, each with its outcome as its word."""
     rows = [row_of(claim, claim.change.name) for claim in _claims(regression)]
     rows += [AnswerRow(missing.name, "incomplete", why=(missing.why,)) for missing in regression.missing]
     order: list[str] = [*EXIT_CODES]
     rows.sort(key=lambda row: order.index(row.word))
     if not rows:
-        return Answer((), "nothing to compare: no row is in both runs", _next(regression, new), ())
-    return formed(rows, order, [_next(regression, new)], shortened=rows[:1])
+        return Answer((), "nothing to compare: no row is in both runs", _next(regression), ())
+    return formed(rows, order, _next(regression), shortened=rows[:1])
 
 
 def _claims(regression: Regression) -> "Iterator[_GateClaim]":
@@ -121,23 +121,33 @@ class _GateClaim(Claim):
         return (f"within or beyond {bound} ({shown}{runs})",)
 
 
-_NEXT = {
-    "slower": "bench compare{} --explain (where the time goes)",
-    "incomplete": "bench results show{} (the failures in full)",
-    "not slower": "bench report{} (one page)",
-}
+def _next(regression: Regression) -> Step | None:
+    """Return the command that explains the outcome, or that measures what the rows lack."""
+    new = regression.places[-1:]
+    match regression.outcome:
+        case "slower":
+            return explaining(new)
+        case "incomplete":
+            return failures_of(new)
+        case "not slower":
+            return bench("report", *new, decides="one page") if new else None
+        case _:
+            return _extending(regression)
 
 
-def _next(regression: Regression, new: Path | None) -> str:
-    where = f" {shlex.quote(str(new))}" if new else ""
-    if regression.outcome in _NEXT:
-        return _NEXT[regression.outcome].format(where)
+def _extending(regression: Regression) -> Step | None:
+    """Return the command that extends the new run, or the old one where each side lacks blocks and it has fewer."""
     rows = regression.of("cannot tell")
-    if any(change.job.profile in PROFILES and not PROFILES[change.job.profile].decides for change in rows):
-        return "both runs with --profile quick"
-    lacking = [*map(attrgetter("verdict.more_blocks"), rows)]
-    if None in lacking:
-        return f"a quieter machine, another profile, or --fail-above over {percent(regression.fail_above or 0.0)}"
-    more, side = max(filter(None, lacking), default=1), "each" if regression.spread_unknown else "the new"
-    extended = f"bench run --continue{where or ' RUN'} --blocks {more + max(change.samples[1] for change in rows)}"
-    return f"about {count(more, 'more block')} in {side} run: {extended}"
+    profiles = (PROFILES[row.job.profile] for row in rows if row.job.profile in PROFILES)
+    lacking = [reachable(row.verdict.more_blocks) if row.verdict else None for row in rows]
+    if not regression.places or None in lacking or not all(profile.decides for profile in profiles):
+        return None
+    more = max(filter(None, lacking), default=1)
+    *olds, new = regression.places
+    if not (regression.spread_unknown and olds):
+        return extending(new, more)
+    # Each side is extended to the same number of blocks, in two steps.
+    old_blocks, new_blocks = (max(row.samples[side] for row in rows) for side in range(2))
+    wanted = max(old_blocks, new_blocks) + more
+    run, blocks = (new, new_blocks) if new_blocks <= old_blocks else (olds[-1], old_blocks)
+    return extending(run, wanted - blocks)

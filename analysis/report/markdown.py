@@ -3,7 +3,17 @@
 import re
 from collections.abc import Iterator
 
-from analysis.report.elements import Document, Element, Heading, Line, Notes, Table, line, with_explained_columns
+from analysis.report.elements import (
+    Command,
+    Document,
+    Element,
+    Heading,
+    Line,
+    Notes,
+    Table,
+    line,
+    with_explained_columns,
+)
 from analysis.report.formatting import one_line
 
 
@@ -28,6 +38,9 @@ def _block(element: Element) -> Iterator[str]:
             text = f"{element.label}: {element.text}" if element.label else element.text
             strong = f"**{_escaped(text)}**" if element.style == "strong" else _escaped(text)
             yield f"- {strong}" if element.label else f"{' ' * element.indent}{strong}"
+        case Command():
+            fence = "`" * (3 + element.text.count("`"))
+            yield from (f"{element.label}:", "", f"{fence}sh", element.text, fence)
         case Notes():
             yield from (f"- {_escaped(text)}" for text in element.lines)
         case Table():

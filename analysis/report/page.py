@@ -16,11 +16,21 @@ from analysis.explain.explanation import Explained
 from analysis.figures.drawing import svg
 from analysis.figures.plots import pictures
 from analysis.figures.reference import normalised
-from analysis.load.plans import extendable
 from analysis.load.records import Records
 from analysis.report import formatting
 from analysis.report.document import document
-from analysis.report.elements import Bar, Figure, Heading, Line, Notes, Styled, Table, line, with_explained_columns
+from analysis.report.elements import (
+    Bar,
+    Command,
+    Figure,
+    Heading,
+    Line,
+    Notes,
+    Styled,
+    Table,
+    line,
+    with_explained_columns,
+)
 from analysis.report.provenance import provenance
 from analysis.selftest.judging import certificate_document
 from suite.request.repetitions import MARGIN
@@ -61,12 +71,11 @@ def render(
         for group in comparison.of(job).groups:
             yield from _grids(group)
 
-    run = extendable(records.directories)
     origins = provenance(records)
-    page = document(comparison, "full", costs=True, explained=explained, figures=figures, run=run)
+    page = document(comparison, "full", costs=True, explained=explained, figures=figures)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(formatting=formatting, line=line, certificate_document=certificate_document)
-    for kind in (Bar, Figure, Heading, Line, Notes, Styled, Table):
+    for kind in (Bar, Command, Figure, Heading, Line, Notes, Styled, Table):
         environment.tests[kind.__name__.lower()] = lambda element, kind=kind: isinstance(element, kind)
     source = (files("analysis.report") / "report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source).generate(

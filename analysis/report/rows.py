@@ -156,12 +156,25 @@ class ClaimRow(JobColumns):
     """The reasons of the word."""
 
 
+class StepOutput(Columns):
+    """A command that settles what is open."""
+
+    argv: tuple[str, ...]
+    command: str
+    """The same as a line of a shell."""
+    decides: str
+    takes_s: float | None
+    at_most: bool
+    """Whether a budget ends it after ``takes_s``; else it takes about that long."""
+
+
 class AnswerText(Columns):
     """An answer as text, and its parts."""
 
     lines: tuple[str, ...]
     why: str
-    next: str
+    next: StepOutput | None
+    """Null where no command settles what is open."""
     facts: tuple[str, ...]
 
 
@@ -174,7 +187,7 @@ class AnswerOutput(AnswerText):
 class ComparisonOutput(Columns):
     """A comparison; ``runs`` are their ids. Trials of warm-up blocks were left out of everything."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     answer: AnswerOutput
     runs: tuple[str, ...]
     margin: float

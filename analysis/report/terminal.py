@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from analysis.compare.results import Contrast, Effect
-from analysis.report.elements import Cell, Document, Head, Heading, Line, Notes, Styled, Table, line, styled
+from analysis.report.elements import Cell, Command, Document, Head, Heading, Line, Notes, Styled, Table, line, styled
 from analysis.report.formatting import ends, one_line, times
 from suite.units import number
 
@@ -47,6 +47,10 @@ class Terminal:
                     yield shown
                 case Line() if element.column in columns:
                     yield _line(element)
+                case Command():
+                    yield Padding(Text(f"{element.label}:", style=_colour(element.label)), (0, 0, 0, 2), expand=False)
+                    # Neither broken nor cut: it is to be pasted.
+                    yield Text(element.text, no_wrap=True, overflow="ignore")
                 case Notes() if element.lines:
                     yield Text("\n").join(Text(text, style="dim") for text in element.lines)
             in_part = not isinstance(element, Heading)

@@ -39,7 +39,7 @@ def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     if options["form"] == "json":
         print_json(gate_output(regression))
     else:
-        PlainConsole().print(Terminal(gate_document(regression, new)))
+        PlainConsole().print(Terminal(gate_document(regression)))
     return regression.exit_code
 
 

@@ -42,7 +42,7 @@ class ChangeRow(Row):
 class GateOutput(Columns):
     """The outcome of ``--fail-above``, and every row with its own."""
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     outcome: Outcome | None
     exit_code: int
     answer: AnswerText | None = None
@@ -74,7 +74,7 @@ class ExplanationOutput(Output):
 class ByOutput(Output):
     """The values of the keys ``by``, each compared with a base."""
 
-    schema_version: Literal[2] = 2  # type: ignore[assignment]
+    schema_version: Literal[3] = 3  # type: ignore[assignment]
     by: tuple[str, ...]
     margin: float
     answer: AnswerText

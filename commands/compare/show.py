@@ -22,7 +22,7 @@ from analysis.costs.prices import read_prices
 from analysis.explain.attribution import explain as explain_records
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
-from analysis.load.plans import extendable, margin_of
+from analysis.load.plans import margin_of
 from analysis.load.records import Records, load
 from analysis.report.answers.answer import answer
 from analysis.report.costs import costs_document, decisions, places_by_arm
@@ -93,7 +93,7 @@ def _print(form: str | None, comparison: Comparison, output: Callable[[], BaseMo
 def _make_targets(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> Made:
     comparison, form = _compared(records, options), options["form"]
     output: Callable[[], BaseModel] = partial(comparison_output, comparison)
-    shown = _document(comparison, chosen, options)
+    shown = _document(comparison, options)
     if options["explain"]:
         explained = explain_records(records, comparison, force=options["force"])
         output = partial(_explanation, explained)
@@ -127,7 +127,7 @@ def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
     return comparison
 
 
-def _document(comparison: Comparison, chosen: Sequence[Path], options: Mapping[str, Any]) -> Document:
+def _document(comparison: Comparison, options: Mapping[str, Any]) -> Document:
     if options["allocation"]:
         return allocation_document(comparison)
     if options["scaling"]:
@@ -137,7 +137,7 @@ def _document(comparison: Comparison, chosen: Sequence[Path], options: Mapping[s
     if options["form"]:
         return document(comparison, "full", costs=True)
     level: Level = "full" if options["verbose"] else "overview"
-    return document(comparison, level, costs=options["costs"], run=extendable(chosen))
+    return document(comparison, level, costs=options["costs"])
 
 
 def _explanation(explained: Explained) -> ExplanationOutput:

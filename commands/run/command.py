@@ -185,8 +185,8 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
         ).tell()
     else:
         if comparison:
-            PlainConsole().print(Terminal(answer_elements(answer(comparison, store.directory))))
+            PlainConsole().print(Terminal(answer_elements(answer(comparison))))
             once(chosen, {"command": "compare", **options}, shown.tell, listed, silently=True)
-        click.echo(f"more: bench compare {store.directory} [--explain]", err=True)
+        click.echo(f"more: bench compare {store.directory}", err=True)
     if failed:
         sys.exit(1)

@@ -128,13 +128,17 @@ class RepetitionOptions(Repetitions):
             )
         return {**dict.fromkeys(("blocks", "until", "detect") if rules else ()), **given}
 
-    def extension(self, blocks: int, block_s: float) -> str:
-        """Return the words that extend a run to so many blocks of so many seconds; empty if it goes on by itself."""
+    def extension(self, blocks: int, block_s: float) -> list[str]:
+        """Return the words that extend a run to so many blocks of so many seconds; none if it goes on by itself."""
         if not self.open_ended:
-            return f"--blocks {blocks}"
+            return ["--blocks", str(blocks)]
         minutes = math.ceil((blocks + 1) * block_s / 60)  # the warm-up counts, too
-        most = f"--max-blocks {blocks}" if blocks > (self.max_blocks or MOST_BLOCKS) else ""
-        return f"{most} {f'--budget {minutes}m' if self.budget and minutes else ''}".strip()
+        words = []
+        if blocks > (self.max_blocks or MOST_BLOCKS):
+            words += ["--max-blocks", str(blocks)]
+        if self.budget and minutes:
+            words += ["--budget", f"{minutes}m"]
+        return words
 
     @property
     def budget_s(self) -> float | None:

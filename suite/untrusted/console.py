@@ -22,8 +22,11 @@ class PlainConsole(Console):
         self._copied = stream if stderr and isinstance(stream, CleanStream) else None
 
     def print(self, *objects: Any, **more: Any) -> None:  # noqa: ANN401 (rich's)
-        """Print as rich does; text on standard error reaches the copy of that stream, and redrawn lines do not."""
-        super().print(*objects, **more)
+        """Print as rich does, but cut no line: a command that is longer than the terminal stays whole.
+
+        Text on standard error reaches the copy of that stream, and redrawn lines do not.
+        """
+        super().print(*objects, **{"crop": False, **more})
         if self._copied:
             self._copied.write_copy("".join(f"{text}\n" for text in objects if isinstance(text, str | Text)))
 

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console
 
 import cli
 from analysis.compare.comparison import compare
@@ -35,6 +34,7 @@ from suite.records.record import MetricValue, Outcome, Steps, Timeline, TrialRec
 from suite.records.usage import Conditions, Resources, Usage
 from suite.request.repetitions import MARGIN, Repetitions
 from suite.results.store import PLAN, Run
+from suite.untrusted.console import PlainConsole
 from tests.jobs import identity, in_job
 
 Value = TypeVar("Value")
@@ -148,7 +148,7 @@ def as_markdown(comparison: Comparison) -> str:
 def printed(parts: Document, width: int = 200) -> str:
     """Return what a terminal of this width shows of a document."""
     out = io.StringIO()
-    Console(width=width, file=out, force_terminal=False).print(Terminal(parts))
+    PlainConsole(width=width, file=out, force_terminal=False).print(Terminal(parts))
     return out.getvalue()
 
 

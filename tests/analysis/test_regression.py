@@ -52,7 +52,7 @@ def test_a_run_that_became_slower_by_more_than_the_bound_is_slower(tmp_path: Pat
     told = answer(found)
     assert (str(told.rows[0])[:35], told.rows[0].word) == ("resnet50 on vm, throughput: 0.900x ", "slower")
     assert told.why.startswith("beyond the bound of 5 %")
-    assert answer(found, tmp_path / "new").next == f"bench compare {tmp_path}/new --explain (where the time goes)"
+    assert str(told.next) == f"bench compare {tmp_path}/new --explain  # where the time goes"
 
 
 @pytest.mark.parametrize("speed", [9.9, 10.0, 12.0])
@@ -75,7 +75,6 @@ def test_a_wide_interval_cannot_tell_and_says_what_it_could_have_seen_and_what_i
     shown = printed(gate_document(found))
     assert "6 against 6 blocks could have shown a slowdown of " in shown
     assert f"{verdict.more_blocks} more blocks in each run would decide" in shown
-    assert " more blocks in each run: bench run --continue RUN --blocks " in answer(found).next
 
 
 @pytest.mark.parametrize("blocks", [5, 8, 20])
@@ -134,7 +133,7 @@ def test_the_profile_that_only_proves_the_path_cannot_tell(save: Save) -> None:
     make(save, "new", 5.0, seed=1, profile="smoke")
     found = runs(save)
     told = (found.outcome, answer(found).why, answer(found).next)
-    assert told == ("cannot tell", "smoke run: not a measurement", "both runs with --profile quick")
+    assert told == ("cannot tell", "smoke run: not a measurement", None)
 
 
 def test_a_cell_has_one_number_in_a_comparison_and_in_the_gate(save: Save) -> None:

@@ -620,7 +620,7 @@ def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, stored: P
     words = " ".join(result.stdout.split())
     subject, _, number = told["lines"][0].rpartition(", ")[0].partition(": ")
     assert words.startswith(f"{subject} {number}")
-    assert [words.count(part) for part in (number, f"why: {told['why']}", "next: ")] == [1] * 3
+    assert [words.count(part) for part in (number, f"why: {told['why']}", "next:")] == [1] * 3
     drawn = {path.suffix for path in (stored / "plots").iterdir()}
     assert drawn == {".png", ".svg"}
     assert f"drawn: {Path('results') / stored.name / 'plots'}" in result.stderr

@@ -1,25 +1,20 @@
 """The answer: number and word of every row, why, and what to do next. Comparison, gate and ``--by`` have the same."""
 
 import math
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
 from analysis.compare.results import Circumstances, Comparison, TargetSummary
 from analysis.load.metrics import METRICS
-from analysis.load.plans import plan_of
-from analysis.report.answers.claim import NO_NUMBER, NO_VERDICT, UNDECIDED, WORDS, Claim, direction
+from analysis.report.answers.claim import WORDS, Claim, direction
 from analysis.report.answers.equal_work import same_work
-from analysis.report.formatting import duration, percent
+from analysis.report.answers.next_step import next_step
 from analysis.report.tables import differing
 from analysis.statistics.margins import slower_by
 from suite.job.ablations import named_arm
-from suite.job.profiles import PROFILES
-from suite.request.repetitions import RepetitionOptions
-from suite.request.request import RunRequest
+from suite.step import LABEL, Step
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -27,9 +22,6 @@ MOST_ROWS = 4
 """More claims than these are counted, and the one that costs most is named; the overview has the others."""
 _NAMED = 3
 """So many of those that a line names, before it counts the others."""
-_LONGEST = 150
-"""A longer command is described instead."""
-_TURNS = "--design alternating (turns are disturbed alike)"
 
 
 @dataclass(frozen=True)
@@ -60,7 +52,8 @@ class Answer:
 
     rows: tuple[AnswerRow, ...]
     why: str
-    next: str
+    next: Step | None
+    """The command that settles what is open; None where no command does."""
     facts: tuple[str, ...]
     """What ablations change, and whether all targets did the same work."""
     where: str = ""
@@ -70,28 +63,27 @@ class Answer:
     @property
     def lines(self) -> tuple[str, ...]:
         where = (self.where,) if self.where else ()
-        return (*map(str, self.rows), f"why: {self.why}", f"next: {self.next}", *self.facts, *where)
+        step = (f"{LABEL}:", str(self.next)) if self.next else ()
+        return (*map(str, self.rows), f"why: {self.why}", *step, *self.facts, *where)
 
 
-def answer(comparison: Comparison, run: Path | None = None) -> Answer:
-    """Return the answer with which every form of a comparison begins.
-
-    Of a single ``run``, which can be extended, ``next`` is the command that would decide what is open.
-    """
+def answer(comparison: Comparison) -> Answer:
+    """Return the answer with which every form of a comparison begins."""
     claimed = claims(comparison)
     facts = (*switched(comparison), *same_work(comparison))
+    step = next_step(comparison, claimed)
     if not claimed:
-        return Answer((), *_nothing(comparison), facts)
+        return Answer((), _nothing(comparison), step, facts)
     worst = min(claimed, key=lambda one: math.inf if one.withheld or one.slower is None else -one.slower)
     shortened = _rows([*_of_several(comparison, "models"), worst])
-    steps = _next_steps(comparison, claimed, run)
-    return replace(formed(_rows(claimed), WORDS, steps, facts, shortened), where=_where(claimed), claims=tuple(claimed))
+    found = formed(_rows(claimed), WORDS, step, facts, shortened)
+    return replace(found, where=_where(claimed), claims=tuple(claimed))
 
 
 def formed(
     rows: Sequence[AnswerRow],
     words: Sequence[str],
-    steps: Iterable[str],
+    step: Step | None,
     facts: Sequence[str] = (),
     shortened: Sequence[AnswerRow] = (),
 ) -> Answer:
@@ -101,7 +93,7 @@ def formed(
         counted = Counter(row.word for row in rows)
         counts = ", ".join(f"{counted[word]} {word}" for word in words if counted[word])
         shown = (*shortened, AnswerRow(count(len(rows), "comparison"), "", counts))
-    return Answer(shown, "; ".join(_why(rows)), "; ".join(steps), tuple(facts))
+    return Answer(shown, "; ".join(_why(rows)), step, tuple(facts))
 
 
 def _rows(claimed: Sequence[Claim]) -> list[AnswerRow]:
@@ -199,72 +191,15 @@ def _notes(summary: TargetSummary) -> tuple[str, ...]:
     return summary.substitutes + (summary.marks[:-1] if summary.differences else summary.marks)
 
 
-def _nothing(comparison: Comparison) -> tuple[str, str]:
-    """Return why there is no comparison, and what would make one."""
+def _nothing(comparison: Comparison) -> str:
+    """Return why there is no comparison."""
     summaries = [summary for group in comparison.groups for summary in group.targets]
     if not summaries:
-        return "nothing was measured: no trial has finished", "bench results list (what there is)"
+        return "nothing was measured: no trial has finished"
     models = ", ".join(dict.fromkeys(group.model for group in comparison.groups))
     failed = sum(summary.failed for summary in summaries)
     if not any(summary.ok for summary in summaries):
-        why = f"nothing to compare: {count(failed, 'trial')} of {models} failed, and none has finished"
-        return why, "bench results show (each failure in full)"
+        return f"nothing to compare: {count(failed, 'trial')} of {models} failed, and none has finished"
     if {summary.target for summary in summaries} == {BASELINE}:
-        return f"nothing to compare: {models} ran on {BASELINE} alone", "add a target, such as --target container"
-    return f"nothing to compare: no metric of {models} was measured on two targets", "bench compare --verbose"
-
-
-def _next_steps(comparison: Comparison, claims: Sequence[Claim], run: Path | None) -> Iterator[str]:
-    """Yield what to do next; of a single ``run``, which can be extended, as commands. At least one step."""
-    still_open = [one for one in claims if one.word in (UNDECIDED, NO_VERDICT)]
-    request = plan.request if run and (plan := plan_of(run)) else None
-    where = f" {shlex.quote(str(run))}" if run else ""
-    if still_open:
-        decides = all(PROFILES[name].decides for name in PROFILES if name in {one.job.profile for one in still_open})
-        yield from _deciding(comparison, still_open, request, where) if decides else [_measuring(request)]
-    if any(one.word == NO_NUMBER and one.found.failed for one in claims):
-        yield f"bench results show{where} (the failures in full)"
-    elif not still_open:
-        yield _explaining(claims, where)
-
-
-def _explaining(claims: Sequence[Claim], where: str) -> str:
-    probes = all(one.job.traits.probes for one in claims)
-    return f"bench report{where} (one page)" if probes else f"bench compare{where} --explain (where the time goes)"
-
-
-def _measuring(request: RunRequest | None) -> str:
-    """Return the command of the same run as a measurement, unless it is long."""
-    again = request and request.changed(profile="quick", blocks=None, warmup_blocks=None)
-    command = shlex.join(again.command()) if again else ""
-    return f"{command} (to measure)" if 0 < len(command) <= _LONGEST else "the same bench run with --profile quick"
-
-
-def _deciding(
-    comparison: Comparison, still_open: Sequence[Claim], request: RunRequest | None, where: str
-) -> Iterator[str]:
-    blocks, lacking, block_s = (max(column) for column in zip((0, 0, 0.0), *map(_extension, still_open), strict=True))
-    in_reach = lacking < math.inf
-    if in_reach:
-        least = "at least " if any(one.withheld for one in still_open) else ""
-        spent = f", about {duration(lacking * block_s)} on a quiet machine" if block_s else ""
-        more = f"{least}{count(int(lacking), 'more block')}{spent}"
-        repetitions = request.repetitions if request else RepetitionOptions()
-        words = f"bench run --continue{where} {repetitions.extension(int(blocks + lacking), block_s)}".strip()
-        yield f"{words} ({more})" if where else more
-    if lacking > blocks and _can_take_turns(comparison, still_open):
-        yield f"{_TURNS} may decide sooner" if in_reach else f"{_TURNS}, or a quieter machine"
-    elif not in_reach:
-        yield f"a quieter machine, or a margin above {percent(still_open[0].margin)}"
-
-
-def _extension(one: Claim) -> tuple[float, float, float]:
-    """Return the blocks that a claim has, those that it lacks, and the seconds of one."""
-    lacking = math.inf if one.lacking_blocks is None else one.lacking_blocks
-    return one.found.blocks, lacking, one.around.block_s or 0.0
-
-
-def _can_take_turns(comparison: Comparison, still_open: Sequence[Claim]) -> bool:
-    """Return whether all jobs could take turns, and none does."""
-    in_turns = {group.job for group in comparison.groups if group.turns}
-    return all(hasattr(one.job.traits, "turn_taker") and one.job not in in_turns for one in still_open)
+        return f"nothing to compare: {models} ran on {BASELINE} alone"
+    return f"nothing to compare: no metric of {models} was measured on two targets"

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from analysis.compare.results import Arm, Circumstances, Comparison, Contrast
+from analysis.load.plans import extendable, plan_of
 from analysis.report.answers.answer import Answer, formed, row_of
 from analysis.report.answers.claim import NO_VERDICT, UNDECIDED, WORDS, Claim
+from analysis.report.answers.next_step import explaining, extending
 from analysis.report.document import answer_elements, published_elements
 from analysis.report.elements import Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, ratio, rows_by_key
 from analysis.warnings.types import notices
-from suite.units import count
+from suite.job.profiles import PROFILES
+from suite.step import Step
 
 _BEYOND = ("slower", "faster")
 _GAIN = (
@@ -42,23 +45,29 @@ def by_answer(comparison: Comparison) -> Answer:
     claims = [Claim(row, row.model, comparison.margin, Circumstances()) for row in decisive if row.verdict]
     facts = tuple(slow_machines(comparison))
     if not claims:
-        return Answer((), "nothing to compare: no two values have a metric in common", "bench compare --verbose", facts)
+        return Answer((), "nothing to compare: no two values have a metric in common", None, facts)
     several = len({job_on(claim.found.arm) for claim in claims}) > 1
     parts = ((job_on(claim.found.arm) if several else "", *claim.found.arm.cell) for claim in claims)
     rows = [row_of(claim, ", ".join(filter(None, names))) for claim, names in zip(claims, parts, strict=True)]
     worst = max(range(len(claims)), key=lambda number: abs(claims[number].slower or 0.0))
-    return formed(rows, WORDS, [_next(claims)], facts, [rows[worst]])
+    return formed(rows, WORDS, _next(comparison, claims), facts, [rows[worst]])
 
 
-def _next(claims: Sequence[Claim]) -> str:
+def _next(comparison: Comparison, claims: Sequence[Claim]) -> Step | None:
+    """Return the command that extends the run with the fewest blocks; None where each value is not a run of its own."""
     still_open = [claim for claim in claims if claim.word in (UNDECIDED, NO_VERDICT)]
+    runs = {run: plan.blocks for run in comparison.places if extendable([run]) and (plan := plan_of(run))}
     if not still_open:
-        return "bench compare RUN --explain, for each side (where the time goes)"
+        return explaining(comparison.places)
     lacking = [claim.lacking_blocks for claim in still_open]
-    if None in lacking:
-        return f"a quieter machine, or a margin above {percent(claims[0].margin)}"
-    more, blocks = max(filter(None, lacking), default=1), max(claim.found.blocks for claim in still_open)
-    return f"about {count(more, 'more block')} of each: bench run --continue RUN --blocks {blocks + more}"
+    smoke = any(not PROFILES[claim.job.profile].decides for claim in still_open if claim.job.profile in PROFILES)
+    if smoke or None in lacking or len(runs) != len(comparison.places):
+        return None
+    wanted = max(claim.found.blocks for claim in still_open) + max(filter(None, lacking), default=1)
+    shortest = min(runs, key=runs.__getitem__, default=None)
+    if shortest is None:
+        return None
+    return extending(shortest, max(1, wanted - runs[shortest]))
 
 
 def slow_machines(comparison: Comparison) -> Iterator[str]:

@@ -1,0 +1,157 @@
+"""Choose the one command that settles what is open in a comparison. There is none where no command would."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.compare.results import Comparison
+from analysis.load.plans import extendable, plan_of
+from analysis.load.records import run_of
+from analysis.report.answers.claim import NO_NUMBER, NO_VERDICT, UNDECIDED, Claim
+from analysis.report.formatting import percent
+from analysis.statistics.sequential import LEAST_BLOCKS
+from suite.errors import RequestError
+from suite.job.profiles import PROFILES
+from suite.request.repetitions import DECIDED, MARGIN
+from suite.request.request import RunRequest
+from suite.request.traits import traits_of
+from suite.results.runs import is_run, sweep_around
+from suite.step import Step, bench
+from suite.targets import BASELINE
+from suite.units import count, parse_duration_s
+
+BUDGET = "10m"
+"""The budget of a proposed run that goes on until it is decided."""
+_LONG_S = 3600.0
+"""An extension that takes longer gives way to turns, where the jobs can take them."""
+
+
+def next_step(comparison: Comparison, claims: Sequence[Claim]) -> Step | None:
+    """Return the command that settles the first thing that is open, or explains what is decided."""
+    if not claims:
+        return _first_comparison(comparison)
+    still_open = [one for one in claims if one.word in (UNDECIDED, NO_VERDICT)]
+    without_number = [one for one in claims if one.word == NO_NUMBER]
+    if any(one.found.measured for one in without_number):
+        return _with_baseline(comparison)
+    if still_open:
+        return _deciding(comparison, still_open)
+    if any(one.found.failed for one in without_number):
+        return failures_of(comparison.places)
+    return explaining(comparison.places, probes=all(one.job.traits.probes for one in claims))
+
+
+def explaining(places: Sequence[Path], *, probes: bool = False) -> Step | None:
+    """Return the command that shows what is behind a decided comparison of runs."""
+    if not places:
+        return None
+    if probes:
+        return bench("report", *places, decides="one page")
+    return bench("compare", *places, "--explain", decides="where the time goes")
+
+
+def failures_of(places: Sequence[Path]) -> Step | None:
+    """Return the command that shows why trials of the last of some runs or sweeps have failed."""
+    if not places:
+        return None
+    shows = ("results", "show") if is_run(places[-1]) else ("sweep", "status")
+    return bench(*shows, places[-1], decides="each failure in full")
+
+
+def extending(run: Path, more: int, *, block_s: float = 0.0, at_least: bool = False) -> Step | None:
+    """Return the command that measures ``more`` blocks of ``block_s`` seconds; None for what cannot be continued."""
+    plan = plan_of(run)
+    if not (plan and plan.request and extendable([run])):
+        return None
+    words = plan.request.repetitions.extension(plan.blocks + more, block_s)
+    decides = f"{'at least ' * at_least}{count(more, 'more block')}"
+    return bench("run", "--continue", run, *words, decides=decides, takes_s=more * block_s)
+
+
+def _first_comparison(comparison: Comparison) -> Step | None:
+    """Return the command that makes something to compare, or shows why there is nothing."""
+    places = comparison.places
+    summaries = [summary for group in comparison.groups for summary in group.targets]
+    if not places:
+        return None
+    if not summaries:
+        return bench("audit", *places, decides="why no record counts")
+    if not any(summary.ok for summary in summaries):
+        return failures_of(places)
+    if {summary.target for summary in summaries} == {BASELINE}:
+        request = _request_of(_last_run(comparison))
+        return _anew(request, comparison.margin, target=None)
+    return bench("compare", *places, "--verbose", decides="every metric")
+
+
+def _with_baseline(comparison: Comparison) -> Step | None:
+    """Return the command of the same run with bare metal; where its trials have failed, the one that shows them."""
+    tried = any(summary.target == BASELINE for group in comparison.groups for summary in group.targets)
+    if tried:
+        return failures_of(comparison.places)
+    request = _request_of(_last_run(comparison))
+    targets = [*request.targets.target] if request else []
+    return _anew(request, comparison.margin, target=(BASELINE, *targets))
+
+
+def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> Step | None:
+    worst = max(still_open, key=_lacking)
+    run = _last_run(comparison, worst)
+    request = _request_of(run)
+    profiles = {one.job.profile for one in still_open}
+    if any(name in PROFILES and not PROFILES[name].decides for name in profiles):
+        return _anew(request, comparison.margin, profile=None, batch=None, image_px=None, steps=None)
+    lacking, block_s = _lacking(worst), worst.around.block_s or 0.0
+    if lacking == math.inf or lacking * block_s > _LONG_S:
+        in_turns = _in_turns(comparison, still_open, request)
+        if in_turns or lacking == math.inf:
+            return in_turns
+    if run is None or sweep_around(run):  # a plan file gives the blocks of a sweep
+        return _anew(request, comparison.margin)
+    return extending(run, int(lacking), block_s=block_s, at_least=any(one.withheld for one in still_open))
+
+
+def _lacking(one: Claim) -> float:
+    return math.inf if one.lacking_blocks is None else one.lacking_blocks
+
+
+def _in_turns(comparison: Comparison, still_open: Sequence[Claim], request: RunRequest | None) -> Step | None:
+    """Return the command of the same run in turns, which are disturbed alike; None unless all jobs can take them."""
+    taken = {group.job for group in comparison.groups if group.turns}
+    if not all(hasattr(one.job.traits, "turn_taker") and one.job not in taken for one in still_open):
+        return None
+    return _anew(request, comparison.margin, design="alternating", steps=None)
+
+
+def _last_run(comparison: Comparison, claim: Claim | None = None) -> Path | None:
+    """Return the run, or the cell of a sweep, that measured something last, or the arm of a claim."""
+    trials = comparison.of(claim.job).trials if claim else comparison.trials
+    if claim and claim.found.model and len(trials):
+        trials = trials[trials["model"] == claim.found.model]
+    if len(trials):
+        return Path(run_of(trials.sort_values("started_at", kind="stable")["path"].iloc[-1]))
+    return comparison.places[-1] if comparison.places and is_run(comparison.places[-1]) else None
+
+
+def _request_of(run: Path | None) -> RunRequest | None:
+    plan = plan_of(run) if run else None
+    return plan.request if plan else None
+
+
+def _anew(request: RunRequest | None, margin: float, **changes: object) -> Step | None:
+    """Return the command of a request with ``changes`` that goes on until it is decided; None where it cannot be."""
+    if request is None:
+        return None
+    try:
+        changed = request.changed(blocks=None, warmup_blocks=None, **changes)
+        if not traits_of(request.scenario).normalised:
+            again = changed.changed(blocks=LEAST_BLOCKS)
+            return bench(*again.command()[1:], decides=f"to measure, {count(LEAST_BLOCKS, 'block')}")
+        wanted = None if margin == MARGIN else f"{margin:.12g}"
+        options = {"margin": changed.repetitions.margin or wanted, "budget": changed.repetitions.budget or BUDGET}
+        again = changed.changed(until=DECIDED, detect=None, **options)
+    except RequestError:  # an option of this run goes with no verdict
+        return None
+    budget_s = parse_duration_s(options["budget"] or BUDGET)
+    decides = f"until decided at a margin of {percent(margin)}"
+    return bench(*again.command()[1:], decides=decides, takes_s=budget_s, at_most=True)

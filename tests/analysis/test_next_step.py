@@ -1,0 +1,255 @@
+"""The next step: a command that a shell takes as it is printed, or none; three lead from a smoke run to a verdict."""
+
+import itertools
+import json
+import math
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+import cli
+from analysis.audit.audit import audited
+from analysis.compare.by import compare_by
+from analysis.compare.comparison import compare
+from analysis.compare.regression import regress
+from analysis.load.plans import margin_of
+from analysis.load.records import load
+from analysis.report.answers.answer import Answer, answer
+from analysis.report.document import document
+from analysis.report.gate import answer as gate_answer
+from analysis.report.gate import gate_document
+from analysis.report.sweeps.by import by_answer, by_document
+from commands.run.command import run as run_command
+from commands.run.request_command import request_of
+from suite.records.usage import Conditions
+from suite.request.request import RunRequest
+from suite.results.store import PLAN
+from suite.step import Step, bench
+from tests.analysis.conftest import Save, bench_compare, json_of, known, measured, printed
+from tests.analysis.test_stored_runs import AFTER, BEFORE, NAMES, RUNS, TOGETHER
+from tests.suite.conftest import make_plan
+
+BUSY = Conditions(interval_s=20, other_cpu_s=0.11 * 2 * 20)
+"""More other work on the CPUs than the bound allows."""
+
+
+@dataclass(frozen=True)
+class Forged:
+    """A run with chosen numbers and a plan, as a request asks for it."""
+
+    save: Save
+    name: str = "run"
+
+    @property
+    def directory(self) -> Path:
+        return self.save.path / self.name
+
+    def plan(self, blocks: int, targets: Sequence[str], given: Mapping[str, object]) -> None:
+        request = RunRequest.of({"target": targets, **given})
+        plan = make_plan(
+            request=request,
+            targets=tuple(targets),
+            profile=request.measurement.profile,
+            blocks=blocks,
+            margin=request.repetitions.margin_share,
+        )
+        (self.directory / PLAN).write_text(plan.model_dump_json())
+
+    def measure(
+        self,
+        factor: float,
+        blocks: int,
+        *,
+        noise: float = 0.004,
+        seed: int = 1,
+        targets: Sequence[str] = ("bare-metal", "container"),
+        given: dict[str, object] | None = None,
+        **changes: Any,
+    ) -> "Forged":
+        """Save the trials of targets whose throughput is that of bare metal times ``factor``."""
+        rng = np.random.default_rng(seed)
+        for block in range(blocks):
+            for target in targets:
+                typical = 10 if target == "bare-metal" else 10 * factor
+                speed = typical * math.exp(rng.normal(0, noise))
+                self.save(self.name, block=block, target=target, **measured(speed) | changes)
+        self.plan(blocks, targets, given or {})
+        return self
+
+    def answer(self) -> Answer:
+        return answer(compare(load([self.directory]), margin=margin_of([self.directory])))
+
+
+@pytest.fixture
+def forged(save: Save) -> Forged:
+    return Forged(save)
+
+
+def typed(line: str) -> list[str]:
+    """Return the words that bash gives ``bench`` for a line that is pasted as it was printed."""
+    defined = "bench() { printf '%s\\0' bench \"$@\"; }\n"
+    done = subprocess.run(["bash", "-c", defined + line], capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.split("\0")[:-1]
+
+
+def parses(argv: Sequence[str]) -> None:
+    """Take the words as ``bench`` does, and start nothing."""
+    command: click.Command = cli.main
+    context, words = click.Context(command, info_name=argv[0]), [*argv[1:]]
+    while isinstance(command, click.Group):
+        name = words.pop(0)
+        command = known(command.get_command(context, name))
+        context = click.Context(command, parent=context, info_name=name)
+    with command.make_context(context.info_name, words, parent=context.parent):
+        pass
+
+
+def pasted(shown: str, step: Step) -> None:
+    """Hold what a terminal shows against the step: its line alone is what bash takes."""
+    (line,) = (line for line in shown.splitlines() if line.strip().startswith("bench "))
+    assert line == str(step)
+    assert typed(line) == [*step.argv]
+
+
+def names_no_place_holder(step: Step) -> None:
+    assert not re.search(r"\b(RUN|FILE|DIR|TIME)\b|the same|both runs|quieter", str(step))
+    parses(step.argv)
+
+
+STORED = [*NAMES, *TOGETHER]
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_the_next_step_of_every_stored_run_is_what_bash_and_bench_take_at_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(RUNS)
+    comparison = compare(audited(load([Path(one) for one in TOGETHER.get(name, (name,))])))
+    if step := answer(comparison).next:
+        names_no_place_holder(step)
+        pasted(printed(document(comparison), 80), step)
+        assert {*map(str, comparison.places)} & {*step.argv} or step.argv[:2] == ("bench", "run")
+    assert json_of(comparison)["answer"]["next"] == (
+        None if step is None else {**vars(step), "argv": [*step.argv], "command": step.command}
+    )
+
+
+def test_a_gate_and_values_of_a_key_have_a_step_that_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RUNS)
+    old, new = (load([Path(name)]) for name in (BEFORE, AFTER))
+    for bound in (0.0001, 0.05, 0.9):
+        found = regress(old, new, bound)
+        if step := gate_answer(found).next:
+            names_no_place_holder(step)
+            pasted(printed(gate_document(found), 80), step)
+    comparison = compare_by(load([Path("synthetic-podman"), Path("synthetic-docker")]), ("engine",), ())
+    if step := by_answer(comparison).next:
+        names_no_place_holder(step)
+        pasted(printed(by_document(comparison), 80), step)
+
+
+@pytest.mark.parametrize("form", [(), ("--csv",), ("--markdown",), ("--explain",), ("--json",)])
+def test_every_form_has_the_same_step(forged: Forged, form: tuple[str, ...]) -> None:
+    forged.measure(0.985, 10, noise=0.03)
+    step = known(forged.answer().next)
+    result = bench_compare(forged.directory, "--margin", "2%", "--force", *form)
+    if form == ("--json",):
+        assert json.loads(result.stdout)["answer"]["next"]["argv"] == [*step.argv]
+    else:
+        assert str(step) in result.output.splitlines()
+
+
+def test_the_page_has_the_same_step(forged: Forged) -> None:
+    forged.measure(0.985, 10, noise=0.03)
+    assert f'<pre tabindex="0">{forged.answer().next}</pre>'.replace("#", "#") in forged.save.page(margin=0.02)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "noise", "changes", "step"),
+    [
+        (20, 0.004, {}, "compare {run} --explain  # where the time goes"),
+        (3, 0.004, {}, r"run --continue {run} --blocks 5  # at least 2 more blocks, about .*"),
+        # Of 42, trimming leaves out the six that were disturbed.
+        (6, 0.004, {"conditions": BUSY}, r"run --continue {run} --blocks 42  # at least 36 more blocks, about \d+ min"),
+        (10, 0.03, {}, r"run --continue {run} --blocks \d+  # [\d,]+ more blocks?, about .*"),
+    ],
+)
+def test_a_run_is_explained_or_extended(
+    blocks: int, noise: float, changes: dict[str, Any], step: str, forged: Forged
+) -> None:
+    factor = 0.985 if noise > 0.01 else 0.8
+    found = forged.measure(factor, blocks, noise=noise, **changes).answer().next
+    assert re.fullmatch("bench " + step.format(run=re.escape(str(forged.directory))), str(found)), found
+
+
+def test_what_no_number_of_blocks_decides_is_measured_in_turns(forged: Forged) -> None:
+    found = forged.measure(0.9802, 10, noise=0.1, given={"blocks": 10}).answer().next
+    argv = known(found).argv
+    assert argv[:2] == ("bench", "run")
+    assert ("--design", "alternating") in itertools.pairwise(argv)
+    assert ("--until", "decided") in itertools.pairwise(argv)
+
+
+def test_a_target_that_failed_is_shown_and_a_run_without_bare_metal_gets_it(forged: Forged) -> None:
+    forged.measure(0.8, 5, targets=("bare-metal",))
+    assert known(forged.answer().next).argv[:2] == ("bench", "run")
+    forged.save(target="vm", failed="no memory")
+    assert str(forged.answer().next) == f"bench results show {forged.directory}  # each failure in full"
+    alone = Forged(forged.save, "alone").measure(0.8, 5, targets=("container-vm",), given={"scenario": "distributed"})
+    added = known(alone.answer().next).argv
+    assert [word for flag, word in itertools.pairwise(added) if flag == "--target"] == [
+        "bare-metal",
+        "container-vm",
+    ]
+
+
+def test_nothing_is_proposed_that_no_command_settles(save: Save) -> None:
+    save("without-plan")
+    save("without-plan", target="container")
+    assert answer(save.compare("without-plan")).next is None, "nothing says what was asked for"
+    assert bench("compare", Path("two\nlines"), decides="") is None, "a shell takes no command of two lines"
+    step = known(bench("compare", Path("-run"), decides="all"))
+    assert step.command == "bench compare ./-run"
+
+
+def test_the_two_sides_of_a_gate_are_extended_one_after_the_other(save: Save) -> None:
+    for seed, name in enumerate(("old", "new"), start=5):
+        Forged(save, name).measure(0.9, 6, noise=0.1, seed=seed)
+    old, new = save.path / "old", save.path / "new"
+    first = known(gate_answer(regress(save.load("old"), save.load("new"), 0.05)).next).argv
+    assert first[:4] == ("bench", "run", "--continue", str(new))
+    wanted = int(first[5])
+    Forged(save, "new").measure(0.9, wanted, noise=0.1, seed=6)
+    second = known(gate_answer(regress(save.load("old"), save.load("new"), 0.05)).next).argv
+    assert second[:4] == ("bench", "run", "--continue", str(old))
+
+
+def obeyed(forged: Forged, step: Step, name: str, *, noise: float) -> Forged:
+    """Do as a step says, with numbers in place of trials: begin a run that it asks for, or extend the one it names."""
+    words = typed(str(step))
+    assert words[:2] == ["bench", "run"]
+    request = request_of(run_command, words[2:])
+    continued = "--continue" in words
+    following = forged if continued else Forged(forged.save, name)
+    blocks = request.repetitions.blocks or 12
+    given = {name: value for name, value in request.given().items() if name not in ("target", "scenario")}
+    return following.measure(0.8, blocks, noise=noise, given=given, profile=request.measurement.profile)
+
+
+@pytest.mark.parametrize("noise", [0.004, 0.03])
+def test_three_steps_lead_from_a_smoke_run_to_a_verdict(forged: Forged, noise: float) -> None:
+    now = forged.measure(0.8, 1, noise=noise, given={"profile": "smoke", "blocks": 1}, profile="smoke")
+    for number in range(4):
+        found = now.answer()
+        if found.rows[0].word == "slower":
+            break
+        now = obeyed(now, known(found.next), f"step-{number}", noise=noise)
+    assert (found.rows[0].word, number <= 3) == ("slower", True)
+    assert "--explain" in known(found.next).argv
