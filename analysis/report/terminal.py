@@ -44,7 +44,8 @@ class Terminal:
                     yield from [Text(element.caption, style="dim")] if element.caption else []
                     shown, form = _fitting(console, options, element)
                     columns |= {head.text for head in form.columns}
-                    yield shown
+                    # The console cuts nothing, so that commands stay whole: what pads a table is cut here.
+                    yield Padding(shown, 0, expand=False)
                 case Line() if element.column in columns:
                     yield _line(element)
                 case Command():

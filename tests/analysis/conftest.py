@@ -152,6 +152,11 @@ def printed(parts: Document, width: int = 200) -> str:
     return out.getvalue()
 
 
+def but_command(text: str) -> list[str]:
+    """Return the lines of a document that have to fit a terminal: all but a command, which nothing breaks."""
+    return [line for line in text.splitlines() if not line.startswith("bench ")]
+
+
 def bench(*words: str | Path, columns: int = 80) -> Result:
     """Run ``bench`` in this process."""
     return CliRunner().invoke(cli.main, [*map(str, words)], prog_name="bench", env={"COLUMNS": str(columns)})

@@ -210,6 +210,16 @@ def test_a_target_that_failed_is_shown_and_a_run_without_bare_metal_gets_it(forg
     ]
 
 
+def test_a_smoke_run_is_measured_without_the_targets_that_only_prove_their_path(forged: Forged) -> None:
+    everywhere = ("bare-metal", "container", "vm")
+    given = {"profile": "smoke", "blocks": 1}
+    forged.measure(0.8, 1, targets=everywhere, given=given, profile="smoke")
+    forged.save(target="vm", profile="smoke", substitutes=("accelerator:tcg",))
+    argv = known(forged.answer().next).argv
+    assert [word for flag, word in itertools.pairwise(argv) if flag == "--target"] == ["bare-metal", "container"]
+    assert not {"--profile", "--blocks"} & {*argv}
+
+
 def test_nothing_is_proposed_that_no_command_settles(save: Save) -> None:
     save("without-plan")
     save("without-plan", target="container")

@@ -12,6 +12,7 @@ from analysis.report.formatting import percent
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
+from suite.measurable import is_measured
 from suite.request.repetitions import DECIDED, MARGIN
 from suite.request.request import RunRequest
 from suite.request.traits import traits_of
@@ -100,7 +101,7 @@ def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> Step | Non
     request = _request_of(run)
     profiles = {one.job.profile for one in still_open}
     if any(name in PROFILES and not PROFILES[name].decides for name in profiles):
-        return _anew(request, comparison.margin, profile=None, batch=None, image_px=None, steps=None)
+        return _anew(request, comparison.margin, profile=None, target=_measured(comparison, request))
     lacking, block_s = _lacking(worst), worst.around.block_s or 0.0
     if lacking == math.inf or lacking * block_s > _LONG_S:
         in_turns = _in_turns(comparison, still_open, request)
@@ -109,6 +110,14 @@ def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> Step | Non
     if run is None or sweep_around(run):  # a plan file gives the blocks of a sweep
         return _anew(request, comparison.margin)
     return extending(run, int(lacking), block_s=block_s, at_least=any(one.withheld for one in still_open))
+
+
+def _measured(comparison: Comparison, request: RunRequest | None) -> tuple[str, ...] | None:
+    """Return the targets of a request without those that only prove their path; None for those of its machine."""
+    summaries = [summary for group in comparison.groups for summary in group.targets]
+    path_only = {summary.target for summary in summaries if not is_measured(summary.substitutes)}
+    targets = request.targets.target if request else ()
+    return tuple(target for target in targets if target not in path_only) or None
 
 
 def _lacking(one: Claim) -> float:
