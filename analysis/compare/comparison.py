@@ -7,7 +7,7 @@ in the gate and in a history. Its noise is what bare metal shows against itself,
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
@@ -81,9 +81,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         *growth(finished),
     )
     contrasted = with_standing(every, around)
-    by_group: dict[GroupKey, tuple[Contrast, ...]] = defaultdict(tuple)
-    for contrast in contrasted:
-        by_group[contrast.arm[:2]] += (contrast,)
+    by_group = _by_group(contrasted)
     by_cost, by_turns, by_work = costs(ok, targets.pairs), burst_variation(ok, records.evidence), same_work(finished)
     complete = tuple(
         replace(
@@ -117,6 +115,13 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
         trials=ok,
         places=records.places,
     )
+
+
+def _by_group(contrasts: Iterable[Contrast]) -> dict[GroupKey, tuple[Contrast, ...]]:
+    groups: dict[GroupKey, tuple[Contrast, ...]] = defaultdict(tuple)
+    for contrast in contrasts:
+        groups[contrast.arm[:2]] += (contrast,)
+    return groups
 
 
 def noise_floors(

@@ -10,14 +10,13 @@ from analysis.compare.regression import EXIT_CODES, Change, Regression
 from analysis.compare.results import Circumstances
 from analysis.report.answers.answer import Answer, AnswerRow, formed, row_of
 from analysis.report.answers.claim import Claim
-from analysis.report.answers.next_step import explaining, extending, failures_of
+from analysis.report.answers.next_step import explaining, extending, failures_of, measure
 from analysis.report.document import answer_elements
 from analysis.report.elements import Element, Head, Line, Styled, Table
 from analysis.report.formatting import ends, percent, reachable, times
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import Verdict
 from analysis.statistics.two_samples import LEAST_RUNS
-from suite.job.profiles import PROFILES
 from suite.step import Step, bench
 from suite.units import count, number
 
@@ -138,9 +137,8 @@ def _next(regression: Regression) -> Step | None:
 def _extending(regression: Regression) -> Step | None:
     """Return the command that extends the new run, or the old one where each side lacks blocks and it has fewer."""
     rows = regression.of("cannot tell")
-    profiles = (PROFILES[row.job.profile] for row in rows if row.job.profile in PROFILES)
     lacking = [reachable(row.verdict.more_blocks) if row.verdict else None for row in rows]
-    if not regression.places or None in lacking or not all(profile.decides for profile in profiles):
+    if not regression.places or None in lacking or not measure(row.job.profile for row in rows):
         return None
     more = max(filter(None, lacking), default=1)
     *olds, new = regression.places

@@ -1,7 +1,7 @@
 """Choose the one command that settles what is open in a comparison. There is none where no command would."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from analysis.compare.results import Comparison
@@ -40,6 +40,11 @@ def next_step(comparison: Comparison, claims: Sequence[Claim]) -> Step | None:
     if any(one.found.failed for one in without_number):
         return failures_of(comparison.places)
     return explaining(comparison.places, probes=all(one.job.traits.probes for one in claims))
+
+
+def measure(profiles: Iterable[str]) -> bool:
+    """Return whether runs of all these profiles are measurements; those of other packages are."""
+    return all(PROFILES[name].decides for name in profiles if name in PROFILES)
 
 
 def explaining(places: Sequence[Path], *, probes: bool = False) -> Step | None:
@@ -99,8 +104,7 @@ def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> Step | Non
     worst = max(still_open, key=_lacking)
     run = _last_run(comparison, worst)
     request = _request_of(run)
-    profiles = {one.job.profile for one in still_open}
-    if any(name in PROFILES and not PROFILES[name].decides for name in profiles):
+    if not measure(one.job.profile for one in still_open):
         return _anew(request, comparison.margin, profile=None, target=_measured(comparison, request))
     lacking, block_s = _lacking(worst), worst.around.block_s or 0.0
     if lacking == math.inf or lacking * block_s > _LONG_S:

@@ -5,17 +5,17 @@ Also the gain of CPUs by stage, whose cells are stages.
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 
 from analysis.compare.results import Arm, Circumstances, Comparison, Contrast
 from analysis.load.plans import extendable, plan_of
 from analysis.report.answers.answer import Answer, formed, row_of
 from analysis.report.answers.claim import NO_VERDICT, UNDECIDED, WORDS, Claim
-from analysis.report.answers.next_step import explaining, extending
+from analysis.report.answers.next_step import explaining, extending, measure
 from analysis.report.document import answer_elements, published_elements
 from analysis.report.elements import Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, ratio, rows_by_key
 from analysis.warnings.types import notices
-from suite.job.profiles import PROFILES
 from suite.step import Step
 
 _BEYOND = ("slower", "faster")
@@ -54,20 +54,21 @@ def by_answer(comparison: Comparison) -> Answer:
 
 
 def _next(comparison: Comparison, claims: Sequence[Claim]) -> Step | None:
-    """Return the command that extends the run with the fewest blocks; None where each value is not a run of its own."""
+    """Return the command that explains what is decided, or extends the run with the fewest blocks."""
     still_open = [claim for claim in claims if claim.word in (UNDECIDED, NO_VERDICT)]
-    runs = {run: plan.blocks for run in comparison.places if extendable([run]) and (plan := plan_of(run))}
-    if not still_open:
-        return explaining(comparison.places)
+    return _extending(comparison.places, still_open) if still_open else explaining(comparison.places)
+
+
+def _extending(places: Sequence[Path], still_open: Sequence[Claim]) -> Step | None:
+    """Return the command that extends the run with the fewest blocks; None unless each place is a run that can be."""
     lacking = [claim.lacking_blocks for claim in still_open]
-    smoke = any(not PROFILES[claim.job.profile].decides for claim in still_open if claim.job.profile in PROFILES)
-    if smoke or None in lacking or len(runs) != len(comparison.places):
+    blocks = {place: plan.blocks for place in places if extendable([place]) and (plan := plan_of(place))}
+    measured = measure(claim.job.profile for claim in still_open)
+    if not measured or None in lacking or not places or len(blocks) < len(places):
         return None
     wanted = max(claim.found.blocks for claim in still_open) + max(filter(None, lacking), default=1)
-    shortest = min(runs, key=runs.__getitem__, default=None)
-    if shortest is None:
-        return None
-    return extending(shortest, max(1, wanted - runs[shortest]))
+    shortest = min(blocks, key=blocks.__getitem__)
+    return extending(shortest, max(1, wanted - blocks[shortest]))
 
 
 def slow_machines(comparison: Comparison) -> Iterator[str]:
