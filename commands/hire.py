@@ -15,8 +15,8 @@ from provisioning.clouds.hire import INVENTORY, MachineOrder, hired_machines
 from suite.errors import BenchError, RequestError, nearest
 from suite.part import Part
 from suite.registries import CLOUDS
+from suite.request.next_step import LABEL, NextStep
 from suite.request.option import Option
-from suite.step import LABEL, Step
 
 
 @click.group(cls=SuggestingGroup)
@@ -77,7 +77,7 @@ def up(source: str, cloud: str, within: str | None, out: Path, **options: object
     order = MachineOrder.of(f"--from {source}", source, cloud, within, given)
     with hired_machines(order, out, partial(click.echo, err=True), kept=True):
         pass
-    measuring = Step(("bench", "run", "--inventory", str(out / INVENTORY)), "at the end: bench machines down --all")
+    measuring = NextStep(("bench", "run", "--inventory", str(out / INVENTORY)), "at the end: bench machines down --all")
     click.echo(f"{LABEL}:\n{measuring}")
 
 

@@ -13,11 +13,11 @@ from analysis.explain.explanation import Explained
 from analysis.figures.reference import PAPERS_KEY
 from analysis.report import formatting, tables
 from analysis.report.answers.answer import MOST_ROWS, Answer, answer
-from analysis.report.elements import Command, Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
+from analysis.report.elements import CommandLine, Element, Figure, Head, Heading, Line, Notes, Styled, Table, warnings
 from analysis.report.sweeps.scaling import growth_elements, scaling_elements
 from analysis.report.waterfall import explained_job, reason
 from analysis.warnings.types import notices
-from suite.step import LABEL
+from suite.request.next_step import LABEL
 from suite.units import count
 
 Level = Literal["overview", "full"]
@@ -98,7 +98,7 @@ def answer_elements(answered: Answer) -> Iterator[Element]:
         yield Table("", "", tuple(Head(text, wraps=True) for text in heads), rows, compact=True)
     yield Line(answered.why, label="why", indent=2)
     if answered.next:
-        yield Command(str(answered.next), LABEL)
+        yield CommandLine(str(answered.next), LABEL)
     yield from map(Line, answered.facts)
     yield from [Line(answered.where, "dim")] if answered.where else []
 

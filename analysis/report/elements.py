@@ -34,7 +34,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Command:
+class CommandLine:
     """A command with its remark, on a line that nothing breaks, so that it can be pasted; ``label`` stands above it."""
 
     text: str
@@ -128,7 +128,7 @@ class Table:
         return Table(self.across, self.corner, columns, rows, self.caption)
 
 
-Element = Heading | Table | Line | Command | Notes | Figure
+Element = Heading | Table | Line | CommandLine | Notes | Figure
 Document = Iterable[Element]
 
 

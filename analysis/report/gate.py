@@ -17,7 +17,7 @@ from analysis.report.formatting import ends, percent, reachable, times
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import Verdict
 from analysis.statistics.two_samples import LEAST_RUNS
-from suite.step import Step, bench
+from suite.request.next_step import NextStep, bench
 from suite.units import count, number
 
 _COLUMNS = ("old", "new", "ratio", "95 % interval", "slower by", "outcome")
@@ -120,7 +120,7 @@ class _GateClaim(Claim):
         return (f"within or beyond {bound} ({shown}{runs})",)
 
 
-def _next(regression: Regression) -> Step | None:
+def _next(regression: Regression) -> NextStep | None:
     """Return the command that explains the outcome, or that measures what the rows lack."""
     new = regression.places[-1:]
     match regression.outcome:
@@ -134,7 +134,7 @@ def _next(regression: Regression) -> Step | None:
             return _extending(regression)
 
 
-def _extending(regression: Regression) -> Step | None:
+def _extending(regression: Regression) -> NextStep | None:
     """Return the command that extends the new run, or the old one where each side lacks blocks and it has fewer."""
     rows = regression.of("cannot tell")
     lacking = [reachable(row.verdict.more_blocks) if row.verdict else None for row in rows]

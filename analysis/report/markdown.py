@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from analysis.report.elements import (
-    Command,
+    CommandLine,
     Document,
     Element,
     Heading,
@@ -38,7 +38,7 @@ def _block(element: Element) -> Iterator[str]:
             text = f"{element.label}: {element.text}" if element.label else element.text
             strong = f"**{_escaped(text)}**" if element.style == "strong" else _escaped(text)
             yield f"- {strong}" if element.label else f"{' ' * element.indent}{strong}"
-        case Command():
+        case CommandLine():
             fence = "`" * (3 + element.text.count("`"))
             yield from (f"{element.label}:", "", f"{fence}sh", element.text, fence)
         case Notes():

@@ -21,7 +21,7 @@ from analysis.report import formatting
 from analysis.report.document import document
 from analysis.report.elements import (
     Bar,
-    Command,
+    CommandLine,
     Figure,
     Heading,
     Line,
@@ -75,7 +75,7 @@ def render(
     page = document(comparison, "full", costs=True, explained=explained, figures=figures)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(formatting=formatting, line=line, certificate_document=certificate_document)
-    for kind in (Bar, Command, Figure, Heading, Line, Notes, Styled, Table):
+    for kind in (Bar, CommandLine, Figure, Heading, Line, Notes, Styled, Table):
         environment.tests[kind.__name__.lower()] = lambda element, kind=kind: isinstance(element, kind)
     source = (files("analysis.report") / "report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source).generate(

@@ -10,7 +10,19 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from analysis.compare.results import Contrast, Effect
-from analysis.report.elements import Cell, Command, Document, Head, Heading, Line, Notes, Styled, Table, line, styled
+from analysis.report.elements import (
+    Cell,
+    CommandLine,
+    Document,
+    Head,
+    Heading,
+    Line,
+    Notes,
+    Styled,
+    Table,
+    line,
+    styled,
+)
 from analysis.report.formatting import ends, one_line, times
 from suite.units import number
 
@@ -48,7 +60,7 @@ class Terminal:
                     yield Padding(shown, 0, expand=False)
                 case Line() if element.column in columns:
                     yield _line(element)
-                case Command():
+                case CommandLine():
                     yield Padding(Text(f"{element.label}:", style=_colour(element.label)), (0, 0, 0, 2), expand=False)
                     # Neither broken nor cut: it is to be pasted.
                     yield Text(element.text, no_wrap=True, overflow="ignore")

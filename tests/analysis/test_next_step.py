@@ -29,9 +29,9 @@ from analysis.report.sweeps.by import by_answer, by_document
 from commands.run.command import run as run_command
 from commands.run.request_command import request_of
 from suite.records.usage import Conditions
+from suite.request.next_step import NextStep, bench
 from suite.request.request import RunRequest
 from suite.results.store import PLAN
-from suite.step import Step, bench
 from tests.analysis.conftest import Save, bench_compare, json_of, known, measured, printed
 from tests.analysis.test_stored_runs import AFTER, BEFORE, NAMES, RUNS, TOGETHER
 from tests.jobs import identity
@@ -113,14 +113,14 @@ def parses(argv: Sequence[str]) -> None:
         pass
 
 
-def pasted(shown: str, step: Step) -> None:
+def pasted(shown: str, step: NextStep) -> None:
     """Hold what a terminal shows against the step: its line alone is what bash takes."""
     (line,) = (line for line in shown.splitlines() if line.strip().startswith("bench "))
     assert line == str(step)
     assert typed(line) == [*step.argv]
 
 
-def names_no_place_holder(step: Step) -> None:
+def names_no_place_holder(step: NextStep) -> None:
     assert not re.search(r"\b(RUN|FILE|DIR|TIME)\b|the same|both runs|quieter", str(step))
     parses(step.argv)
 
@@ -243,7 +243,7 @@ def test_the_two_sides_of_a_gate_are_extended_one_after_the_other(save: Save) ->
     assert second[:4] == ("bench", "run", "--continue", str(old))
 
 
-def obeyed(forged: Forged, step: Step, name: str, *, noise: float) -> Forged:
+def obeyed(forged: Forged, step: NextStep, name: str, *, noise: float) -> Forged:
     """Do as a step says, with numbers in place of trials: begin a run that it asks for, or extend the one it names."""
     words = typed(str(step))
     assert words[:2] == ["bench", "run"]

@@ -14,7 +14,7 @@ from analysis.report.answers.next_step import next_step
 from analysis.report.tables import differing
 from analysis.statistics.margins import slower_by
 from suite.job.ablations import named_arm
-from suite.step import LABEL, Step
+from suite.request.next_step import LABEL, NextStep
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -52,7 +52,7 @@ class Answer:
 
     rows: tuple[AnswerRow, ...]
     why: str
-    next: Step | None
+    next: NextStep | None
     """The command that settles what is open; None where no command does."""
     facts: tuple[str, ...]
     """What ablations change, and whether all targets did the same work."""
@@ -83,7 +83,7 @@ def answer(comparison: Comparison) -> Answer:
 def formed(
     rows: Sequence[AnswerRow],
     words: Sequence[str],
-    step: Step | None,
+    step: NextStep | None,
     facts: Sequence[str] = (),
     shortened: Sequence[AnswerRow] = (),
 ) -> Answer:

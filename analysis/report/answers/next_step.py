@@ -13,11 +13,11 @@ from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.measurable import is_measured
+from suite.request.next_step import NextStep, bench
 from suite.request.repetitions import DECIDED, MARGIN
 from suite.request.request import RunRequest
 from suite.request.traits import traits_of
 from suite.results.runs import is_run, sweep_around
-from suite.step import Step, bench
 from suite.targets import BASELINE
 from suite.units import count, parse_duration_s
 
@@ -27,7 +27,7 @@ _LONG_S = 3600.0
 """An extension that takes longer gives way to turns, where the jobs can take them."""
 
 
-def next_step(comparison: Comparison, claims: Sequence[Claim]) -> Step | None:
+def next_step(comparison: Comparison, claims: Sequence[Claim]) -> NextStep | None:
     """Return the command that settles the first thing that is open, or explains what is decided."""
     if not claims:
         return _first_comparison(comparison)
@@ -47,7 +47,7 @@ def measure(profiles: Iterable[str]) -> bool:
     return all(PROFILES[name].decides for name in profiles if name in PROFILES)
 
 
-def explaining(places: Sequence[Path], *, probes: bool = False) -> Step | None:
+def explaining(places: Sequence[Path], *, probes: bool = False) -> NextStep | None:
     """Return the command that shows what is behind a decided comparison of runs."""
     if not places:
         return None
@@ -56,7 +56,7 @@ def explaining(places: Sequence[Path], *, probes: bool = False) -> Step | None:
     return bench("compare", *places, "--explain", decides="where the time goes")
 
 
-def failures_of(places: Sequence[Path]) -> Step | None:
+def failures_of(places: Sequence[Path]) -> NextStep | None:
     """Return the command that shows why trials of the last of some runs or sweeps have failed."""
     if not places:
         return None
@@ -64,7 +64,7 @@ def failures_of(places: Sequence[Path]) -> Step | None:
     return bench(*shows, places[-1], decides="each failure in full")
 
 
-def extending(run: Path, more: int, *, block_s: float = 0.0, at_least: bool = False) -> Step | None:
+def extending(run: Path, more: int, *, block_s: float = 0.0, at_least: bool = False) -> NextStep | None:
     """Return the command that measures ``more`` blocks of ``block_s`` seconds; None for what cannot be continued."""
     plan = plan_of(run)
     if not (plan and plan.request and extendable([run])):
@@ -74,7 +74,7 @@ def extending(run: Path, more: int, *, block_s: float = 0.0, at_least: bool = Fa
     return bench("run", "--continue", run, *words, decides=decides, takes_s=more * block_s)
 
 
-def _first_comparison(comparison: Comparison) -> Step | None:
+def _first_comparison(comparison: Comparison) -> NextStep | None:
     """Return the command that makes something to compare, or shows why there is nothing."""
     places = comparison.places
     summaries = [summary for group in comparison.groups for summary in group.targets]
@@ -90,7 +90,7 @@ def _first_comparison(comparison: Comparison) -> Step | None:
     return bench("compare", *places, "--verbose", decides="every metric")
 
 
-def _with_baseline(comparison: Comparison) -> Step | None:
+def _with_baseline(comparison: Comparison) -> NextStep | None:
     """Return the command of the same run with bare metal; where its trials have failed, the one that shows them."""
     tried = any(summary.target == BASELINE for group in comparison.groups for summary in group.targets)
     if tried:
@@ -100,7 +100,7 @@ def _with_baseline(comparison: Comparison) -> Step | None:
     return _anew(request, comparison.margin, target=(BASELINE, *targets))
 
 
-def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> Step | None:
+def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> NextStep | None:
     worst = max(still_open, key=_lacking)
     run = _last_run(comparison, worst)
     request = _request_of(run)
@@ -128,7 +128,7 @@ def _lacking(one: Claim) -> float:
     return math.inf if one.lacking_blocks is None else one.lacking_blocks
 
 
-def _in_turns(comparison: Comparison, still_open: Sequence[Claim], request: RunRequest | None) -> Step | None:
+def _in_turns(comparison: Comparison, still_open: Sequence[Claim], request: RunRequest | None) -> NextStep | None:
     """Return the command of the same run in turns, which are disturbed alike; None unless all jobs can take them."""
     taken = {group.job for group in comparison.groups if group.turns}
     if not all(hasattr(one.job.traits, "turn_taker") and one.job not in taken for one in still_open):
@@ -151,7 +151,7 @@ def _request_of(run: Path | None) -> RunRequest | None:
     return plan.request if plan else None
 
 
-def _anew(request: RunRequest | None, margin: float, **changes: object) -> Step | None:
+def _anew(request: RunRequest | None, margin: float, **changes: object) -> NextStep | None:
     """Return the command of a request with ``changes`` that goes on until it is decided; None where it cannot be."""
     if request is None:
         return None

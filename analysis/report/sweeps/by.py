@@ -16,7 +16,7 @@ from analysis.report.document import answer_elements, published_elements
 from analysis.report.elements import Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, ratio, rows_by_key
 from analysis.warnings.types import notices
-from suite.step import Step
+from suite.request.next_step import NextStep
 
 _BEYOND = ("slower", "faster")
 _GAIN = (
@@ -53,13 +53,13 @@ def by_answer(comparison: Comparison) -> Answer:
     return formed(rows, WORDS, _next(comparison, claims), facts, [rows[worst]])
 
 
-def _next(comparison: Comparison, claims: Sequence[Claim]) -> Step | None:
+def _next(comparison: Comparison, claims: Sequence[Claim]) -> NextStep | None:
     """Return the command that explains what is decided, or extends the run with the fewest blocks."""
     still_open = [claim for claim in claims if claim.word in (UNDECIDED, NO_VERDICT)]
     return _extending(comparison.places, still_open) if still_open else explaining(comparison.places)
 
 
-def _extending(places: Sequence[Path], still_open: Sequence[Claim]) -> Step | None:
+def _extending(places: Sequence[Path], still_open: Sequence[Claim]) -> NextStep | None:
     """Return the command that extends the run with the fewest blocks; None unless each place is a run that can be."""
     lacking = [claim.lacking_blocks for claim in still_open]
     blocks = {place: plan.blocks for place in places if extendable([place]) and (plan := plan_of(place))}

@@ -11,7 +11,7 @@ LABEL = "next"
 
 
 @dataclass(frozen=True)
-class Step:
+class NextStep:
     """A command that settles what is open, or shows what is behind an answer."""
 
     argv: tuple[str, ...]
@@ -38,10 +38,10 @@ class Step:
         return f"{self.command}  # {self.remark}"
 
 
-def bench(*words: str | Path, decides: str, takes_s: float | None = None, at_most: bool = False) -> Step | None:
+def bench(*words: str | Path, decides: str, takes_s: float | None = None, at_most: bool = False) -> NextStep | None:
     """Return the step that ``bench`` takes with these words; None if a shell could not take it from one line."""
     argv = ("bench", *map(_word, words))
-    return Step(argv, decides, takes_s, at_most) if "".join(argv).isprintable() else None
+    return NextStep(argv, decides, takes_s, at_most) if "".join(argv).isprintable() else None
 
 
 def _word(word: str | Path) -> str:
