@@ -6,6 +6,7 @@ in the ledger before the first of them exists; whoever carries it belongs to the
 
 import inspect
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -20,11 +21,13 @@ import psutil
 
 from provisioning.bounded_output import BoundedProcess, PipeTail
 from suite.errors import BenchError, CommandError, RequestError, option
+from suite.interfaces import Node
 from suite.registries import ENGINES
 from suite.untrusted.terminal import clean
 
 TOKEN = "VIRTBENCH_TOKEN"  # noqa: S105 (a marker, no secret)
 GONE_WITHIN_S = 20.0
+_VERSION = re.compile(r"^(?:[\w-]+:? )?(?:version )?((?:v?\d|release-)\S*(?: \(\w+\))?)$")
 
 
 def carrying(token: str) -> list[psutil.Process]:
@@ -140,7 +143,8 @@ def check_answer(program: str, answer: str, place: str) -> None:
 
     podman-docker, alternatives of distributions and people put others there. An empty answer is judged by the caller.
     """
-    own_name, _, _ = answer.lstrip().partition(" ")
+    first_word = answer.lstrip().partition(" ")[0]
+    own_name = first_word.removesuffix(":")
     if own_name and own_name.lower() != program.rpartition("/")[2]:
         shown = clean(answer.strip().splitlines()[0][:80])
         others = f", or use {option('engine')} {own_name}" if own_name in ENGINES.own else ""
@@ -148,6 +152,24 @@ def check_answer(program: str, answer: str, place: str) -> None:
             f"{program} on {place} is another program, which answers: {shown}",
             remedy=f"put {program} itself first on PATH{others}",
         )
+
+
+def version_in(answer: str) -> str | None:
+    """Return the version in the first line of an answer to ``--version``; None for a program that was built without.
+
+    What follows in parentheses (``(setuid)``) belongs to it; further lines are of other things, such as ``spec: 1.0``.
+    """
+    first_line = answer.strip().partition("\n")[0]
+    for version in _VERSION.findall(first_line):
+        return str(version)
+    return None
+
+
+def build_of(program: str, node: Node) -> str:
+    """Return what stands for the version of a program that was built without one: the digest of its file."""
+    path = node.run(["which", program], check=False).stdout.strip()
+    digest = node.run(["sha256sum", "--", path], check=False).stdout[:12]
+    return ", sha256 ".join(filter(None, ["unknown", digest]))
 
 
 def installing(program: str) -> str:

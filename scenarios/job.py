@@ -344,6 +344,8 @@ def merged_environment(
         merged["gpus"] = [{name: gpu.get(name) for name in Gpu.model_fields} for gpu in chosen]
     for seen in (attested, said):
         merged.update((name, value) for name, value in seen.items() if value is not None)
+    if attested.get("seccomp"):  # it has tried what the filter refuses
+        merged["seccomp"] = attested["seccomp"]
     if facts.get("seccomp") == "sentry":  # which shows its containers no filter
         merged["seccomp"] = "sentry"
     environment = Environment.model_validate(merged)

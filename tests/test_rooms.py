@@ -20,13 +20,15 @@ WIRING = ("cli.py", "commands")
 MODULES = sorted(
     [REPOSITORY / "cli.py", *(path for room in (*ROOMS, "commands") for path in (REPOSITORY / room).rglob("*.py"))]
 )
-# Inside a target there is nobody else to start what the job needs: its ranks, and the programs that the probes are.
+# Inside a target there is nobody else to start what the job needs: its ranks, the programs that the probes are, and
+# the child that may be killed by a filter of system calls.
 STARTS_PROCESSES = (
     "provisioning/",
     "worker/training/ddp.py",
     "worker/probes/",
     "worker/aggressors/",
     "worker/command.py",
+    "worker/filters.py",
 )
 SHIPPED = tuple(name.removesuffix(".py").replace("/", ".") for name in INSIDE if name.startswith("suite/"))
 IN_THE_IMAGE = {"suite", "worker", "torch", "torchvision", "numpy", "PIL", "simplejpeg", "waitress", "msgspec"}

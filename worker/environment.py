@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from suite import userland
+from worker.filters import refused_calls
 
 ROOT = Path("/")
 """The directory of this place's /proc and /sys, and of its userland."""
@@ -83,7 +84,11 @@ def attest() -> dict[str, object]:
     """
     digest = userland.manifest_digest(str(ROOT))
     differences = None if digest is None else userland.differences(str(ROOT), everything=False)
-    return {**collect(), "userland_sha256": digest, "userland_differences": differences}
+    seen = collect()
+    if seen["seccomp"] == "filter":
+        seen["seccomp_refuses"] = refused_calls()
+        seen["seccomp"] = "open" if seen["seccomp_refuses"] == [] else "filter"
+    return {**seen, "userland_sha256": digest, "userland_differences": differences}
 
 
 def _processors() -> tuple[str | None, list[str]]:

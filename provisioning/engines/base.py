@@ -201,7 +201,7 @@ class ContainerEngine(Protocol):
         return False
 
     def seccomp_sha256(self, node: Node, tree: str) -> str | None:
-        """Return the digest of the seccomp profile that the suite gives; None for an engine with its own profile."""
+        """Return the digest of the seccomp profile's file; None for a profile inside the engine's program."""
         return None
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
@@ -246,6 +246,12 @@ class ContainerEngine(Protocol):
             ended = run(argv)
             if ended.returncode and not any(words in ended.stderr.lower() for words in self.says_gone):
                 raise CommandError(argv, ended.returncode, ended.stderr)
+
+
+def digest_of(node: Node, path: str) -> str | None:
+    """Return the digest of a file of the node; None if it cannot be read."""
+    line = node.run(["sha256sum", "--", path], check=False).stdout
+    return line.partition(" ")[0] or None
 
 
 def is_root(node: Node) -> bool:

@@ -18,6 +18,7 @@ class Charliecloud(UnprivilegedEngine):
     name = "charliecloud"
     program = "ch-run"
     network = SHARED_NETWORK
+    prints_its_name = False
     replaced = ("etc/machine-id",)
     lacks: ClassVar[Mapping[str, str]] = {
         **UnprivilegedEngine.lacks,

@@ -52,9 +52,10 @@ class CommandLineEngine(ContainerEngine):
 
     def version(self, node: Node) -> str:
         asking = [*self.program, "version", "--format", self.version_field]
-        version = self.answer(node, asking, self.remedy, self.denied)
+        answer = self.answer(node, asking, self.remedy, self.denied)
         if not is_guest(node):  # whose programs are the image's
             check_answer(self.program[0], node.run([self.program[0], "--version"], check=False).stdout, node.name)
+        version = self.service_version(answer, node)
         if not self.runtime:
             return version
         try:
@@ -67,6 +68,10 @@ class CommandLineEngine(ContainerEngine):
         if self.runtime in NAMED:
             check_answer(self.runtime, runtime, node.name)
         return f"{version}, {runtime}"
+
+    def service_version(self, answer: str, node: Node) -> str:  # noqa: ARG002 (docker's client has other services)
+        """Return the version in the answer of ``version_field``. Raises RequestError for another engine's."""
+        return answer
 
     def runtime_version(self, node: Node) -> str:
         """Return what ``runtime`` reports of itself. Raises BenchError or KeyError if it is missing."""

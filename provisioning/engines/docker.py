@@ -6,6 +6,7 @@ gigabyte inside an emulated guest would take minutes at every start.
 
 import json
 import os
+import re
 import tarfile
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from provisioning import artefacts
-from provisioning.engines.base import ContainerSpec, GuestStore, image_reference
+from provisioning.engines.base import ContainerSpec, GuestStore, digest_of, image_reference
 from provisioning.engines.command_line import CommandLineEngine
 from provisioning.images.image import Image, find, stamp
 from provisioning.images.pack import disk
@@ -25,6 +26,9 @@ PROGRAM = ("docker",)
 STORE = "docker.img"
 STORE_READY_S, DAEMON_READY_S = 60.0, 180.0
 LOADED_WITHIN_S = 1800.0
+OWN_CONTAINERD = "/run/docker/containerd"
+"""The directory of the socket of the containerd that dockerd starts itself, whose files are below dockerd's."""
+CONTAINERD_ROOT = "/var/lib/containerd"
 DAEMON = (
     # Makes containers and nothing else: no bridge, no firewall rules.
     *("dockerd", "--data-root", "/var/lib/docker", "--exec-root", "/run/docker", "--pidfile", "/run/docker.pid"),
@@ -86,7 +90,7 @@ def _load(node: LocalNode, image: Image, store: Path, sockets: Path) -> None:
 class Docker(CommandLineEngine):
     name = "docker"
     program = PROGRAM
-    version_field = "{{.Server.Version}}"
+    version_field = "{{.Server.Version}} {{range .Server.Components}}{{.Name}},{{end}}"
     layers_field = "{{.DockerRootDir}}"
     remedy = "start the daemon (systemctl start docker), or choose --engine podman or runc"
     denied = "add the user to the group docker and sign in again, or use root"
@@ -100,6 +104,43 @@ class Docker(CommandLineEngine):
         if is_guest(node):
             self._start_daemon(node)
         return super().version(node)
+
+    def service_version(self, answer: str, node: Node) -> str:
+        """Return the version of the daemon; its first component tells Docker's from podman's, which speaks its API."""
+        version, _, components = answer.partition(" ")
+        service = components.partition(",")[0]
+        if service not in ("", "Engine"):
+            raise RequestError(
+                f"the service behind docker on {node.name} is {service}",
+                remedy=f"unset DOCKER_HOST, or use {option('engine')} podman",
+            )
+        return version
+
+    def layers_at(self, node: Node) -> str:
+        """Return where layers are: by default of Docker 29, and where chosen before, in the store of containerd."""
+        root = super().layers_at(node)
+        driver = self._info(node, "{{json .DriverStatus}}")
+        if "io.containerd.snapshotter" not in driver:
+            return root
+        if OWN_CONTAINERD in self._info(node, "{{json .Containerd}}"):
+            return f"{root}/containerd/daemon"
+        dumped = node.run(["containerd", "config", "dump"], check=False).stdout
+        named = re.search(r"""^root = ['"](.+)['"]$""", dumped, re.MULTILINE)
+        if named:
+            return named[1]
+        return CONTAINERD_ROOT
+
+    def seccomp_sha256(self, node: Node, tree: str) -> str | None:  # noqa: ARG002 (docker has a profile of its own)
+        if is_guest(node):
+            return None
+        named = re.search(r'profile=(/[^",]+)', self._info(node, "{{json .SecurityOptions}}"))
+        if not named:
+            return None
+        return digest_of(node, named[1])
+
+    def _info(self, node: Node, field: str) -> str:
+        """Return a field of what the daemon reports of itself; empty where it has none such."""
+        return node.run([*self.program, "info", "--format", field], check=False).stdout
 
     def runtime_version(self, node: Node) -> str:
         declared = json.loads(node.run([*self.program, "info", "--format", "{{json .Runtimes}}"]).stdout)[self.runtime]

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from provisioning.cgroup import limits
 from provisioning.cgroup import removal as group_removal
-from provisioning.engines.base import ContainerSpec
+from provisioning.engines.base import ContainerSpec, digest_of
 from provisioning.engines.command_line import CommandLineEngine
+from provisioning.nodes import is_guest
 from provisioning.processes import run_apart
 from suite.interfaces import COMMAND_WITHIN_S, Node
 from suite.job.envelope import parse_cpu_list
@@ -15,7 +16,8 @@ from suite.job.envelope import parse_cpu_list
 class Podman(CommandLineEngine):
     name = "podman"
     program = ("podman",)
-    version_field = "{{.Client.Version}}"
+    # Without a service the client does the work itself.
+    version_field = "{{with .Server}}{{.Version}}{{else}}{{.Client.Version}}{{end}}"
     layers_field = "{{.Store.GraphRoot}}"
     remedy = "install podman (and, without root, uidmap and slirp4netns), or choose --engine docker or runc"
     denied = "use podman without a service (unset CONTAINER_HOST), or as a user who may use its socket"
@@ -47,6 +49,16 @@ class Podman(CommandLineEngine):
     def runtime_version(self, node: Node) -> str:
         words = ["--runtime", str(self.runtime), "info", "--format", "{{.Host.OCIRuntime.Version}}"]
         return node.run([*self.program, *words]).stdout
+
+    def seccomp_sha256(self, node: Node, tree: str) -> str | None:  # noqa: ARG002 (podman has a profile of its own)
+        """Return the digest of the profile that its configuration names, on a machine that the suite has not made."""
+        if is_guest(node):
+            return None
+        about = "{{.Host.Security.SECCOMPProfilePath}}"
+        path = node.run([*self.program, "info", "--format", about], check=False).stdout.strip()
+        if not path:
+            return None
+        return digest_of(node, path)
 
     def pins_by_affinity(self, node: Node) -> bool:
         """Return whether it is rootless without the controller ``cpuset``, which systemd does not delegate."""

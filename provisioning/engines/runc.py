@@ -8,7 +8,7 @@ from provisioning.engines.base import PATH, SLEEPER, TMPFS, ContainerEngine, Con
 from provisioning.engines.command_line import COPIED_WITHIN_S
 from provisioning.gpus import DeviceNode
 from provisioning.nodes import write_file
-from provisioning.processes import check_answer, installing
+from provisioning.processes import build_of, check_answer, installing, version_in
 from suite.errors import BenchError, MeasurementError, option
 from suite.interfaces import Node
 
@@ -50,7 +50,7 @@ class Runc(ContainerEngine):
         if node.local and not is_root(node):
             remedy = f"use {option('engine')} podman, which has a rootless mode, or sudo"
             raise BenchError(f"{self.program} needs root", remedy=remedy)
-        return answer.split()[2]
+        return version_in(answer) or build_of(self.program, node)
 
     def host_network(self, namespace: str | None) -> str:
         return namespace or "/proc/1/ns/net"

@@ -13,7 +13,7 @@ from provisioning.cgroup.counters import ControlGroup
 from provisioning.engines.base import ContainerEngine, ContainerSpec, is_root
 from provisioning.layers.userland import OPEN_TO_ALL, SHARED_MEMORY, TEMPORARY, taskset, unnamed_user
 from provisioning.nodes import HostProcesses, WrappedNode, limit_facts
-from provisioning.processes import installing
+from provisioning.processes import build_of, check_answer, installing, version_in
 from suite.errors import RequestError
 from suite.interfaces import Node
 from suite.job.envelope import MEMORY_NOT_LIMITED, Envelope, parse_cpu_list
@@ -35,6 +35,8 @@ class UnprivilegedEngine(ContainerEngine):
     in_guests = False
     takes_gpus = False
     late_networks = "gives its containers no network that is made later"
+    prints_its_name = True
+    """Whether the program prints its name before its version."""
     replaced: tuple[str, ...] = ()
     """Files of an image that the program covers by the machine's, which would be another userland: bound once more."""
     lacks: ClassVar[Mapping[str, str]] = {"seccomp": "has no system call filter", "data_in_layer": "keeps no layers"}
@@ -48,7 +50,10 @@ class UnprivilegedEngine(ContainerEngine):
         return [self.program, "--version"]
 
     def version(self, node: Node) -> str:
-        return self.answer(node, self.version_argv(), installing(self.program)).split()[-1]
+        answer = self.answer(node, self.version_argv(), installing(self.program))
+        if self.prints_its_name or not answer[:1].isdigit():
+            check_answer(self.program, answer, node.name)
+        return version_in(answer) or build_of(self.program, node)
 
     def hindrance(self, properties: Properties) -> str | None:
         switched = (name for name in self.lacks if getattr(properties, name) != getattr(AS_IT_IS, name))

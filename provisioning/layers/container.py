@@ -23,6 +23,7 @@ from suite.records.environment import Engine, OwnKernel
 
 MOST = {"nofile": 32768, "nproc": 32768, "memlock": 8 << 20}
 """The limits of containers that the node's own may lower."""
+OVERLAY = "overlay"
 GVISOR_BUILD = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
 """The build that gVisor's sentry reports of its kernel (its pkg/sentry/syscalls/linux/linux64.go)."""
 _FACTS: Mapping[str | None, Mapping[str, str | None]] = {
@@ -71,7 +72,8 @@ class ContainerLayer:
                 # Its group is where the engine has put its first process.
                 host_processes = HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
             entered = engine.entered(node, spec)
-            about = self.about(node, spec, version, own_kernel(node, entered, enter))
+            rootfs = self.rootfs(node, spec, entered, enter)
+            about = self.about(node, spec, version, own_kernel(node, entered, enter), rootfs)
             yield WrappedNode(
                 parent=entered,
                 wrap=lambda argv: [*enter, *argv],
@@ -130,17 +132,26 @@ class ContainerLayer:
             disk_limits=limits,
         )
 
-    def about(self, node: Node, spec: ContainerSpec, version: str, kernel: OwnKernel | None) -> Engine:
+    def about(self, node: Node, spec: ContainerSpec, version: str, kernel: OwnKernel | None, rootfs: str) -> Engine:
         return Engine(
             name=self.engine.name,
             version=version,
             network=self.plug.name if self.plug else "host" if spec.network else self.engine.network,
-            rootfs="bind" if spec.bound_tree else self.engine.rootfs,
+            rootfs=rootfs,
             runtime=self.engine.runtime,
             kernel=kernel,
             platform=self.engine.platform(node),
             seccomp_sha256=self.engine.seccomp_sha256(node, spec.tree) if spec.seccomp else None,
         )
+
+    def rootfs(self, node: Node, spec: ContainerSpec, entered: Node, enter: Sequence[str]) -> str:
+        """Return how the tree is mounted: what an engine's overlay is made by is read inside."""
+        if spec.bound_tree:
+            return "bind"
+        declared = self.engine.rootfs
+        if declared != OVERLAY or is_guest(node):
+            return declared
+        return root_inside(entered, enter) or declared
 
 
 def _resizing(node: Node, engine: ContainerEngine, spec: ContainerSpec) -> Resize | None:
@@ -184,6 +195,18 @@ def own_kernel(node: Node, entered: Node, enter: Sequence[str]) -> OwnKernel | N
     if GVISOR_BUILD in version:
         return "sentry"
     return "virtual machine" if boot and boot_inside not in ("", boot) else None
+
+
+def root_inside(entered: Node, enter: Sequence[str]) -> str | None:
+    """Return the kind of the root's file system by the mount table inside, which the engine's driver has chosen."""
+    table = entered.run([*enter, "cat", "/proc/self/mountinfo"], check=False).stdout
+    kind = None
+    for line in table.splitlines():
+        mount, _, source = line.partition(" - ")
+        mounted_at = mount.split()[4:5]
+        if mounted_at == ["/"] and source:
+            kind = source.split()[0].removeprefix("fuse.")
+    return kind
 
 
 def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:

@@ -29,6 +29,9 @@ from suite.job.properties import Properties
 URI_VARIABLE = "LIBVIRT_DEFAULT_URI"
 URI = r"qemu(\+unix)?:///system(\?socket=/[\w./-]+)?"
 """The connections that are used: a daemon of the machine itself, whose control groups and namespaces are that one's."""
+_HYPERVISOR = re.compile(r"^Running hypervisor: QEMU (\S+)", re.MULTILINE)
+_DAEMON = re.compile(r"^Running against daemon: (\S+)", re.MULTILINE)
+"""The versions of what does the work: those of virsh and of its library, before them, may be others."""
 _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _DOMAIN = """
 <domain><name/><memory unit="MiB"/><vcpu placement="static"/><iothreads>1</iothreads>
@@ -57,16 +60,17 @@ class Libvirt(qemu.Qemu):
     tools: Mapping[str, str] = MappingProxyType({**qemu.Qemu.tools, **processes.packages_of("virsh")})
 
     def version(self, node: Node) -> str:
-        answer = node.run([*virsh(), "version"], check=False)
-        numbers = re.findall(r"\d+(?:\.\d+)+", answer.stdout)
-        if answer.returncode or len(numbers) < 2:
+        answer = node.run([*virsh(), "version", "--daemon"], check=False)
+        hypervisor = _HYPERVISOR.search(answer.stdout)
+        daemon = _DAEMON.search(answer.stdout)
+        if answer.returncode or not hypervisor or not daemon:
             words = (answer.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
             remedy = f"start it (package libvirt-daemon-system; systemctl start libvirtd), or set {URI_VARIABLE}"
             if re.search("permission denied|authentication (unavailable|failed)", words.lower()):
                 remedy = "add the user to the group libvirt and sign in again, or use root"
             raise BenchError(f"libvirt does not answer on {node.name} at {uri()}: {words}", remedy=remedy)
         processes.check_answer("virsh", node.run(["virsh", "--version=long"], check=False).stdout, node.name)
-        return f"{numbers[-1]}, libvirt {numbers[1]}"
+        return f"{hypervisor[1]}, libvirt {daemon[1]}"
 
     def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:
         with local_node((), None) as node:

@@ -18,7 +18,7 @@ from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.nodes import local_node
-from provisioning.processes import check_answer, installing, packages_of
+from provisioning.processes import build_of, check_answer, installing, packages_of
 from suite.errors import BenchError, MeasurementError, ending, option, signal_of
 from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
@@ -91,7 +91,7 @@ class Qemu(MachineProvider):
             raise BenchError(f"QEMU does not work on {node.name}", remedy=installing(accelerator.PROGRAM))
         name, _, version = answer.stdout.partition("\n")[0].partition(" emulator version ")
         check_answer("qemu", name, node.name)
-        return version
+        return version or build_of(accelerator.PROGRAM, node)
 
     def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
         if accelerator == "kvm":

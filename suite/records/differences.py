@@ -76,6 +76,7 @@ INSIDE = (
     Field("allocator", "named", "page faults follow from it", "allocator", "software"),
     Field("torchvision", "named", "it holds the models", "torchvision", "software"),
     Field("seccomp", "named", "it slows system calls; expected in containers", "seccomp", "seccomp"),
+    Field("seccomp_refuses", "constant", "belongs to the container", "system calls that the filter refuses"),
     Field("accelerator", "constant", "belongs to the virtual machine", "accelerator"),
     Field("hypervisor", "constant", "belongs to the virtual machine", "hypervisor"),
     Field("disk", "constant", "belongs to the virtual machine", "disk"),

@@ -16,7 +16,8 @@ class Engine(Part):
     network: str
     """``none``, ``host``, a bridge's, or ``shared``: with an engine that leaves every container in its machine's."""
     rootfs: str
-    """How the image's tree is mounted: ``directory`` (read-only, in place) or ``overlay``."""
+    """How the image's tree is mounted, by the mount table inside: ``directory`` (read-only, in place), ``overlay``, or
+    the file system in place of an overlay's, such as ``fuse-overlayfs``, ``zfs``, or that of a copy."""
     runtime: str | None = None
     """The OCI runtime that the engine was asked for. Null for its usual one."""
     kernel: OwnKernel | None = None
@@ -24,7 +25,7 @@ class Engine(Part):
     platform: str | None = None
     """How gVisor intercepts system calls: ``systrap``, ``ptrace`` or ``kvm``. Null on the node's kernel."""
     seccomp_sha256: str | None = None
-    """The digest of the seccomp profile that the suite gives it. Null for an engine that has its own."""
+    """The digest of the seccomp profile's file. Null for an engine whose program holds its profile."""
 
 
 class Pod(Part):
@@ -105,7 +106,10 @@ class Environment(Part):
     container_engine: Engine | None = None
     pod: Pod | None = None
     cgroup_version: Literal[1, 2] | None = None
-    seccomp: Literal["disabled", "strict", "filter", "sentry"] | None = None
+    seccomp: Literal["disabled", "strict", "filter", "open", "sentry"] | None = None
+    """What filters system calls; ``open`` is a filter that refuses nothing."""
+    seccomp_refuses: list[str] | None = None
+    """The calls, of a few that are tried, that a filter refuses; null without a filter."""
     no_new_privileges: bool | None = None
     effective_capabilities: str | None = None
     cpu_model: str | None = None

@@ -99,8 +99,9 @@ def test_three_runs_and_runs_of_many_versions_are_told_in_the_order_of_time(save
         ({"suite_version": "9"}, "suite version 0 -> 9"),
         ({"environment": runc("1.1.5", seccomp="filter")}, ""),
         ({"environment": runc("1.1.5", seccomp="disabled")}, "seccomp as expected -> disabled"),
+        ({"environment": runc("1.1.5", seccomp="open")}, "seccomp as expected -> open"),
     ],
-    ids=["torch", "a kernel that one run does not know", "suite", "the expected filter", "no filter"],
+    ids=["torch", "a kernel that one run does not know", "suite", "the expected filter", "no filter", "an open one"],
 )
 def test_other_facts_are_looked_at_in_the_same_way(save: Save, changed: dict[str, Any], said: str) -> None:
     day(save, "old", 1, "1.1.5")

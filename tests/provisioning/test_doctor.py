@@ -164,7 +164,11 @@ PODMAN_DOCKER = """case "$1" in
 info) echo '{"runc": {"path": "/usr/bin/runc"}}';;
 *) echo 4.9.3;;
 esac"""
-VIRSH = "Compiled against library: libvirt 9.0.0\nRunning hypervisor: QEMU 7.2.22"
+VIRSH = """Compiled against library: libvirt 9.0.0
+Using library: libvirt 9.0.0
+Using API: QEMU 9.0.0
+Running hypervisor: QEMU 7.2.22
+Running against daemon: 10.1.0"""
 
 
 @pytest.mark.parametrize(
@@ -194,10 +198,21 @@ def test_a_program_is_not_taken_for_the_one_of_its_name(
     assert re.search(remedy, refusal.value.remedy or "")
 
 
+def test_the_versions_of_libvirt_are_those_of_the_daemon_and_its_hypervisor(program: Program, node: LocalNode) -> None:
+    program("virsh", f"case $* in *--version=long) echo Virsh command line tool;; *) echo '{VIRSH}';; esac")
+    assert LIBVIRT.version(node) == "7.2.22, libvirt 10.1.0"
+    unknown = VIRSH.replace("Running hypervisor: QEMU 7.2.22\n", "")
+    program("virsh", f"echo '{unknown}'")
+    with pytest.raises(BenchError, match="libvirt does not answer"):
+        LIBVIRT.version(node)
+
+
 def test_a_runtime_is_the_one_of_its_name(program: Program, node: LocalNode) -> None:
     program("crun", "echo runc version 1.1.5")
     runtimes = '{"crun": {"path": "crun"}, "fast": {"path": "crun"}}'
-    program("docker", f"[ \"$1\" = info ] && echo '{runtimes}' || echo Docker version 28")
+    program(
+        "docker", f"case $1 in info) echo '{runtimes}';; version) echo 28 Engine,;; *) echo Docker version 28;; esac"
+    )
     assert DOCKER.run_by("fast").version(node).endswith(", runc version 1.1.5"), "a name of the configuration"
     with pytest.raises(BenchError, match="crun on localhost is another program, which answers: runc version"):
         DOCKER.run_by("crun").version(node)

@@ -1,6 +1,5 @@
 """Engines: what they are told, their runtimes and platforms, what they refuse, their clients, those without root."""
 
-import hashlib
 import itertools
 import json
 import os
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from provisioning.engines.docker import DOCKER, Docker
 from provisioning.engines.gvisor import GVISOR
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import PROFILE, RUNC
-from provisioning.layers.container import GVISOR_BUILD, ContainerLayer, own_kernel
+from provisioning.layers.container import GVISOR_BUILD, ContainerLayer, own_kernel, root_inside
 from provisioning.nodes import LocalNode
 from suite.errors import BenchError, CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, open_stack
@@ -33,6 +33,12 @@ from suite.registries import ABLATIONS
 from tests.extensions.conftest import REPOSITORY
 from tests.provisioning.conftest import FakeNode, Program, fake_node, make, raises
 from tests.rendered import CONTAINER, TRANSCRIPT, rendered
+
+CONTAINERD_STORE = '[["driver-type","io.containerd.snapshotter.v1"]]'
+
+
+def answered(text: str) -> Completed:
+    return Completed(0, text + "\n", "")
 
 
 def test_what_is_written_for_other_programs_is_that_of_the_transcript() -> None:
@@ -85,10 +91,105 @@ def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised() -
     assert len(node.ran) == 4
 
 
-def test_the_digest_of_the_profile_is_known_where_the_suite_gives_it(node: LocalNode, tmp_path: Path) -> None:
-    make(tmp_path, {PROFILE: "a profile"})
-    assert RUNC.seccomp_sha256(node, str(tmp_path)) == hashlib.sha256((tmp_path / PROFILE).read_bytes()).hexdigest()
-    assert PODMAN.seccomp_sha256(node, str(tmp_path)) is None
+def test_the_digest_of_the_profile_is_that_of_the_file_which_is_given(tmp_path: Path) -> None:
+    """By the suite, or by the configuration of the engine."""
+    digest = ("sha256sum", "--")
+    runc = fake_node({(*digest, f"{tmp_path}/{PROFILE}"): answered(f"{'a' * 64}  a file")})
+    assert RUNC.seccomp_sha256(runc, str(tmp_path)) == "a" * 64
+    podman = {("podman", "info"): answered("/etc/all.json"), (*digest, "/etc/all.json"): answered("b  all.json")}
+    assert PODMAN.seccomp_sha256(fake_node(podman, local=True), "/tree") == "b"
+    assert PODMAN.seccomp_sha256(fake_node(local=True), "/tree") is None
+    for profile, found in (("/etc/all.json", "b"), ("builtin", None)):
+        options = json.dumps(["name=apparmor", f"name=seccomp,profile={profile}", "name=cgroupns"])
+        docker = {("docker", "info"): answered(options), (*digest, "/etc/all.json"): answered("b  all.json")}
+        assert DOCKER.seccomp_sha256(fake_node(docker, local=True), "/tree") == found
+
+
+@pytest.mark.parametrize(
+    ("engine", "answer", "version"),
+    [
+        (RUNC, "runc version 1.1.12-0ubuntu2~22.04.1\ncommit: x\nspec: 1.0.2-dev", "1.1.12-0ubuntu2~22.04.1"),
+        (RUNC, "runc version spec: 1.0.2-dev\ngo: go1.13", "unknown, sha256 0123456789ab"),
+        (RUNC, "runc version unknown\nspec: 1.0.1", "unknown, sha256 0123456789ab"),
+        (GVISOR, "runsc version release-20240401.0\nspec: 1.1.0-rc.1", "release-20240401.0"),
+        (GVISOR, "runsc version VERSION_MISSING\nspec: 1.1.0", "unknown, sha256 0123456789ab"),
+        (APPTAINER, "apptainer version 1.3.4-1.el9", "1.3.4-1.el9"),
+        (APPTAINER, "apptainer version 1.2.5+118-g1a2b3c4 (setuid)", "1.2.5+118-g1a2b3c4 (setuid)"),
+        (APPTAINER, "singularity-ce version 4.1.2-jammy", None),
+        (APPTAINER, "singularity version 3.8.7", None),
+        (APPTAINER, "0.31", None),
+        (CHARLIECLOUD, "0.38~pre+abc", "0.38~pre+abc"),
+        (CHARLIECLOUD, "ch-run: 0.40", "0.40"),
+        (CHARLIECLOUD, "udocker 1.3", None),
+    ],
+)
+def test_a_version_is_the_programs_own_and_another_program_is_refused(
+    engine: ContainerEngine, answer: str, version: str | None
+) -> None:
+    node = fake_node(
+        {
+            **dict.fromkeys([(program_of(engine),), ("env",)], answered(answer)),
+            ("runsc", "flags"): answered("which platform to use: systrap"),
+            ("id",): answered("0"),
+            ("which",): answered(f"/usr/bin/{program_of(engine)}"),
+            ("sha256sum", "--", f"/usr/bin/{program_of(engine)}"): answered(f"{'0123456789abcdef' * 4}  it"),
+        }
+    )
+    if version:
+        assert engine.version(node) == version
+    else:
+        with pytest.raises(BenchError, match="is another program, which answers"):
+            engine.version(node)
+
+
+def program_of(engine: Any) -> str:
+    return str(engine.program)
+
+
+def test_the_service_behind_dockers_client_is_dockers() -> None:
+    components = "Engine,containerd,runc,docker-init,"
+    assert DOCKER.version(fake_node({("docker", "version"): answered(f"29.0.1 {components}")})) == "29.0.1"
+    podman = answered("4.3.1 Podman Engine,Conmon,OCI Runtime (crun),")
+    with raises(RequestError, "the service behind docker on fake is Podman Engine", "--engine podman"):
+        DOCKER.version(fake_node({("docker", "version"): podman}))
+
+
+@pytest.mark.parametrize(
+    ("driver", "containerd", "dumped", "layers"),
+    [
+        ('[["Backing Filesystem","extfs"]]', "null", "", "/srv/docker"),
+        (CONTAINERD_STORE, '{"Address":"/run/docker/containerd/containerd.sock"}', "", "/srv/docker/containerd/daemon"),
+        (CONTAINERD_STORE, '{"Address":"/run/containerd/containerd.sock"}', "", "/var/lib/containerd"),
+        (CONTAINERD_STORE, "null", "version = 3\nroot = '/data/containerd'\n", "/data/containerd"),
+    ],
+)
+def test_layers_are_where_the_store_of_docker_is(driver: str, containerd: str, dumped: str, layers: str) -> None:
+    asked = ("docker", "info", "--format")
+    node = fake_node(
+        {
+            (*asked, "{{.DockerRootDir}}"): answered("/srv/docker"),
+            (*asked, "{{json .DriverStatus}}"): answered(driver),
+            (*asked, "{{json .Containerd}}"): answered(containerd),
+            ("containerd", "config", "dump"): answered(dumped),
+        }
+    )
+    assert DOCKER.layers_at(node) == layers
+
+
+@pytest.mark.parametrize(
+    ("kind", "root"),
+    [
+        ("overlay overlay rw", "overlay"),
+        ("fuse.fuse-overlayfs fuse-overlayfs rw", "fuse-overlayfs"),
+        ("ext4 /dev/vda rw", "ext4"),
+        ("zfs pool/docker/1 rw", "zfs"),
+    ],
+)
+def test_the_kind_of_the_root_is_read_inside(kind: str, root: str) -> None:
+    others = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
+    table = f"{others}73 48 0:40 / / rw,nodev shared:1 - {kind}\n{others}"
+    assert root_inside(fake_node({("enter", "cat"): answered(table)}), ["enter"]) == root
+    assert root_inside(fake_node(), ["enter"]) is None
 
 
 def test_kvm_is_used_only_if_a_container_starts_on_it() -> None:
@@ -107,10 +208,6 @@ def test_kvm_is_used_only_if_a_container_starts_on_it() -> None:
 
 BOOT = "9ad39d4c-8b15-4a0d-b99d-1a5a3a0c5f0a"
 RUNTIMES = json.dumps({"runc": {"path": "runc"}, "crun": {"path": "/opt/crun"}, "kata": {"runtimeType": "kata.v2"}})
-
-
-def answered(text: str) -> Completed:
-    return Completed(0, text + "\n", "")
 
 
 def test_a_runtime_that_an_engine_does_not_have_is_refused() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scenarios.events import Transcript
-from scenarios.job import run_job, specification, worker_argv
+from scenarios.job import merged_environment, run_job, specification, worker_argv
 from suite.errors import MeasurementError
 from suite.interfaces import Measurement
 from suite.job.envelope import GIB, Envelope
@@ -143,6 +143,13 @@ def test_a_clock_that_runs_fast_or_slow_shows_over_any_span(span_s: float, told_
     measured = run(*STORY[:7], span_s, event("measured", 105.5 + told_s), *STORY[8:])
     assert measured.clock_span_s == pytest.approx(span_s)
     assert measured.clock_ratio == (pytest.approx(told_s / span_s) if span_s else None)
+
+
+def test_the_attestation_has_tried_what_a_filter_refuses() -> None:
+    attested = {"seccomp": "open", "seccomp_refuses": []}
+    seen = merged_environment(attested, {"seccomp": "filter", "kernel": "6.1"}, {})
+    assert (seen.seccomp, seen.seccomp_refuses, seen.kernel) == ("open", [], "6.1")
+    assert merged_environment(attested, {}, {"seccomp": "sentry"}).seccomp == "sentry"
 
 
 def test_the_observer_hears_nothing_between_measuring_and_measured(run: Any, observer: Any) -> None:

@@ -41,6 +41,44 @@ def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(here: P
     assert attest()["userland_differences"] == ["/usr/bin/other is not in the manifest"]
 
 
+FILTER = """
+import ctypes, struct, sys
+from worker.filters import CALLS, refused_calls
+
+numbers = CALLS[__import__("platform").machine()]
+ERRNO_EPERM, KILL, ALLOW = 0x00050001, 0x80000000, 0x7FFF0000
+actions = {"kcmp": ERRNO_EPERM, "keyctl": KILL} if sys.argv[1] == "some" else {}
+load, equal, give = 0x20, 0x15, 0x06  # instructions of BPF: load the number of the call, jump if equal, return
+program = [(load, 0, 0, 0)]
+for name, action in actions.items():
+    program += [(equal, 0, 1, numbers[name]), (give, 0, 0, action)]
+program.append((give, 0, 0, ALLOW))
+packed = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
+held = ctypes.create_string_buffer(packed)
+described = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(held)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # no new privileges
+assert libc.prctl(22, 2, ctypes.c_void_p(ctypes.addressof(described)), 0, 0) == 0  # seccomp, by a filter
+print(",".join(refused_calls()))
+"""
+
+
+@pytest.mark.parametrize(("profile", "refused"), [("some", "kcmp,keyctl"), ("all", "")])
+def test_what_a_filter_refuses_is_tried_where_it_may_kill(profile: str, refused: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", FILTER, profile], check=True, capture_output=True, text=True)
+    assert ended.stdout.strip() == refused
+
+
+@pytest.mark.parametrize(("refused", "seccomp"), [([], "open"), (["kcmp"], "filter"), (None, "filter")])
+def test_a_filter_that_refuses_nothing_is_open(
+    here: Path, monkeypatch: pytest.MonkeyPatch, refused: list[str] | None, seccomp: str
+) -> None:
+    fill(here, "proc/self/status", content=b"Name:\tpython3\nSeccomp:\t2\n")
+    monkeypatch.setattr(environment, "refused_calls", lambda: refused)
+    attested = Environment.model_validate(attest())
+    assert (attested.seccomp, attested.seccomp_refuses) == (seccomp, refused)
+
+
 def test_memory_and_disk_are_read_where_the_place_tells_them(here: Path) -> None:
     used = whole_usage()
     assert used["peak_memory_bytes"] is used["disk_read_bytes"] is used["disk_written_bytes"] is None
