@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -52,11 +51,13 @@ class LedgerEntry(Part):
 
     kind: str
     what: str
-    boot_id: str
+    boot_id: str | None
     owner_pid: int
     owner_started: float
-    host: str | None = None
-    """The owner's host: many machines may share the file system, and only this one can tell who lives on it."""
+    host: str = ""
+    """The name of the owner's machine, for people."""
+    machine_id: str | None = None
+    """The owner's machine: many may share the file system, and only this one can tell who lives on it."""
     owner_namespace: int | None = None
     """The process namespace in which its number means something."""
     kept: bool = False
@@ -69,7 +70,8 @@ class LedgerEntry(Part):
     @property
     def owner(self) -> ProcessIdentity:
         return ProcessIdentity(
-            host=self.host or socket.gethostname(),
+            host=self.host,
+            machine_id=self.machine_id,
             boot_id=self.boot_id,
             pid=self.owner_pid,
             started_ticks=self.owner_started,
@@ -167,6 +169,7 @@ def holding(kind: str, what: str, *, kept: bool = False) -> Iterator[str]:
         owner_pid=owner.pid,
         owner_started=owner.started_ticks,
         host=owner.host,
+        machine_id=owner.machine_id,
         owner_namespace=owner.pid_namespace,
     )
     path = state("ledger") / f"{secrets.token_hex(8)}.json"

@@ -1,6 +1,12 @@
-"""The identity of a process: its number is used again, its number with its start, the namespace and the boot is not."""
+"""The identity of a process: its number is used again, its number with its start, the namespace and the boot is not.
 
+A machine is known by its machine-id(5) and its kernel by its boot ID. Names are for people: machines are renamed, and
+those that share a file system may have equal names.
+"""
+
+import hmac
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -10,12 +16,35 @@ from pathlib import Path
 from suite.part import Part
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+MACHINE_ID = Path("/etc/machine-id")
 FIRST_NAMESPACE = 0xEFFFFFFC
 """The number of the process namespace that sees every process of the machine (PROC_PID_INIT_INO of the kernel)."""
 
 
 def boot_id() -> str:
     return BOOT_ID.read_text().strip()
+
+
+def known_boot_id() -> str | None:
+    """Return the boot ID; None where it cannot be read."""
+    try:
+        return boot_id() or None
+    except OSError:
+        return None
+
+
+def machine_id() -> str | None:
+    """Return a digest of this machine's machine-id(5), which itself must not leave the machine; None if it is unknown.
+
+    In a container it is: the file there is the image's, and equal in all containers that are made from the image.
+    """
+    try:
+        own = MACHINE_ID.read_text().strip()
+        if pid_namespace() != FIRST_NAMESPACE or not re.fullmatch("[0-9a-f]{32}", own):
+            return None
+    except (OSError, UnicodeDecodeError):
+        return None
+    return hmac.new(own.encode(), b"virtbench", "sha256").hexdigest()[:16]
 
 
 def pid_namespace(pid: int | str = "self") -> int:
@@ -39,43 +68,57 @@ def started_ticks(pid: int) -> float | None:
 
 class ProcessIdentity(Part):
     host: str
-    boot_id: str
+    """The name of its machine, which decides nothing."""
+    machine_id: str | None = None
+    """The digest of its machine's ID; None if that is unknown."""
+    boot_id: str | None
+    """None if it is unknown."""
     pid: int
     started_ticks: float
     pid_namespace: int | None = None
-    """None if an older suite wrote it: it is then taken for this process's own."""
+    """None if it is unknown."""
 
     @classmethod
     def own(cls) -> "ProcessIdentity":
         return cls(
             host=socket.gethostname(),
-            boot_id=boot_id(),
+            machine_id=machine_id(),
+            boot_id=known_boot_id(),
             pid=os.getpid(),
             started_ticks=started_ticks(os.getpid()) or 0.0,
             pid_namespace=pid_namespace(),
         )
 
     @property
+    def in_this_boot(self) -> bool:
+        """Return whether it is, or was, a process of the kernel that runs now."""
+        return self.boot_id is not None and self.boot_id == known_boot_id()
+
+    @property
     def here(self) -> bool:
         """Return whether it is, or was, on this machine. Liveness can be checked only for such a process."""
-        return self.host == socket.gethostname()
+        on_this_machine = self.machine_id is not None and self.machine_id == machine_id()
+        return self.in_this_boot or on_this_machine
 
     @property
     def visible(self) -> bool:
         """Return whether its number means, in this process, the process that it meant in its own."""
-        return self.here and self.boot_id == boot_id() and self.pid_namespace in (None, pid_namespace())
+        return self.in_this_boot and self.pid_namespace == pid_namespace()
 
     def lives_here(self) -> bool:
         """Return whether it is seen to run on this machine: in this boot and namespace, and as the same process."""
         return self.visible and started_ticks(self.pid) == self.started_ticks
 
     def has_ended(self) -> bool:
-        """Return whether it is known to have ended. Of another machine's, or a foreign namespace's, it is not known."""
-        if not self.here:
-            return False
+        """Return whether it is known to have ended: seen not to run, or of an earlier boot of this machine.
+
+        Of a process of another machine, of one that is unknown, or of a foreign namespace, it is not known.
+        """
         if self.visible:
             return not self.lives_here()
-        return self.boot_id != boot_id() or _is_gone(self.pid_namespace)
+        if self.in_this_boot:
+            return self.pid_namespace is not None and _is_gone(self.pid_namespace)
+        return self.here and None not in (self.boot_id, known_boot_id())
 
     @contextmanager
     def opened(self) -> Iterator[int | None]:
@@ -102,7 +145,7 @@ class ProcessIdentity(Part):
         return f"process {self.pid} on {self.host}"
 
 
-def _is_gone(namespace: int | None) -> bool:
+def _is_gone(namespace: int) -> bool:
     """Return whether no process is left in the namespace; False where that cannot be seen."""
     if pid_namespace() != FIRST_NAMESPACE:
         return False

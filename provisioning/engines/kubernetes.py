@@ -19,7 +19,7 @@ from provisioning.kubernetes import owned
 from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
 from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
-from provisioning.kubernetes.node import CONTAINERD, MACHINE_ID, ClusterNode, import_image, local_name, others_on
+from provisioning.kubernetes.node import CONTAINERD, ClusterNode, import_image, local_name, others_on
 from provisioning.kubernetes.opening import Opening, changed, open_service
 from provisioning.kubernetes.pod import USER, Placement, manifest
 from provisioning.kubernetes.refusals import refused_as_request
@@ -31,7 +31,7 @@ from suite.interfaces import Node
 from suite.job.datasets import Dataset
 from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
-from suite.process_identity import BOOT_ID
+from suite.process_identity import BOOT_ID, MACHINE_ID
 from suite.records.environment import Pod
 
 RIGHTS = {

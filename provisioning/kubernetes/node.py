@@ -12,9 +12,8 @@ from provisioning.kubernetes.pod import GPU_RESOURCE, HOSTNAME_LABEL
 from provisioning.kubernetes.refusals import ApiError
 from suite.errors import RequestError, nearest, option
 from suite.interfaces import Node
-from suite.process_identity import boot_id
+from suite.process_identity import MACHINE_ID, boot_id
 
-MACHINE_ID = Path("/etc/machine-id")
 CONTAINERD = "/run/containerd/containerd.sock"
 IMPORTED_WITHIN_S = 1800.0
 

@@ -16,11 +16,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from suite.process_identity import ProcessIdentity, boot_id
+from suite.process_identity import ProcessIdentity
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # The writer is in the name: a file is locked nowhere, because over NFS such a lock may hang.
-_TEMPORARY = re.compile(r"\.virtbench\.(?P<host>.+)\.(?P<space>\d+)-(?P<pid>\d+)-(?P<ticks>\d+)\.[0-9a-f]{16}\.tmp")
+_TEMPORARY = re.compile(
+    r"\.virtbench\.(?P<machine_id>[0-9a-f]{16}|unknown)\.(?P<boot_id>[0-9a-f-]{36}|unknown)"
+    r"\.(?P<pid_namespace>\d+)-(?P<pid>\d+)-(?P<started_ticks>\d+)\.[0-9a-f]{16}\.tmp"
+)
+_UNKNOWN = "unknown"
 MOST_BYTES = 32 << 20
 """The size of the largest record or plan. A record of the most steps, with ten columns, has 26 MB."""
 
@@ -174,7 +178,8 @@ def output(path: Path, *, below: Path | None = None, sync: bool = True) -> Itera
 
 def temporary_name(writer: ProcessIdentity) -> str:
     """Return a name that nobody can guess, for a file that the process writes."""
-    who = f"{writer.host}.{writer.pid_namespace}-{writer.pid}-{writer.started_ticks:.0f}"
+    machine = f"{writer.machine_id or _UNKNOWN}.{writer.boot_id or _UNKNOWN}"
+    who = f"{machine}.{writer.pid_namespace}-{writer.pid}-{writer.started_ticks:.0f}"
     return f".virtbench.{who}.{secrets.token_hex(8)}.tmp"
 
 
@@ -200,10 +205,9 @@ def remove_temporaries(path: Path) -> list[Path]:
 def _is_abandoned(name: str) -> bool:
     if not (match := _TEMPORARY.fullmatch(name)):
         return False
-    host, namespace, pid, ticks = match.groups()
-    return ProcessIdentity(
-        host=host, boot_id=boot_id(), pid=int(pid), started_ticks=float(ticks), pid_namespace=int(namespace)
-    ).has_ended()
+    known = {name: text for name, text in match.groupdict().items() if text != _UNKNOWN}
+    writer = ProcessIdentity.model_validate({"host": "", "boot_id": None, **known})
+    return writer.has_ended()
 
 
 @contextmanager

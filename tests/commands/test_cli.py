@@ -37,6 +37,7 @@ from suite.job.job import settings
 from suite.job.sharing import SMALL_ALEXNET
 from suite.measurable import EMULATED_CPU, OWN_USERLAND
 from suite.plan import Plan
+from suite.process_identity import boot_id, pid_namespace
 from suite.progress import Display
 from suite.registries import ENGINES, PROBES, WORKLOADS, every_registry
 from suite.request.request import OPTIONS, RunRequest
@@ -685,7 +686,8 @@ def test_clean_names_what_it_removed_and_ends_with_1_when_something_stays(bench:
     left = here / "home/left-0123456789ab"
     left.mkdir(parents=True)
     (here / "home/ledger").mkdir()
-    entry = {"kind": "directory", "what": str(left), "boot_id": "before", "owner_pid": 1, "owner_started": 0}
+    owner = {"owner_pid": 2**22 + 1, "owner_started": 0, "owner_namespace": pid_namespace()}
+    entry = {"kind": "directory", "what": str(left), "boot_id": boot_id(), **owner}
     (here / "home/ledger/a.json").write_text(json.dumps(entry))
     assert bench("clean", "--dry-run").stdout == f"would be removed: directory {left}\n"
     assert left.exists()

@@ -40,7 +40,8 @@ def innocent() -> Iterator["subprocess.Popen[bytes]"]:
 
 def forge(home: Path, kind: str, what: str) -> None:
     """Write an entry as if a bench that was killed had left it."""
-    entry = {"kind": kind, "what": what, "boot_id": boot_id(), "owner_pid": 2**22 + 1, "owner_started": 1.0}
+    owner = {"owner_pid": 2**22 + 1, "owner_started": 1.0, "owner_namespace": pid_namespace()}
+    entry = {"kind": kind, "what": what, "boot_id": boot_id(), **owner}
     place = home / "ledger"
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{uuid.uuid4().hex}.json").write_text(json.dumps(entry))

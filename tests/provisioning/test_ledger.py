@@ -5,7 +5,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from provisioning.processes import LocalProcess, carrying
 from suite import interruption
 from suite.errors import RequestError
 from suite.interfaces import Completed
-from suite.process_identity import ProcessIdentity, boot_id
+from suite.process_identity import ProcessIdentity
 from suite.results.files import temporary_name
 from tests.provisioning.conftest import FakeNode, make, raises
 
@@ -63,7 +62,10 @@ def started(pid: int) -> float:
 
 def left_by(home: Path, pid: int, kind: str, what: str, **changes: object) -> Path:
     """An entry as a process that held it would have left it."""
-    values = {"kind": kind, "what": what, "boot_id": boot_id(), "owner_pid": pid, "owner_started": 1.0}
+    own = ProcessIdentity.own()
+    machine = {"host": own.host, "machine_id": own.machine_id, "boot_id": own.boot_id}
+    owner = {"owner_pid": pid, "owner_started": 1.0, "owner_namespace": own.pid_namespace}
+    values = {"kind": kind, "what": what, **machine, **owner}
     path = home / "ledger" / f"{uuid.uuid4().hex}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values | changes))
@@ -173,8 +175,13 @@ def test_clean_leaves_what_the_living_hold(home: Path, sleeper: "subprocess.Pope
 
 @pytest.mark.parametrize(("born", "changes"), [(-1, {}), (0, {"boot_id": "another"})])
 def test_a_number_that_another_process_has_now_or_had_before_this_boot_is_no_owner(
-    home: Path, sleeper: "subprocess.Popen[bytes]", born: float, changes: dict[str, object]
+    home: Path,
+    sleeper: "subprocess.Popen[bytes]",
+    born: float,
+    changes: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("suite.process_identity.machine_id", lambda: "a" * 16)  # a container knows none
     place = home / "x-0123456789ab"
     place.mkdir(parents=True)
     left_by(home, sleeper.pid, "directory", str(place), owner_started=started(sleeper.pid) + born, **changes)
@@ -189,10 +196,11 @@ def test_a_number_that_another_process_has_now_or_had_before_this_boot_is_no_own
 def test_what_another_machine_wrote_into_a_shared_home_is_left_to_it(home: Path, dead: int) -> None:
     place = home / "thing-0123456789ab"
     place.mkdir(parents=True)
-    path = left_by(home, dead, "directory", str(place), boot_id="another", host="another.example.org")
-    assert (clean(), living()) == ([], [])
-    assert (place.exists(), path.exists()) == (True, True)
-    left_by(home, dead, "directory", str(place), host=socket.gethostname())
+    for machine in ("b" * 16, None):
+        path = left_by(home, dead, "directory", str(place), boot_id="another", machine_id=machine)
+        assert (clean(), living()) == ([], [])
+        assert (place.exists(), path.exists()) == (True, True)
+    left_by(home, dead, "directory", str(place), host="renamed")
     assert clean() == [f"directory {place}"]
 
 

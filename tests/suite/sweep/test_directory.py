@@ -117,7 +117,8 @@ def test_what_another_machine_or_a_living_process_writes_is_not_swept(tmp_path: 
 
     dead = {"pid": 2**22 + 1}
     foreign = [".a.json.tmp", f".a.json.{own.host}.{2**22 + 1}.tmp", f"{name(**dead)}x", name(pid="x")]
-    kept = [name(), name(host="elsewhere", **dead), *foreign]
+    elsewhere = {"machine_id": "0" * 16, "boot_id": "0" * 36}
+    kept = [name(), name(**elsewhere, **dead), *foreign]
     swept = [name(started_ticks=1.0), name(**dead)]
     for each in (*kept, *swept):
         (tmp_path / "cell/trials" / each).touch()
@@ -129,13 +130,20 @@ def test_what_another_machine_or_a_living_process_writes_is_not_swept(tmp_path: 
 # ---- locks
 
 
+ELSEWHERE: dict[str, object] = {"machine_id": "b" * 16, "boot_id": "another"}
+"""What makes a process one of another machine."""
+
+
 def leave(path: Path, owner: ProcessIdentity) -> None:
     (path / ".locks").mkdir()
     (path / ".locks/sweep.json").write_text(json.dumps({"name": WHOLE, "owner": owner.model_dump()}))
 
 
 @pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started_ticks": 1.0}, {"boot_id": "before"}])
-def test_a_lock_of_a_process_that_has_ended_is_taken(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_lock_of_a_process_that_has_ended_is_taken(
+    tmp_path: Path, change: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("suite.process_identity.machine_id", lambda: "a" * 16)  # a container knows none
     leave(tmp_path, ProcessIdentity.own().model_copy(update=change))
     assert holders(tmp_path) == []
     with locked(tmp_path, WHOLE):
@@ -143,7 +151,7 @@ def test_a_lock_of_a_process_that_has_ended_is_taken(tmp_path: Path, change: dic
 
 
 def test_a_lock_of_another_machine_is_respected_until_it_is_said_to_have_ended(tmp_path: Path) -> None:
-    leave(tmp_path, ProcessIdentity.own().model_copy(update={"host": "elsewhere"}))
+    leave(tmp_path, ProcessIdentity.own().model_copy(update={"host": "elsewhere", **ELSEWHERE}))
     with pytest.raises(RequestError, match="on elsewhere runs") as caught, locked(tmp_path, WHOLE):
         pytest.fail("taken from another machine")
     assert "--take-over" in str(caught.value.remedy)
@@ -151,7 +159,7 @@ def test_a_lock_of_another_machine_is_respected_until_it_is_said_to_have_ended(t
         assert holders(tmp_path)[0].owner == ProcessIdentity.own()
 
 
-@pytest.mark.parametrize(("change", "stays"), [({"pid": 2**22 + 1}, False), ({"host": "elsewhere"}, True), ({}, True)])
+@pytest.mark.parametrize(("change", "stays"), [({"pid": 2**22 + 1}, False), (ELSEWHERE, True), ({}, True)])
 def test_a_lock_that_nobody_needs_any_more_is_removed_if_its_process_has_ended(
     tmp_path: Path, change: dict[str, object], *, stays: bool
 ) -> None:
