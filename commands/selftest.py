@@ -253,7 +253,11 @@ def _certificate(planned: Prepared, directory: Path, targets: tuple[str, ...], b
         made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         directory=str(directory.absolute()),
         machine=CertifiedMachine(
-            hostname=host.hostname, cpu_model=host.cpu_model, kernel=host.kernel, image=choices.image.digest
+            hostname=host.hostname,
+            machine_id=host.machine_id,
+            cpu_model=host.cpu_model,
+            kernel=host.kernel,
+            image=choices.image.digest,
         ),
         targets=targets,
         engine=choices.engine,

@@ -21,6 +21,11 @@ def gib(value: object) -> str:
     return f"{value / GIB:.4g} GiB" if isinstance(value, int | float) else str(value)
 
 
+def machine_of(machine_id: str | None, hostname: str | None) -> str:
+    """Return what tells machines apart: the ID; of one whose ID is unknown, the name is all that is known."""
+    return machine_id or hostname or UNKNOWN
+
+
 @dataclass(frozen=True)
 class FactRule:
     label: str = ""
@@ -98,6 +103,8 @@ class Host(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True)
 
     hostname: str | None = None
+    """Its name, for people."""
+    machine_id: str | None = None
     cpu_model: str | None = None
     cpus: int | None = None
     """The number of CPUs that the suite may use."""
@@ -117,6 +124,10 @@ class Host(BaseModel):
     @property
     def name(self) -> str:
         return self.hostname or "a host without a name"
+
+    @property
+    def machine(self) -> str:
+        return machine_of(self.machine_id, self.hostname)
 
 
 _OF_HOST = {

@@ -36,4 +36,5 @@ def plan_of(**values: Any) -> Plan:
     jobs = tuple(
         job.model_copy(update={"model": model, "sizes": each.get(model), "unit": units[model]}) for model in models
     )
-    return Plan(jobs=jobs, **{"targets": ("bare-metal",), "trial_timeout_s": 60, **rest})
+    usual = {"targets": ("bare-metal",), "trial_timeout_s": 60, "run_id": identity("run")}
+    return Plan(jobs=jobs, **{**usual, **rest})

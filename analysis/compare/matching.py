@@ -160,10 +160,10 @@ def _failures(rows: pd.DataFrame | None) -> str:
 def other_hosts(old: pd.DataFrame, new: pd.DataFrame) -> str:
     """Return the hosts of both runs where the new one has a host that the old one has not; empty if it has none.
 
-    The kernel may change: that is what is looked for. Another name is another machine, even of the same kind.
+    The kernel may change: that is what is looked for. Another machine is another, even of the same kind.
     """
     known, seen = (hosts_of(trials.assign(host_kernel=None, host_mitigations=None)) for trials in (old, new))
-    if all(any(one.hostname == host.hostname and not differences((one, host)) for one in known) for host in seen):
+    if all(any(one.machine == host.machine and not differences((one, host)) for one in known) for host in seen):
         return ""
     texts = []
     for host in (*known, *seen):

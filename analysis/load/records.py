@@ -6,6 +6,7 @@ holds, above all the steps, is read again from ``path`` by those who need it.
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -19,6 +20,7 @@ from analysis.load.computed import computed
 from analysis.load.metrics import METRICS, Metric, spread
 from analysis.load.plans import extendable
 from analysis.warnings.types import AnalysisWarning, skipped_record
+from suite.differ import UNKNOWN, machine_of
 from suite.errors import RequestError
 from suite.job.job import Job
 from suite.records.columns import AUDIT, FURTHER, TABLE, Field
@@ -41,6 +43,8 @@ a trial that takes turns."""
 _DERIVED = ("computed", "facts", "job", "turn_steps", "path")
 _DATA_FACTS = ("sha256", "decoder", "loader_workers", "filesystem", "device")
 _CHUNK = 1 << 16
+_SHOWN_OF_ID = 6
+"""The digits of a machine's ID that tell machines of one name apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +229,9 @@ def _shared_job(text: bytes) -> SharedJob:
 def _environment_facts(text: bytes) -> str:
     environments = environments_of(text)
     inside = _facts_at("", environments.target or Environment(), INSIDE)
-    return json.dumps(_facts_at("host/", environments.host, HOST) | inside)
+    host = environments.host
+    machine = {"machine_id": machine_of(host.machine_id, host.hostname)}
+    return json.dumps(_facts_at("host/", host.model_copy(update=machine), HOST) | inside)
 
 
 def _facts_at(place: str, environment: Environment, fields: Sequence[Field]) -> dict[str, Any]:
@@ -277,6 +283,7 @@ def _table(
     floats = {one.name: "float64" for one in RECORD.columns if one.is_float}
     categories = {one.name: "category" for one in RECORD.columns if one.kind.values == "category"}
     evidence = evidence.astype({**floats, **categories, "facts": "category"})[[*COLUMNS, *EVIDENCE, "path"]]
+    evidence["hostname"] = _host_labels(evidence)
     if evidence["alternation"].notna().any():
         evidence["burst_s"] = settled(evidence)
     trials = evidence.drop(columns=list(EVIDENCE)).assign(forced="")
@@ -324,6 +331,21 @@ def _refuse_forks(trials: pd.DataFrame) -> None:
                 f"{' and '.join(directories)} are copies of one run that went on apart: each has its own {trial}",
                 remedy="name one of them",
             )
+
+
+def _host_labels(trials: pd.DataFrame) -> "list[str | None]":
+    """Return the host of each trial by a label that one machine alone has: its latest name, with its ID if shared."""
+    newest_last = trials.sort_values("started_at", kind="stable")[["host_machine_id", "hostname"]].astype(object)
+    known = newest_last.where(newest_last.notna(), None).drop_duplicates(keep="last")
+    names = {machine_of(machine, name): name for machine, name in known.itertuples(index=False)}
+    shared = Counter(names.values())
+    labels: dict[str, str | None] = {}
+    for machine, name in names.items():
+        digits = UNKNOWN if machine == machine_of(None, name) else machine[:_SHOWN_OF_ID]
+        labels[machine] = f"{name} ({digits})" if name and shared[name] > 1 else name
+    own = trials[["host_machine_id", "hostname"]].astype(object)
+    pairs = own.where(own.notna(), None).itertuples(index=False)
+    return [labels[machine_of(machine, name)] for machine, name in pairs]
 
 
 def _by_start(trials: pd.DataFrame) -> "pd.Series[Any]":

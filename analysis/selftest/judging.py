@@ -21,6 +21,8 @@ from analysis.report.formatting import ends, times
 from analysis.statistics.margins import Bounds, bounds_of, share_of
 from analysis.statistics.ratios import locate
 from analysis.warnings.conditions import with_changes
+from analysis.warnings.findings import hosts_of
+from suite.differ import machine_of
 from suite.records.record import TrialRecord
 from suite.request.repetitions import MARGIN
 from suite.results.store import Run
@@ -32,7 +34,7 @@ METRICS_OF_INJURIES = (*METRICS, Metric(MEMORY, "serving_peak_memory_bytes", "by
 ENOUGH = 2.0
 """How many half widths beyond the margin a truth must lie for the blocks to be expected to decide on it."""
 UNDECIDED, SLOWER, EQUIVALENT = "undecided", "slower", "equivalent"
-_MACHINE = {"hostname": "hostname", "cpu_model": "host_cpu_model", "kernel": "host_kernel", "image": "userland_sha256"}
+_MACHINE = {"cpu_model": "host_cpu_model", "kernel": "host_kernel", "image": "userland_sha256"}
 """The columns of trials that must hold what the certificate's machine has."""
 
 
@@ -183,8 +185,11 @@ def _grown(blocks: Sequence[tuple[TrialRecord, TrialRecord]]) -> str | None:
 def speaks_for(certificate: Certificate, records: Records) -> bool:
     """Return whether a certificate is of the machine of all trials that are ok: host, CPU model, kernel and image."""
     ok = records.trials[records.trials["ok"].astype(bool)]
-    machine = certificate.machine.model_dump()
-    return len(ok) > 0 and all((ok[column] == machine[name]).all() for name, column in _MACHINE.items())
+    certified = certificate.machine
+    machine = machine_of(certified.machine_id, certified.hostname)
+    if {host.machine for host in hosts_of(ok)} != {machine}:
+        return False
+    return all((ok[column] == getattr(certified, name)).all() for name, column in _MACHINE.items())
 
 
 def certificate_document(certificate: Certificate) -> Iterator[Element]:

@@ -20,7 +20,7 @@ from suite.targets import BASELINE
 from suite.trial_names import arm_name, instances_in
 
 _HOST_COLUMNS = {"hostname": "hostname"} | {
-    f"host_{name}": name for name in ("kernel", "cpu_model", "cpus", "memory_bytes", "mitigations")
+    f"host_{name}": name for name in ("machine_id", "kernel", "cpu_model", "cpus", "memory_bytes", "mitigations")
 }
 
 

@@ -32,6 +32,7 @@ from suite.job.preemption import parse_preemption
 from suite.job.profiles import EXTENTS, MOST_STEPS, Profile, Sizes
 from suite.job.sharing import architecture, sizes_of
 from suite.plan import Plan
+from suite.process_identity import machine_id
 from suite.progress import Display, Lines
 from suite.records.environment import Environment
 from suite.registries import WORKLOADS
@@ -304,7 +305,7 @@ def observing(display: Callable[[Console], Display] = Display) -> Iterator[Lines
 
 
 def host_environment() -> Environment:
-    return Environment.model_validate({**collect(), "accelerator": "none"})
+    return Environment.model_validate({**collect(), "accelerator": "none", "machine_id": machine_id()})
 
 
 def this_host() -> Host:

@@ -132,7 +132,7 @@ def _is_like(run: Path, plan: Plan, here: Host) -> bool:
     if not (set(plan.targets) <= set(before.targets) and all(_key(job) in known for job in plan.jobs)):
         return False
     hosts = {header.host for header in headers(run)}
-    return all(host.hostname == here.hostname and not differences([here, host]) for host in hosts)
+    return all(host.machine == here.machine and not differences([here, host]) for host in hosts)
 
 
 def _key(job: Job) -> dict[str, Any]:

@@ -269,6 +269,7 @@ TABLE = (
     *_rows("job.", "design rounds_freely", CATEGORY, default=REQUIRED),
     Column("settings", "job", FieldType(None, "category", comparison_key), default=REQUIRED),
     Column("hostname", "environment.host.hostname", TEXT),
+    Column("host_machine_id", "environment.host.machine_id", TEXT),
     Column("host_kernel", "environment.host.kernel", TEXT),
     Column("host_cpu_model", "environment.host.cpu_model", TEXT),
     Column("host_cpus", "environment.host.cpus", HOW_MANY),

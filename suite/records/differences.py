@@ -98,7 +98,7 @@ INSIDE = (
     Field("pod.this_machine", "constant", "belongs to the pod; decides whose clock it has", "whether on this machine"),
     Field("pod.boot_id", "ignored", "identifies the machine, as the node does"),
     Field("pod.image_id", "ignored", "the userland is compared instead"),
-    Field("hostname", "ignored", "each instance has a new one"),
+    *_many("ignored", "each instance has a new one", "hostname", "machine_id"),
     Field("pid1", "ignored", "implied by the target"),
     Field("kernel_memory_bytes", "ignored", "the envelope has the usable memory"),
     *_many("ignored", "affects rights, not speed", "no_new_privileges", "effective_capabilities"),
@@ -124,7 +124,8 @@ _OF_HOST = {
     "gpus.driver": "GPU",
 }
 HOST = (
-    Field("hostname", "refused", "a ratio would measure both machines", "host"),
+    Field("machine_id", "refused", "a ratio would measure both machines", "host"),
+    Field("hostname", "named", "a machine may be renamed; of one without an ID it decides", "host name", "host name"),
     *(
         Field(fact.path, "named", _CHANGED, f"host {fact.label.removesuffix(' seen inside')}", f"host {group}")
         for fact in INSIDE

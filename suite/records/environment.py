@@ -80,6 +80,9 @@ class Environment(Part):
     """The file system and the disk of the image on that machine."""
     kernel: str | None = None
     hostname: str | None = None
+    """The name of the host, which is for people, or of the target, which has a new one each time."""
+    machine_id: str | None = None
+    """The digest of the host's machine-id(5), by which it is known; null inside a target, and if bench runs in one."""
     pid1: str | None = None
     """Name of process 1, without its arguments: which init, or that the place is a container."""
     cpus: list[int] | None = None

@@ -24,6 +24,7 @@ class CertifiedMachine(Part):
     """The machine of a self-test, which speaks only for runs on the same: see ``analysis.selftest.judging``."""
 
     hostname: str | None = None
+    machine_id: str | None = None
     cpu_model: str | None = None
     kernel: str | None = None
     image: str | None = None

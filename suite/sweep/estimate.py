@@ -104,7 +104,7 @@ def durations_below(*directories: Path, here: Host | None = None) -> Durations:
     newest = sorted(begun, key=lambda directory: (directory / TRIALS).stat().st_mtime, reverse=True)
     durations = Durations()
     for header, took_s in itertools.islice(itertools.chain.from_iterable(map(_timed, newest)), MOST_RECORDS):
-        if here is None or (header.host.hostname, header.host.cpu_model) == (here.hostname, here.cpu_model):
+        if here is None or (header.host.machine, header.host.cpu_model) == (here.machine, here.cpu_model):
             durations.add(header, took_s)
     return durations
 

@@ -244,3 +244,21 @@ def test_rows_hold_the_values_and_those_of_the_base(tmp_path: Path, save: Save) 
     assert (row["kind"], row["values"], row["base"]) == ("by", ["place=b"], ["place=a"])
     table = bench_compare(tmp_path / "a", tmp_path / "b", "--by", "host", "--csv").stdout
     assert ",host=b,host=a,throughput," in table
+
+
+def machine(name: str, machine_id: str | None) -> dict[str, Any]:
+    return {"environment": Environments(host=Environment(hostname=name, machine_id=machine_id), target=Environment())}
+
+
+def test_a_host_is_its_machine_id_whatever_it_is_called(save: Save) -> None:
+    for run, place in (
+        ("first", machine("a", "1" * 16)),
+        ("renamed", machine("b", "1" * 16)),
+        ("namesake", machine("b", "2" * 16)),
+        ("unknown", machine("b", None)),
+    ):
+        save(run, started_at=f"2026-01-0{1 + (run == 'renamed')}T00:00:00+00:00", **place)
+    trials = save.load("first", "renamed", "namesake", "unknown").trials
+    assert list(trials["hostname"]) == ["b (111111)", "b (111111)", "b (222222)", "b (unknown)"]
+    assert list(save.load("first", "renamed").trials["hostname"]) == ["b", "b"]
+    assert list(save.load("first", "namesake").trials["hostname"]) == ["a", "b"]

@@ -13,6 +13,7 @@ from suite.job.lab import LabSpec
 from suite.job.profiles import Sizes
 from suite.job.sharing import Sharing
 from tests.analysis.conftest import Save, judged, only
+from tests.jobs import identity
 
 
 def summaries(comparison: Comparison) -> dict[str, TargetSummary]:
@@ -47,7 +48,8 @@ def test_blocks_of_the_same_number_in_two_runs_are_two_blocks(save: Save) -> Non
         save(run)
         save(run, target="vm", throughput_per_s=speed)
     comparison = save.compare("a", "b")
-    assert (comparison.runs, measured(comparison)["vm"]["throughput"].blocks) == (("a", "b"), 2)
+    runs = (identity("a"), identity("b"))
+    assert (comparison.runs, measured(comparison)["vm"]["throughput"].blocks) == (runs, 2)
 
 
 def test_targets_and_models_stand_in_the_order_of_the_paper(save: Save) -> None:

@@ -99,7 +99,7 @@ def test_a_run_has_an_identity_which_neither_its_directory_nor_its_plan_decides(
 
 
 def test_a_plan_that_does_not_say_which_run_it_is_of_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(make_plan().model_dump_json())
+    (tmp_path / "plan.json").write_text(make_plan(run_id=None).model_dump_json())
     with pytest.raises(RequestError, match="run_id is missing"):
         Run(tmp_path).begin(make_plan())
 
