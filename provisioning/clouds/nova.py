@@ -12,6 +12,8 @@ LIMITED = {"cpu": "its CPU time", "disk": "its disk", "vif": "its network"}
 """What the extra specs ``quota:KIND_...`` of a flavor limit, by kind."""
 NO_LIMITS = ("quota:cpu_period", "quota:cpu_shares", "quota:cpu_shares_level", "quota:cpu_shares_share")
 """The period of a quota that stands by itself, and weights, which dedicated CPUs have no use for."""
+_OF_IMAGE = ("hw_cpu_policy", "hw_cpu_thread_policy")
+"""Properties of an image that its class has as attributes, and not among the others."""
 SMALL_PAGES = ("small", "any", "4", "4kb", "4kib")
 
 
@@ -33,7 +35,7 @@ class Nova(Cloud):
         flavor = resolved("flavor", options.flavor, sdk.compute.find_flavor)
         network = resolved("network", options.network, sdk.network.find_network)
         key = resolved("keypair", options.key, sdk.compute.find_keypair)
-        of_image = {**(image.properties or {}), "hw_cpu_policy": image.hw_cpu_policy}
+        of_image = {**(image.properties or {}), **{name: getattr(image, name) for name in _OF_IMAGE}}
         specs = {name.replace("_", ":", 1): value for name, value in of_image.items() if value}
         try:
             specs |= sdk.compute.fetch_flavor_extra_specs(flavor).extra_specs
@@ -78,8 +80,14 @@ def _words(server: Any) -> str:
 def _unfair(specs: Mapping[str, str]) -> Iterator[str]:
     """Yield what extra specs of a flavor, and properties of an image, leave to chance."""
     policy = specs.get("hw:cpu_policy", "" if "resources:PCPU" in specs else "shared")
-    if policy not in ("", "dedicated"):
+    is_dedicated = policy in ("", "dedicated")
+    if not is_dedicated:
         yield f"hw:cpu_policy is {policy} and not dedicated: other machines may use its CPUs"
+    threads = specs.get("hw:cpu_thread_policy", "prefer")
+    if is_dedicated and threads != "isolate":
+        yield f"hw:cpu_thread_policy is {threads} and not isolate: its CPUs may be hardware threads of the same cores"
+    if virtual := specs.get("resources:VCPU"):
+        yield f"resources:VCPU is {virtual}: other machines may use these CPUs"
     if (pages := str(specs.get("hw:mem_page_size", "small"))).lower() in SMALL_PAGES:
         yield f"no huge pages: hw:mem_page_size is {pages}"
     if (nodes := str(specs.get("hw:numa_nodes", "1"))) != "1":

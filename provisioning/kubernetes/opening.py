@@ -27,6 +27,21 @@ ENDS = {"Scheduled": SCHEDULED, "Pulling": SANDBOX, "Pulled": IMAGE, "Created": 
 """How many of the stages have ended by an event's reason."""
 HARMLESS = ("metadata.annotations", "metadata.labels", "spec.tolerations")
 """What may be changed without any effect on what is measured."""
+OF_SERVER = (
+    *("spec.nodeName", "spec.serviceAccount", "spec.imagePullSecrets", "spec.tolerations", "spec.volumes["),
+    *("spec.containers[0].terminationMessage", "spec.containers[0].volumeMounts["),
+)
+"""The beginnings of fields that a server fills in for every pod, or that decide only where it is placed."""
+DEFAULTS = {
+    "spec.schedulerName": "default-scheduler",
+    "spec.preemptionPolicy": "PreemptLowerPriority",
+    "spec.priority": 0,
+    "spec.hostUsers": True,
+}
+DECIDING = ("initContainers", "ephemeralContainers", "runtimeClassName", "args", "lifecycle", "envFrom", "workingDir")
+"""Fields that change what runs in a pod, or with it: a native sidecar is an init container that goes on."""
+DECIDING_VARIABLES = ("LD_", "OMP_", "MKL_", "KMP_", "GOMP_", "MALLOC_", "GLIBC_", "PYTHON", "CUDA_", "NCCL_", "TORCH")
+"""The beginnings of variables that libraries of a training read."""
 CLUSTER_IP, NODE_PORT = "ClusterIP", "NodePort"
 """The types of services, which are the ways through them."""
 
@@ -100,7 +115,7 @@ class Opening:
 def changes(sent: object, live: object, path: str = "") -> Iterator[str]:
     """Yield what admission has changed of what was sent, or added to its lists: ``spec.schedulerName: sent, live``.
 
-    Fields that were not sent are the server's defaults, or its own affairs.
+    Fields that were not sent are ``additions``, the server's defaults, or its own affairs.
     """
     if isinstance(sent, Mapping) and isinstance(live, Mapping):
         for key, value in sent.items():
@@ -124,14 +139,67 @@ def _same(sent: object, live: object) -> bool:
         return False
 
 
+def additions(sent: object, live: object, path: str = "spec") -> Iterator[tuple[str, object]]:
+    """Yield the path and the value of each field that was not sent, and is none of the server's defaults."""
+    if isinstance(sent, Mapping) and isinstance(live, Mapping):
+        for key, value in live.items():
+            below = f"{path}.{key}"
+            if key in sent:
+                yield from additions(sent[key], value, below)
+            elif not _is_default(below, value):
+                yield below, value
+    elif isinstance(sent, list) and isinstance(live, list):
+        for number, (item, value) in enumerate(zip(sent, live, strict=False)):
+            yield from additions(item, value, f"{path}[{number}]")
+
+
+def _is_default(path: str, value: object) -> bool:
+    """Return whether a server gives every pod this field."""
+    if path.startswith(OF_SERVER) or value in (None, "", [], {}):
+        return True
+    return path in DEFAULTS and DEFAULTS[path] == value
+
+
+def decides(path: str, value: object) -> bool:
+    """Return whether an added field changes what runs in the pod, or what runs with it."""
+    field = path.rpartition(".")[2]
+    if field.endswith("Probe"):  # the kubelet's own requests cost the pod nothing
+        return isinstance(value, Mapping) and "exec" in value
+    if field == "env":
+        return any(name.startswith(DECIDING_VARIABLES) for name in _names(value))
+    return field in DECIDING
+
+
+def _names(value: object) -> list[str]:
+    """Return the names of the items of a list, such as containers and variables, whose values may be secret."""
+    items = value if isinstance(value, list) else []
+    return [str(item["name"]) for item in items if isinstance(item, Mapping) and "name" in item]
+
+
+def _added(path: str, value: object) -> str:
+    shown = ", ".join(_names(value))
+    if not isinstance(value, Mapping | list):
+        shown = repr(value)
+    return f"{path}: {shown} was added" if shown else f"{path} was added"
+
+
 def changed(sent: Object, live: Object) -> list[str]:
-    return list(changes({key: sent[key] for key in ("metadata", "spec")}, live))
+    """Return what admission has changed of the pod that was sent, and what it has added."""
+    added = (_added(*addition) for addition in additions(sent["spec"], live["spec"]))
+    return [*_changes_of_pod(sent, live), *added]
+
+
+def _changes_of_pod(sent: Object, live: Object) -> Iterator[str]:
+    return changes({key: sent[key] for key in ("metadata", "spec")}, live)
 
 
 def refuse_unfair(sent: Object, live: Object) -> None:
     """Raise MeasurementError if admission has changed something after which nothing can be compared."""
     # The server mounts what it adds: a token of the service account, certificates.
-    unfair = [line for line in changed(sent, live) if not line.startswith(HARMLESS)]
+    unfair = [line for line in _changes_of_pod(sent, live) if not line.startswith(HARMLESS)]
+    for path, value in additions(sent["spec"], live["spec"]):
+        if decides(path, value):
+            unfair.append(_added(path, value))
     quality = live.get("status", {}).get("qosClass")
     if quality not in (None, "Guaranteed"):
         unfair.append(f"status.qosClass: {quality!r} instead of 'Guaranteed'")

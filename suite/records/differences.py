@@ -36,6 +36,7 @@ _OF_POD = {
     "cpu_quota": "quotas of pods",
     "cgroup_driver": "driver of control groups",
     "virtual": "attested virtual machine",
+    "changed": "changes of the pod by admission",
 }
 INSIDE = (
     Field("userland_sha256", "refused", "other libraries are another program", "userland"),
@@ -93,7 +94,6 @@ INSIDE = (
     Field("machine_disk", "named", "files come from it, and go to it", "disk of the machine", "disk"),
     Field("pod.node", "named", "another machine", "node of the cluster", "machine"),
     *(Field(f"pod.{name}", "constant", "belongs to the pod", label) for name, label in _OF_POD.items()),
-    Field("pod.changed", "ignored", "changes that matter fail the trial"),
     Field("pod.others", "ignored", "their CPU time is in the conditions"),
     Field("pod.this_machine", "constant", "belongs to the pod; decides whose clock it has", "whether on this machine"),
     Field("pod.boot_id", "ignored", "identifies the machine, as the node does"),

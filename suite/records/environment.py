@@ -42,7 +42,7 @@ class Pod(Part):
     """The quality of service class: ``Guaranteed``."""
     image_id: str
     changed: list[str]
-    """What admission has changed of the pod that was sent."""
+    """What admission has changed of the pod that was sent, or added to it; what decides a number fails the trial."""
     cpu_manager: str | None = None
     memory_manager: str | None = None
     topology_manager: str | None = None

@@ -193,6 +193,22 @@ def test_what_a_flavor_and_an_image_leave_to_chance_is_named(cloud: OpenStack, t
     assert "flavor b2: the cloud does not show its extra specs" in machines(*NOVA, "--out", "hidden").stderr
 
 
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ({"hw:cpu_thread_policy": "isolate"}, ""),
+        ({"hw:cpu_thread_policy": "prefer"}, "hw:cpu_thread_policy is prefer and not isolate"),
+        ({"hw:cpu_thread_policy": "require"}, "hw:cpu_thread_policy is require and not isolate"),
+        ({}, "hw:cpu_thread_policy is prefer and not isolate"),
+        ({"hw:cpu_thread_policy": "isolate", "resources:VCPU": "4"}, "resources:VCPU is 4"),
+    ],
+)
+def test_a_flavor_whose_cpus_may_share_a_core_is_named(specs: dict[str, str], named: str) -> None:
+    found = [*_unfair({"hw:cpu_policy": "dedicated", "hw:mem_page_size": "large", **specs})]
+    assert [text.partition(":")[0] for text in found] == ([named.partition(":")[0]] if named else [])
+    assert all(text.startswith(named) for text in found)
+
+
 def test_what_the_sdk_refuses_is_told_in_its_words(cloud: OpenStack, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.images["twin"] = {"id": "twin", "name": "debian"}
     assert "More than one Image exists with the name 'debian'" in failed(cloud, *NOVA, code=2)

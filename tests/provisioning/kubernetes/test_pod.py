@@ -87,6 +87,63 @@ def test_a_change_that_breaks_the_comparison_is_refused_with_the_reason(change: 
     assert (error.value.kind, bool(error.value.remedy)) == ("admission", True)
 
 
+SIDECAR = {
+    "name": "mesh",
+    "restartPolicy": "Always",
+    "resources": {kind: {"cpu": "1", "memory": "1Gi"} for kind in ("requests", "limits")},
+}
+TOKEN = "a-secret-token"
+
+
+@pytest.mark.parametrize(
+    ("of_spec", "of_container", "refused"),
+    [
+        ({"initContainers": [SIDECAR]}, {}, "spec.initContainers: mesh was added"),
+        ({}, {"env": [{"name": "LD_PRELOAD", "value": TOKEN}]}, "spec.containers[0].env: LD_PRELOAD was added"),
+        ({}, {"livenessProbe": {"exec": {"command": ["stress"]}}}, "spec.containers[0].livenessProbe was added"),
+        ({}, {"args": ["--x"]}, "spec.containers[0].args was added"),
+        ({"runtimeClassName": "kata"}, {}, "spec.runtimeClassName: 'kata' was added"),
+    ],
+    ids=["native sidecar", "variable of a library", "probe with a command", "arguments", "runtime class"],
+)
+def test_what_admission_adds_to_run_in_the_pod_or_with_it_is_refused(
+    of_spec: dict[str, Any], of_container: dict[str, Any], refused: str
+) -> None:
+    sent = manifest(SPEC, PLACE)
+    found = live(sent)
+    found["spec"] |= of_spec
+    found["spec"]["containers"][0] |= of_container
+    with pytest.raises(MeasurementError, match="not comparable") as error:
+        refuse_unfair(sent, found)
+    assert refused in error.value.message
+    assert TOKEN not in error.value.message
+
+
+def test_what_else_admission_adds_is_named_and_the_servers_defaults_are_not() -> None:
+    sent = manifest(SPEC, PLACE)
+    found = live(sent)
+    defaults = {
+        "priority": 0,
+        "preemptionPolicy": "PreemptLowerPriority",
+        "nodeName": "n1",
+        "serviceAccount": "default",
+    }
+    found["spec"] |= {**defaults, "tolerations": [{"key": "node.kubernetes.io/not-ready"}]}
+    container = found["spec"]["containers"][0]
+    container |= {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
+    assert changed(sent, found) == []
+    found["spec"] |= {"priority": -10, "priorityClassName": "best-effort", "hostUsers": False}
+    container |= {"env": [{"name": "CLUSTER", "value": TOKEN}], "livenessProbe": {"httpGet": {"port": 1}}}
+    refuse_unfair(sent, found)
+    assert sorted(changed(sent, found)) == [
+        "spec.containers[0].env: CLUSTER was added",
+        "spec.containers[0].livenessProbe was added",
+        "spec.hostUsers: False was added",
+        "spec.priority: -10 was added",
+        "spec.priorityClassName: 'best-effort' was added",
+    ]
+
+
 POPEN = subprocess.Popen
 
 
