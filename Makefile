@@ -53,6 +53,8 @@ quickstart: announced setup
 	$(BENCH) compare && \
 	echo "== the same as one page (more: source $(VENV)/bin/activate, then bench --help)" && \
 	$(BENCH) report && \
+	echo "== all targets work. This decides whether a container is slower here, in minutes:" && \
+	echo "$(BENCH) run" && \
 	exit $$status
 
 .PHONY: announced

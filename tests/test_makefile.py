@@ -25,7 +25,10 @@ def test_the_quickstart_says_first_what_it_takes_measures_the_lightest_network_a
     lines = make("--dry-run", "quickstart").stdout.splitlines()
     assert "minutes" in lines[0]
     assert "GB of disk" in lines[0]
-    assert [line.removesuffix(" && \\") for line in lines[-2:]] == [".venv/bin/bench report", "exit $status"]
+    page, decides, command, end = [line.removesuffix(" && \\") for line in lines[-4:]]
+    assert (page, end) == (".venv/bin/bench report", "exit $status")
+    assert "This decides whether a container is slower here" in decides
+    assert command == 'echo ".venv/bin/bench run"', "alone on its line, to be pasted"
     (run,) = (line for line in lines if "bench run --" in line)
     assert "> /dev/null" in run, "its answer is the first sentence of the comparison"
     assert lines.index(run) < lines.index(next(line for line in lines if "bench compare" in line))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from commands.run.forecast import as_lines, earlier_durations, forecast
+from commands.run.forecast import as_lines, earlier_durations, forecast, with_budget
 from commands.run.options import BUSY_HELP
 from commands.run.outlook import Outlook
 from commands.run.prepare import Ready, host_environment, observing, ready
@@ -19,6 +19,7 @@ from provisioning import ledger, neighbours
 from provisioning.metrics.accounting import accounts
 from provisioning.neighbours import Busy
 from suite.errors import RequestError
+from suite.interfaces import Note
 from suite.loop import Loop
 from suite.progress import Display, Lines
 from suite.records.record import TrialRecord
@@ -66,7 +67,7 @@ def run(
       bench run --target all --profile smoke
       bench run -- python train.py --epochs 2            (your training, with the files of this directory)
       bench run --target all --dry-run                   (plan, time and disk space)
-      bench run --target bare-metal --target container --until decided --margin 5% --budget 2h
+      bench run                                          (until decided; what this machine measures)
       bench run --continue results/night                 (after Ctrl-C or a crash)
       bench run --continue results/night --budget 4h     (extends it: 4 hours in all)
       bench run --scenario real --data imagenet:/data/ilsvrc --target all
@@ -81,24 +82,34 @@ def run(
     log = None if dry_run else RunLog(store.directory)
     with observing() as observer:
         if dry_run:
-            made = ready(request, observer.note)
-            expected = forecast(made, request.repetitions, store, time.monotonic() - begin_s)
+            made = _made(request, store, observer.note, continued=bool(continued))
+            expected = forecast(made, made.repetitions, store, time.monotonic() - begin_s)
         else:
             # With the ledger's entry, bench web sees that it runs, and bench clean what a killed run left half written.
             held = ledger.holding("run-directory", str(store.directory.absolute()))
             with held, ExitStack() as lifetime:
-                made = ready(request, observer.note, lifetime=lifetime)
+                made = _made(request, store, observer.note, lifetime, continued=bool(continued))
                 if log and busy == "wait":  # pages show that it waits
                     log.write("", begun=True)
-                records = _measured(made, request, store, observer, busy, begun_s=begun_s)
+                records = _measured(made, store, observer, busy, begun_s=begun_s)
     if not dry_run:
         _tell(records, store, as_json=as_json)
     elif as_json:
         expected.tell()
     else:
-        for line in as_lines(expected, request.repetitions):
+        for line in as_lines(expected, made.repetitions):
             click.echo(line)
         click.echo("Dry run: nothing was started. Remove --dry-run to start it.", err=True)
+
+
+def _made(request: RunRequest, store: Run, note: Note, lifetime: ExitStack | None = None, *, continued: bool) -> Ready:
+    """Return the checked run, with the end that the suite chooses where nothing says when a new one ends."""
+    made = ready(request, note, lifetime=lifetime, decides_by_default=not continued)
+    if continued:
+        return made
+    if made.plan.request:  # with the targets that it takes by default
+        refuse_ignored(made.plan.request)
+    return with_budget(made, request, store, note)
 
 
 class RunLog:
@@ -122,7 +133,7 @@ class RunLog:
 
 
 def _measured(
-    made: Ready, request: RunRequest, store: Run, observer: Lines | Display, busy: Busy | None, *, begun_s: float
+    made: Ready, store: Run, observer: Lines | Display, busy: Busy | None, *, begun_s: float
 ) -> list[TrialRecord]:
     """Run what the store does not hold yet; return the records made now. If it is ended early, print how to go on.
 
@@ -140,7 +151,7 @@ def _measured(
             clear_stop(store.directory, begun_s)
             go_on = f"go on with: bench run --continue {store.directory}"
             try:
-                for plan, block in steps(made.plan, request.repetitions, store, outlook):
+                for plan, block in steps(made.plan, made.repetitions, store, outlook):
                     loop.run(plan, block)
             except StopRequested:
                 click.echo(f"stopped, as it was asked to; {go_on}", err=True)

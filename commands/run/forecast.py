@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commands.output import Output
@@ -11,14 +11,16 @@ from commands.run.prepare import Ready, this_host
 from commands.run.steps import begun_blocks, known_detection, spent_s
 from provisioning.paths import home
 from provisioning.volumes import disk_of, packed_bytes
+from suite.interfaces import Note
 from suite.job.ablations import arms, label_of
 from suite.job.envelope import GIB, format_cpu_list
 from suite.plan import WARM_UP, Plan
-from suite.request.repetitions import MARGIN, MOST_BLOCKS, RepetitionOptions
+from suite.request.repetitions import DECIDING_BLOCKS, DECIDING_BUDGETS, MARGIN, MOST_BLOCKS, RepetitionOptions
+from suite.request.request import RunRequest
 from suite.results.store import RESULTS, Run
 from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
 from suite.targets import VMS
-from suite.units import count, format_duration
+from suite.units import count, format_duration, parse_duration_s, parse_share
 
 RECORD_BYTES, STEP_BYTES = 16_000, 90
 """The size of a record, and what each measured step adds to it."""
@@ -50,6 +52,36 @@ class Forecast(Output):
     """The seconds of the longest trial, by target."""
     disk: tuple[Space, ...]
     plan: Plan
+
+
+def with_budget(made: Ready, request: RunRequest, store: Run, note: Note) -> Ready:
+    """Return a run that the suite decides by default with its budget, and announce how it ends; others as they are.
+
+    The budget is the least that is expected to hold a verdict.
+    """
+    repetitions = made.repetitions
+    if made.plan.request is None or request.repetitions.open_ended or not repetitions.decides:
+        return made
+    # As below.
+    from analysis.statistics.sequential import LEAST_BLOCKS
+
+    budget = request.repetitions.budget
+    if budget is None:
+        budget = _deciding_budget(made.plan, earlier_durations(store))
+    asked = made.plan.request.changed(budget=budget)
+    limit = format_duration(parse_duration_s(budget))
+    turns = "in turns, " if asked.measurement.turns else ""
+    margin = 100 * parse_share(str(repetitions.margin))
+    note(f"{turns}until decided at {margin:.3g} %, at most {limit}; --blocks {LEAST_BLOCKS} for a fixed number")
+    return replace(made, plan=made.plan.model_copy(update={"request": asked}))
+
+
+def _deciding_budget(plan: Plan, durations: Durations) -> str:
+    guess = durations.guess(*plan.trials_of(1))
+    length_unknown = guess.source == "rough" and plan.job.sizes is None
+    budgets = DECIDING_BUDGETS[1:] if length_unknown else DECIDING_BUDGETS
+    expected_s = DECIDING_BLOCKS * guess.seconds
+    return next((budget for budget in budgets if parse_duration_s(budget) >= expected_s), budgets[-1])
 
 
 def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: float) -> Forecast:
@@ -134,6 +166,9 @@ def _space(what: str, path: Path, size_bytes: int) -> Space:
 
 def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     """Yield the plan and its forecast, in lines of at most 80 columns for usual names."""
+    # As above.
+    from analysis.statistics.sequential import LEAST_BLOCKS
+
     plan = expected.plan
     job = plan.job
     engine = f" ({job.layers.engine})" if "container" in plan.targets else ""
@@ -148,6 +183,9 @@ def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     yield _trials(expected)
     longest = f" to {format_duration(expected.most_s)}" if expected.most_s > expected.seconds else ""
     yield f"time: about {format_duration(expected.seconds)}{longest}"
+    if asked.decides and asked.budget and expected.most_blocks < LEAST_BLOCKS:
+        held = count(expected.most_blocks, "block")
+        yield f"no verdict: the budget holds about {held}, and a verdict takes {LEAST_BLOCKS}"
     which = "its longest trial" if len(plan.jobs) > 1 else "a trial"
     for target, guess in expected.targets.items():
         yield f"  {target}: {format_duration(guess.seconds)} for {which}, {SOURCES[guess.source]}"

@@ -57,6 +57,13 @@ class Outlook:
             self.note(f"stopped after {done}: the budget is spent{more}")
         return spent
 
+    def all_failed(self, done: str) -> bool:
+        """Return whether not one trial of this process succeeded; if so, say that the run stops."""
+        failed = bool(self.made) and all(record.outcome.status == "failed" for record in self.made)
+        if failed:
+            self.note(f"stopped after {done}: every trial has failed")
+        return failed
+
     def trial_finished(self, record: TrialRecord) -> None:
         self.made.append(record)
         self._observer.trial_finished(record)

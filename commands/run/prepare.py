@@ -12,6 +12,7 @@ import click
 import psutil
 from rich.console import Console
 
+from commands.run.deciding import decided_by_default
 from commands.run.resolve import Resolved, resolve
 from commands.run.validate import ablations_of, check_data, check_preemption, check_ratios, check_turns, fitted
 from provisioning import ledger
@@ -36,6 +37,7 @@ from suite.process_identity import machine_id
 from suite.progress import Display, Lines
 from suite.records.environment import Environment
 from suite.registries import WORKLOADS
+from suite.request.repetitions import RepetitionOptions
 from suite.request.request import OPTIONS, RunRequest
 from suite.sweep.estimate import is_emulated, rough_s
 from suite.untrusted.console import PlainConsole
@@ -83,6 +85,11 @@ class Ready:
         return self
 
     @property
+    def repetitions(self) -> RepetitionOptions:
+        """Return how often it is measured, with what the suite has chosen by default."""
+        return self.plan.request.repetitions if self.plan.request else RepetitionOptions()
+
+    @property
     def open_target(self) -> OpenTarget:
         return self.site.opened
 
@@ -111,14 +118,22 @@ def _snapshot_of(dataset: Dataset, note: Note) -> Dataset:
 
 
 def ready(
-    request: RunRequest, note: Note, checks: Sequence[Check] | None = None, lifetime: ExitStack | None = None
+    request: RunRequest,
+    note: Note,
+    checks: Sequence[Check] | None = None,
+    lifetime: ExitStack | None = None,
+    *,
+    decides_by_default: bool = False,
 ) -> Ready:
     """Check a request on this machine; nothing is started. Raises RequestError for what cannot be run.
 
     ``checks`` are what ``doctor.examine`` found, where it was asked already. ``lifetime`` closes at the end of the run;
-    machines that are hired for it are made here.
+    machines that are hired for it are made here. Where nothing says when the run ends it has a single block, unless it
+    ``decides_by_default`` whatever can be decided.
     """
     resolved = resolve(request, note, checks, lifetime)
+    if decides_by_default:
+        resolved = decided_by_default(resolved, psutil.virtual_memory().total, note)
     return Ready(plan_of(resolved, note), resolved.inputs.scenario, resolved.site)
 
 

@@ -53,11 +53,15 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
     outlook.begun()
     if not (yield from _warm_up(plan.model_copy(update={"blocks": begun}), store, outlook)):
         return
+    if outlook.all_failed("the warm-up"):
+        return
     unfinished = _unfinished(plan.model_copy(update={"blocks": begun}), store)
     for block in (*unfinished, *range(begun, most)):
         yield plan.model_copy(update={"blocks": max(block + 1, begun)}), block
         if block + 1 < begun:
             continue
+        if outlook.all_failed(count(block + 1, "block")):
+            return
         decision = should_stop_run(audited(load([store.directory])), asked, max_blocks=most)
         if decision.stop:
             outlook.note(f"stopped after {count(block + 1, 'block')}: {decision.reason}")

@@ -41,7 +41,7 @@ def check_profile(request: RunRequest) -> None:
     needs = {
         f"{option('device')} cuda": request.gpus.device == "cuda",
         f"{option('scenario')} synthetic or real": traits.trains and not (traits.joined or traits.neighbours),
-        f"{option('design')} {SEQUENTIAL}": request.measurement.design == SEQUENTIAL,
+        f"{option('design')} {SEQUENTIAL}": request.measurement.turns is None,
         f"{option('parallel')} none or parameter-cpu": request.gpus.parallel != "ddp",
     }
     if profile.settle_s and (lacking := next((words for words, holds in needs.items() if not holds), None)):

@@ -69,6 +69,8 @@ class Site(ABC):
     choices: Choices
     targets: tuple[str, ...] = ()
     """Those of the request that it carries."""
+    path_only: tuple[str, ...] = ()
+    """Those of them whose numbers are no measurement; see ``suite.measurable``."""
     name: ClassVar[str]
     instances_share: ClassVar[bool] = True
     """Whether the instances of a job share the envelope; otherwise each has it whole."""

@@ -103,7 +103,8 @@ class ClusterSite(Here):
         else:
             listed = listed_for((*ON_REAL_MACHINES, *booted), path or Path())
             beside = Machines.of_targets(inputs, listed, (BASELINE,), choices.container_engine.check_machine, choices)
-        return kind(choices, targets, beside=beside, vm_node=nodes.get("container-vm"), data=inputs.dataset)
+        vm_node = nodes.get("container-vm")
+        return kind(choices, targets, beside.path_only, beside=beside, vm_node=vm_node, data=inputs.dataset)
 
     def dataset(self, inputs: RunInputs) -> Dataset | None:  # noqa: ARG002 (it may be one that pods alone see)
         return self.data

@@ -59,7 +59,9 @@ class Here(Site):
         request, checks = inputs.request, _checks_of(inputs)
         in_pods = VMS.intersection(request.targets.target) - booted
         targets = carried(request, checks, inputs.note, inputs.image, in_pods)
-        return cls(choices_of(request, checks, targets, inputs.image, inputs.note, booted), targets)
+        worth = measurable_targets(_target_checks(request, checks, inputs.image, in_pods).values())
+        path_only = tuple(target for target in targets if target in worth.path_only)
+        return cls(choices_of(request, checks, targets, inputs.image, inputs.note, booted), targets, path_only)
 
     @classmethod
     def with_usual_targets(cls, inputs: RunInputs) -> RunInputs:

@@ -6,6 +6,7 @@ that repeats a run. To add an option, write a field here and use it.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +24,9 @@ from suite.request.option import Asked, Count, Need, NotNegative, OptionGroup, T
 from suite.request.traits import traits_of
 from suite.targets import CONTAINERS, TARGETS
 
-ROUNDS, BURST_STEPS = 8, 5
-"""The turns of a job in a block, and the steps of one, unless the request gives others."""
+ROUNDS, BURST_STEPS = 8, 2
+"""The turns of a job in a block, and the steps of one, unless the request gives others. Longer bursts decide later
+(``benchmarks/deciding_by_default.py``)."""
 _LEAST_MEMORY_BYTES = 1 << 20
 """A bare number below it is no memory of a target: its unit was forgotten."""
 _IN_TURNS = (given("design", "alternating", "both"),)
@@ -37,6 +39,11 @@ _IN_CONTAINERS = (
         valued="target",
     ),
 )
+
+
+def _takes_turns_with(need: Need) -> Need:
+    """Return a condition that counts for jobs that take turns alone."""
+    return replace(need, holds=lambda asked: asked("design") != SEQUENTIAL and need.holds(asked))
 
 
 def _reads(asked: Asked) -> bool:
@@ -188,14 +195,17 @@ class MeasurementOptions(OptionGroup):
         ),
         excludes=_IN_TURNS,
     )
-    design: Literal["sequential", "alternating", "both"] = about(
-        SEQUENTIAL,
+    design: Literal["sequential", "alternating", "both"] | None = about(
+        None,
         "Order of the trials of a block. sequential: one after the other. alternating: all targets open at once, "
         "their jobs taking short bursts of steps in turns; on a busy machine this needs a fraction of the blocks, "
-        "but gives no elapsed times. both: sequential trials, then alternating ones.",
+        "but gives no elapsed times. both: sequential trials, then alternating ones. Default: alternating for "
+        f"trainings that are decided by default, see {option('blocks')}; else sequential.",
         excludes=(
-            given("inventory", why="its machines hold one job at a time"),
-            given("parallel", "ddp", why="its ranks are processes of their own and take no turns"),
+            _takes_turns_with(given("inventory", why="its machines hold one job at a time")),
+            _takes_turns_with(
+                given("parallel", "ddp", why="its ranks are processes of their own and take no turns"),
+            ),
         ),
     )
     rounds: Count | None = about(
@@ -218,7 +228,7 @@ class MeasurementOptions(OptionGroup):
 
     @property
     def turns(self) -> Alternating | None:
-        if self.design == SEQUENTIAL:
+        if self.design in (None, SEQUENTIAL):
             return None
         return Alternating(rounds=self.rounds or ROUNDS, burst_steps=self.burst_steps or BURST_STEPS)
 

@@ -16,6 +16,11 @@ MOST_BLOCKS = 100
 """The most blocks of a run with ``until`` or ``detect``, unless ``max_blocks`` says otherwise."""
 DECIDED = "decided"
 """The value of ``until`` that goes on until every comparison has a verdict."""
+DECIDING_MARGIN = "5%"
+DECIDING_BUDGETS = ("10m", "30m", "1h", "3h", "12h")
+"""The margin and the budget of a run that says nothing of its end: the least one that is expected to hold a verdict."""
+DECIDING_BLOCKS = 8
+"""The blocks that mostly decide identical targets, warm-up included (``benchmarks/deciding_by_default.py``)."""
 _ENDS = f"{option('until')} or {option('detect')}"
 _OPEN_ENDED = (given("until", example=DECIDED), given("detect", example="2%"))
 _NO_BLOCKS = given("blocks", why=f"{option('max_blocks')} limits their number")
@@ -27,7 +32,13 @@ class Repetitions(OptionGroup):
     """How often it is measured, in a run and in a sweep alike."""
 
     blocks: Count | None = about(
-        None, "Trials per target, in balanced random order. Default: 1.", also=("--repeat",), meaning=False, common=True
+        None,
+        "Trials per target, in balanced random order. Default: with bare metal and another target, both measured, and "
+        f"another profile than smoke, {option('until')} {DECIDED} at {DECIDING_MARGIN} within a {option('budget')} "
+        "that is printed first; else 1.",
+        also=("--repeat",),
+        meaning=False,
+        common=True,
     )
     until: Text | None = about(
         None,
@@ -106,10 +117,10 @@ class RepetitionOptions(Repetitions):
 
     budget: Text | None = about(
         None,
-        f"With {_ENDS}: begin no new block after this time, such as 30m. The warm-up counts as a block.",
+        f"With {_ENDS}, or by default: begin no new block after this time, such as 30m. The warm-up counts as a block.",
         parse=parse_duration_s,
         of="normalised",
-        needs=_OPEN_ENDED,
+        excludes=(given("blocks", why="their number ends the run"),),
         meaning=False,
     )
 

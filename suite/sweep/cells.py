@@ -36,6 +36,8 @@ def request_of(sweep: Sweep, cell: Cell) -> RunRequest:
     if "cpus" in envelope:
         envelope["cpus"] = str(envelope["cpus"])
     repetitions = {name: getattr(sweep, name) for name in Repetitions.model_fields}
+    if not sweep.open_ended:
+        repetitions["blocks"] = sweep.block_count
     values = {**envelope, **cell.settings, "target": sweep.targets, "ablate": sweep.ablate, **repetitions}
     return RunRequest.of({name: value for name, value in values.items() if value is not None})
 

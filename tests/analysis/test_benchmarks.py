@@ -124,6 +124,18 @@ def test_either_side_of_a_decision_holds_five_percent_where_the_truth_lies_on_th
         assert ours.blocks < 1.2 * before.blocks, noise
 
 
+def test_what_is_run_by_default_decides_within_five_minutes_and_either_side_holds_five_percent() -> None:
+    simulation = import_module("deciding_by_default")
+    slowest = next(way for way in simulation.WAYS if way.name == "default, ResNet-50")
+    for weather in simulation.WEATHERS:
+        ends = simulation.simulated(slowest, weather, truth=0.0, runs=100, seed=2)
+        assert ends.in_five > 0.95, weather.name
+        ends = simulation.simulated(slowest, weather, truth=1.0, runs=300, seed=2)
+        # 5 %, and two standard errors.
+        assert max(ends.within, ends.beyond) < 0.075, weather.name
+        assert ends.minutes < 10.5
+
+
 def test_the_simulated_runs_end_as_the_suite_ends_them() -> None:
     deciding = import_module("deciding")
     (rule, *_) = deciding.RULES

@@ -20,6 +20,7 @@ from tests.suite.conftest import FakeAccount, FakeScenario, FakeTargets, measuri
 
 Bench = Callable[..., Result]
 SMALL = ("--memory", "1M", "--cpus", "1", "--out", "out")
+ONCE = (*SMALL, "--blocks", "1")
 
 
 class Machine:

@@ -26,11 +26,14 @@ from commands.run.outlook import Outlook
 from commands.run.steps import announcement
 from provisioning import neighbours
 from suite import progress
-from suite.errors import RequestError
-from suite.plan import Detection, Trial
+from suite.errors import MeasurementError, RequestError
+from suite.measurable import EMULATED_CPU
+from suite.plan import Detection, Plan, Trial
 from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
+from suite.request.request import RunRequest
 from suite.results.store import Run
+from suite.targets import TARGETS
 from suite.units import format_duration
 from tests.commands.conftest import SMALL, Bench, Machine, ended_well, refused
 from tests.scenarios.pictures import folder
@@ -328,7 +331,7 @@ def test_until_decided_ends_at_the_first_look_that_decides_by_a_margin_that_comp
 
 @pytest.mark.usefixtures("machine", "unaudited")
 def test_a_run_ends_with_the_answer_in_the_json_of_its_model(bench: Bench) -> None:
-    words = ("run", *SMALL, *TWO, "--json")
+    words = ("run", *SMALL, *TWO, "--blocks", "1", "--json")
     dry = Forecast.model_validate_json(bench(*words, "--dry-run").stdout)
     told = RunOutput.model_validate_json(bench(*words).stdout)
     assert {*told.trials} == {trial.trial_id for trial in dry.plan.trials()}
@@ -351,7 +354,7 @@ def test_ctrl_c_says_how_to_go_on_and_nothing_but_a_stop_rule_goes_with_that(
     assert (cut_off.exit_code, "go on with: bench run --continue out" in cut_off.stderr) == (130, True)
     refused(bench("run", "--continue", "out", "--seed", "9", "--out", "else"), "--seed, --out would change it")
     refused(bench("run", "--continue", "out", "--blocks", "1"), "--blocks 1: the run has 2 blocks")
-    refused(bench("run", "--continue", "out", "--budget", "1h"), "--budget needs --until or --detect")
+    refused(bench("run", "--continue", "out", "--budget", "1h"), "--budget and --blocks exclude each other")
     result = ended_well(bench("run", "--continue", "out"))
     assert len(list((here / "out/trials").glob("*.json"))) == 4
     assert "1 of 4 trials are there already and are kept" in result.stderr
@@ -419,7 +422,7 @@ def test_the_time_to_go_keeps_to_the_budget_while_no_block_was_timed(monkeypatch
 
 def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path) -> None:
     refused(bench("run", "--continue", "nowhere"), "no run in nowhere")
-    assert bench("run", *SMALL, *TWO).exit_code == 0
+    assert bench("run", *SMALL, *TWO, "--blocks", "1").exit_code == 0
     plan = Run(here / "out").plan()
     assert plan
     (here / "out/plan.json").write_text(plan.model_copy(update={"request": None}).model_dump_json())
@@ -477,3 +480,75 @@ def test_the_named_disturbers_add_up_to_the_whole() -> None:
     # They ran on other CPUs, too: no number of theirs is a part of the whole.
     assert neighbours._disturbers(0.5, {"python3": 0.7}) == ": python3"
     assert neighbours._disturbers(0.5, {}) == ""
+
+
+def planned_by_default(bench: Bench, *words: str) -> tuple[RunRequest, Plan, str]:
+    """Return the request and the plan of a run that was planned, and what was printed for people."""
+    result = ended_well(bench("run", *SMALL, "--dry-run", "--json", *words))
+    plan = Forecast.model_validate_json(result.stdout).plan
+    assert plan.request
+    return plan.request, plan, result.stderr
+
+
+@pytest.fixture
+def emulating(machine: Machine) -> None:
+    """A machine whose virtual machines are emulated."""
+    machine.substitutes |= {"vm": EMULATED_CPU, "container-vm": EMULATED_CPU}
+
+
+@pytest.mark.usefixtures("emulating")
+def test_a_run_that_says_nothing_of_its_end_is_decided_in_turns_within_a_budget(bench: Bench) -> None:
+    request, plan, printed = planned_by_default(bench)
+    repetitions = request.repetitions
+    assert (repetitions.until, repetitions.margin, repetitions.budget) == ("decided", "5%", "10m")
+    assert (plan.targets, plan.margin, plan.warmup_blocks) == (("bare-metal", "container"), 0.05, 1)
+    assert plan.job.turns
+    assert "in turns, until decided at 5 %, at most 10 min; --blocks 5 for a fixed number" in printed
+
+
+@pytest.mark.usefixtures("emulating")
+@pytest.mark.parametrize(
+    ("words", "repetitions", "turns"),
+    [
+        ("--blocks 2", {"until": None, "blocks": 2}, False),
+        ("--until 2%", {"until": "2%", "margin": None, "budget": None}, False),
+        ("--profile smoke", {"until": None, "blocks": None}, False),
+        ("--target container", {"until": None, "blocks": None}, False),
+        ("--target all", {"until": None, "blocks": None}, False),
+        ("--budget 1h", {"until": "decided", "budget": "1h"}, True),
+        ("--margin 2%", {"until": "decided", "margin": "2%"}, True),
+        ("--aa", {"until": "decided", "aa": True}, True),
+        ("--steps 5", {"until": "decided"}, False),
+        ("--design sequential", {"until": "decided"}, False),
+        ("--ablate seccomp", {"until": "decided"}, False),
+        ("--scenario command --command true", {"until": "decided", "budget": "30m"}, False),
+        ("--scenario probe --probe syscall", {"until": "decided"}, False),
+    ],
+)
+def test_what_was_asked_for_is_kept_and_what_cannot_take_turns_takes_none(
+    bench: Bench, words: str, repetitions: dict[str, object], turns: bool
+) -> None:
+    request, plan, _ = planned_by_default(bench, *words.split())
+    assert {name: getattr(request.repetitions, name) for name in repetitions} == repetitions
+    assert bool(plan.job.turns) == turns
+
+
+@pytest.mark.usefixtures("emulating")
+def test_targets_that_are_no_measurement_are_named_as_the_reason_for_one_block(bench: Bench) -> None:
+    assert "1 block: vm, container-vm cannot be measured here" in planned_by_default(bench, "--target", "all")[2]
+    refused(bench("run", *SMALL, "--target", "all", "--budget", "1h"), "--budget needs something to decide")
+
+
+@pytest.mark.usefixtures("emulating")
+def test_a_budget_that_holds_no_verdict_is_said_before(bench: Bench) -> None:
+    dry = ended_well(bench("run", *SMALL, "--dry-run", "--budget", "1s")).stdout
+    assert "no verdict: the budget holds about 0 blocks, and a verdict takes 5" in dry
+    assert "no verdict" not in ended_well(bench("run", *SMALL, "--dry-run")).stdout
+
+
+def test_a_run_that_is_decided_by_default_stops_where_every_trial_fails(bench: Bench, machine: Machine) -> None:
+    machine.targets.failing |= dict.fromkeys(TARGETS, MeasurementError("no"))
+    result = bench("run", *SMALL, "--target", "bare-metal", "--target", "container")
+    assert result.exit_code == 1
+    assert "stopped after the warm-up: every trial has failed" in result.stderr
+    assert len(machine.events) <= 4

@@ -45,7 +45,7 @@ from suite.results.store import Run, plan_differences, request_stop, stored_plan
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
 from suite.version import suite_version
-from tests.commands.conftest import SMALL, Bench, Machine, commands, ended_well, refused, short_pilot
+from tests.commands.conftest import ONCE, SMALL, Bench, Machine, commands, ended_well, refused, short_pilot
 from tests.scenarios.test_own_workload import TOY
 from tests.test_rooms import REPOSITORY
 
@@ -240,10 +240,10 @@ def test_a_trial_that_fails_makes_the_exit_code_1_and_the_others_are_measured_an
     bench: Bench, machine: Machine, here: Path
 ) -> None:
     assert bench("run", *SMALL, "--cpus", "999").exit_code == 2
-    assert bench("run", *SMALL, "--dry-run").exit_code == 0
+    assert bench("run", *ONCE, "--dry-run").exit_code == 0
     assert not (here / "out").exists(), "a refused or a dry run has no log"
     machine.scenario.failing["vm"] = MeasurementError("the worker \x1b[2J died", kind="worker")
-    result = bench("run", *SMALL, "--json")
+    result = bench("run", *ONCE, "--json")
     assert result.exit_code == 1
     said = json.loads(result.stdout)
     assert said["failed"] == ["synthetic-resnet50-vm-b000"]
@@ -254,7 +254,7 @@ def test_a_trial_that_fails_makes_the_exit_code_1_and_the_others_are_measured_an
     assert "worker: the worker \\u001b[2J died" in bench(*whole.split()[1:]).stdout
     log = (here / "out/bench.log").read_text()
     assert log == result.stderr
-    assert bench("run", *SMALL, "--seed", "9").exit_code == 2
+    assert bench("run", *ONCE, "--seed", "9").exit_code == 2
     assert "holds a run of another plan" in (here / "out/bench.log").read_text().removeprefix(log)
 
 
@@ -270,7 +270,7 @@ def test_a_run_that_waits_has_its_log_before_its_plan(
         yield
 
     monkeypatch.setattr("provisioning.neighbours.alone_on", waiting)
-    assert bench("run", *SMALL, "--wait").exit_code == 0
+    assert bench("run", *ONCE, "--wait").exit_code == 0
     assert "waiting: another bench measures" in seen[0]
     assert machine.events
 
@@ -292,7 +292,7 @@ def test_a_run_on_a_terminal_logs_its_lines_and_not_what_is_redrawn(tmp_path: Pa
 
 def test_of_all_targets_those_that_the_machine_cannot_carry_are_left_out(bench: Bench, machine: Machine) -> None:
     machine.usable["vm"] = machine.usable["container-vm"] = False
-    result = ended_well(bench("run", *SMALL, "--target", "all", "--json"))
+    result = ended_well(bench("run", *ONCE, "--target", "all", "--json"))
     assert len(json.loads(result.stdout)["trials"]) == 2
     assert "vm is left out: vm is not there (what to do: install vm)" in result.stderr
 
@@ -324,7 +324,7 @@ def test_a_machine_on_which_only_paths_work_runs_these_and_one_without_any_says_
     assert "targets: bare-metal, vm, container-vm\n" in dry.stdout
     assert "left out: container (container is not there)\n" in dry.stderr
     machine.usable |= dict.fromkeys(TARGETS, False)
-    refused(bench("run", *SMALL, "--dry-run"), "cannot carry bare-metal: bare-metal is not there", "install bare-metal")
+    refused(bench("run", *ONCE, "--dry-run"), "cannot carry bare-metal: bare-metal is not there", "install bare-metal")
 
 
 @pytest.fixture
@@ -389,14 +389,14 @@ def test_help_and_completion_load_no_member_of_another_package(bench: Bench) -> 
 def test_the_same_command_again_goes_on_unless_its_plan_is_another_or_it_is_written(
     bench: Bench, machine: Machine, here: Path
 ) -> None:
-    assert bench("run", *SMALL).exit_code == 0
+    assert bench("run", *ONCE).exit_code == 0
     machine.events.clear()
-    again = bench("run", *SMALL, "--json")
+    again = bench("run", *ONCE, "--json")
     assert (again.exit_code, json.loads(again.stdout)["trials"]) == (0, [])
     assert machine.events == []
-    refused(bench("run", *SMALL, "--seed", "9"), "holds a run of another plan: seed differ", "--out")
+    refused(bench("run", *ONCE, "--seed", "9"), "holds a run of another plan: seed differ", "--out")
     with Run(here / "out").exclusive():
-        refused(bench("run", *SMALL), "another bench is writing out")
+        refused(bench("run", *ONCE), "another bench is writing out")
     assert machine.events == []
 
 
@@ -405,7 +405,7 @@ def test_a_signal_ends_the_run_in_order_with_130(
     bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     machine.during_the_second_trial(lambda: os.kill(os.getpid(), number), monkeypatch)
-    result = bench("run", *SMALL)
+    result = bench("run", *ONCE)
     assert result.exit_code == cli.INTERRUPTED == 130
     assert "what was measured is kept" in result.stderr
     assert signal.getsignal(number) == signal.SIG_IGN, "a further one does not change the exit code"
@@ -423,7 +423,7 @@ def test_a_run_that_is_asked_to_stop_ends_after_its_trial_and_goes_on_later(
 
     with monkeypatch.context() as patch:
         machine.during_the_second_trial(stop, patch)
-        stopped = bench("run", *SMALL, "--json")
+        stopped = bench("run", *ONCE, "--json")
     assert (stopped.exit_code, len(json.loads(stopped.stdout)["trials"])) == (0, 2)
     assert "stopped, as it was asked to; go on with: bench run --continue out" in stopped.stderr
     again = bench("run", "--continue", "out", "--json")
@@ -437,7 +437,7 @@ def test_a_request_to_stop_that_comes_while_a_run_gets_ready_is_heard_and_an_old
     (here / "out").mkdir()
     request_stop(here / "out")
     os.utime(here / "out/.stop", (1, 1))
-    assert bench("run", *SMALL).exit_code == 0
+    assert bench("run", *ONCE).exit_code == 0
     shutil.rmtree(here / "out")
     prepare = Ready.prepare
 
@@ -446,7 +446,7 @@ def test_a_request_to_stop_that_comes_while_a_run_gets_ready_is_heard_and_an_old
         return prepare(made, *rest)
 
     monkeypatch.setattr(Ready, "prepare", stopped)
-    done = bench("run", *SMALL, "--json")
+    done = bench("run", *ONCE, "--json")
     assert (done.exit_code, json.loads(done.stdout)["trials"]) == (0, [])
 
 
@@ -462,7 +462,7 @@ def test_what_could_not_be_removed_after_ctrl_c_is_named_with_what_removes_it(
 
     monkeypatch.setitem(ledger.KINDS, "cgroup", ledger.LedgerKind(".*", stuck))
     monkeypatch.setattr(machine.scenario, "measure", interrupted)
-    result = bench("run", *SMALL)
+    result = bench("run", *ONCE)
     assert result.exit_code == cli.INTERRUPTED
     assert "these are left: cgroup virtbench-0123456789ab (virtbench-0123456789ab is busy)" in result.stderr
     assert "bench clean" in result.stderr
@@ -474,7 +474,7 @@ def test_want_of_memory_in_bench_itself_is_a_message_and_an_error_a_traceback_if
 ) -> None:
     monkeypatch.setattr(machine, "examine", full := Mock(side_effect=MemoryError))
     monkeypatch.setattr("provisioning.doctor.examine", full)
-    result = bench("run", *SMALL)
+    result = bench("run", *ONCE)
     assert (result.exit_code, "what to do" in result.stderr) == (1, True)
     assert "bench: this process has no memory left" in result.stderr
     monkeypatch.setenv("VIRTBENCH_DEBUG", "1")
