@@ -1,5 +1,6 @@
 """A command: a program of the user's own, run as it is in place of a training. Its trial's model is its name."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from scenarios.job import attest, metrics_of, recordable, throughput_of
 from scenarios.reading import TEMPORARY
 from suite.errors import RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Note, Observer
-from suite.job.command import AUTO, COMMAND, SECONDS, UNIT, CommandJob, parse_command, parse_pattern
+from suite.job.command import COMMAND, UNIT, CommandJob, DecimalMark, parse_command, parse_throughput, unit_of
 from suite.job.datasets import FILES, Dataset
 from suite.job.profiles import Profile
 from suite.plan import Trial, planned
@@ -21,6 +22,8 @@ from suite.request.option import OptionGroup, Text, about, given
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from worker.spec import CommandRequest
+
+_DIGITS = re.compile(r"[\d.]+")
 
 
 class CommandOptions(OptionGroup):
@@ -36,19 +39,26 @@ class CommandOptions(OptionGroup):
     command_files: Path | None = about(
         None, "Directory to copy. The command works in a writable in-memory copy of it.", own_code=True
     )
-    throughput_pattern: Text | None = about(
+    throughput: Text | None = about(
         None,
-        "Pattern of the throughput in a printed line. A regular expression with a group (?P<throughput>...), "
+        "What to read as the throughput. auto: the only rate that is printed, such as 12.3 images/s, if any. The name "
+        "of one of several rates: 'train images/s'. json: objects with the keys throughput and step; json:KEY names "
+        "another key, or a path such as train.throughput. Or a regular expression with a group (?P<throughput>...), "
         "in units per second, or (?P<seconds>...), the time of a step, such as 'time (?P<seconds>[0-9.]+)ms'; "
-        "optionally (?P<step>...); or json, for objects with the keys throughput and step; or auto, for printed rates "
-        "of a single unit, such as 12.3 images/s, if any. Default: auto after --, else none.",
-        parse=parse_pattern,
+        "optionally (?P<step>...). Default: auto after --, else none.",
+        parse=parse_throughput,
+    )
+    decimal_mark: DecimalMark | None = about(
+        None,
+        "Decimal mark of printed numbers: with point, 12,345 is read as 12345, with comma as 12.345. Default: numbers "
+        "that could be either are left unread.",
+        idle_without=(given("throughput"),),
     )
     unit: Annotated[Text, Field(pattern=UNIT)] | None = about(
         None,
-        f"Unit of the throughput, such as tokens. It needs {option('throughput_pattern')}. Default: samples; steps "
-        "with a pattern of seconds.",
-        idle_without=(given("throughput_pattern"),),
+        f"Unit of the throughput, such as tokens. It needs {option('throughput')}. Default: the printed unit, else "
+        "samples, or steps with a pattern of seconds.",
+        idle_without=(given("throughput"),),
     )
 
 
@@ -65,7 +75,7 @@ class Command(PlannedScenario):
 
     def __init__(self, command: CommandJob | None = None) -> None:
         self._command = command
-        self._noted = set[object]()
+        self._noted = set[str]()
 
     @classmethod
     def of(cls, request: RunRequest) -> "Command":
@@ -75,7 +85,8 @@ class Command(PlannedScenario):
                 f"{option('scenario')} {cls.name} needs {option('command')}",
                 remedy=f'add {option("command")} "python train.py --epochs 1"',
             )
-        return cls(CommandJob(argv=parse_command(asked.command), throughput=asked.throughput_pattern))
+        argv = parse_command(asked.command)
+        return cls(CommandJob(argv=argv, throughput=asked.throughput, decimal_mark=asked.decimal_mark))
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
         return (self._command.name,) if self._command else ()
@@ -88,8 +99,7 @@ class Command(PlannedScenario):
 
     def unit(self, request: RunRequest, model: str) -> str:
         asked = request.options(CommandOptions)
-        pattern = asked.throughput_pattern or ""
-        return asked.unit or ("units" if pattern == AUTO else "steps" if f"(?P<{SECONDS}>" in pattern else "samples")
+        return asked.unit or unit_of(asked.throughput or "")
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {"command": self._command}
@@ -112,11 +122,8 @@ class Command(PlannedScenario):
             elapsed_s = job.follow()
         details = dict(log.said("metrics", "details"))
         last_step = details.get("steps")
-        notes = details.get("notes")
-        for note in notes if isinstance(notes, list) else ():
-            if note not in self._noted:
-                self._noted.add(note)
-                observer.note(f"{trial.trial_id}: {note}")
+        counted = log.events["metrics"].fields.get("counted")
+        self._pass_on(details.get("notes"), trial, observer)
         with recordable(job.argv):
             return Measurement(
                 elapsed_s=elapsed_s,
@@ -132,6 +139,15 @@ class Command(PlannedScenario):
                 **log.clocks("environment", "metrics"),
                 usage=log.usage(),
                 details=details,
+                counted=counted if isinstance(counted, str) and re.fullmatch(UNIT, counted) else None,
                 last_step=last_step if isinstance(last_step, int) and last_step < 1 << 50 else None,
                 substitutes=tuple(":".join(map(str, pair)) for pair in log.said("environment", "substitutes").items()),
             )
+
+    def _pass_on(self, notes: object, trial: Trial, observer: Observer) -> None:
+        """Print each note of a trial, and those that differ from it in numbers alone, once for all trials."""
+        for note in notes if isinstance(notes, list) else ():
+            alike = _DIGITS.sub("", str(note))
+            if alike not in self._noted:
+                self._noted.add(alike)
+                observer.note(f"{trial.trial_id}: {note}")

@@ -177,7 +177,7 @@ def summary(record: TrialRecord) -> str:
     if more := len(record.metrics) - len(shown):
         numbers.append(f"{more} more")
     if record.throughput_per_s is not None:
-        numbers.append(f"{number(record.throughput_per_s)} {record.job.unit}/s")
+        numbers.append(f"{number(record.throughput_per_s)} {record.unit}/s")
     if record.alternation:
         numbers.append(f"{len(record.alternation.bursts)} turns")
     else:

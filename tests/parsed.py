@@ -51,7 +51,7 @@ from provisioning.timers.base import parse_schedule
 from suite.errors import BenchError, MeasurementError
 from suite.interfaces import Completed
 from suite.inventory import InventoryNode, read_inventory
-from suite.job.command import CommandJob, parse_command, parse_pattern
+from suite.job.command import CommandJob, parse_command, parse_throughput
 from suite.job.datasets import parse_data
 from suite.job.envelope import parse_bytes, parse_cpu_list
 from suite.job.job import CpuCapability
@@ -310,7 +310,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "rates": parse_rates,
     "schedule": schedule,
     "command": lambda text: (words := parse_command(text), CommandJob(argv=words).name),
-    "pattern": parse_pattern,
+    "throughput": parse_throughput,
     "inventory": in_file("hosts.toml", inventory),
     "services": in_file("services.toml", read_services),
     "nodes": nodes,

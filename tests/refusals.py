@@ -35,7 +35,7 @@ TAKEN = {
     "lab": "nodes=2",
     "rates": "5",
     "command": "true",
-    "throughput_pattern": "auto",
+    "throughput": "auto",
     "unit": "rows",
     "preempt": "mean=60s",
 }

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from suite.errors import ending, signal_of
 from worker.environment import collect, number, read
+from worker.printed.reader import NumberReader
 from worker.protocol import Events, JobError
-from worker.rates import NumberReader
 from worker.spec import CommandRequest
 from worker.surroundings import level, usable_cpus, writable_copy
 
@@ -40,7 +40,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def run(request: CommandRequest, events: Events) -> None:
     """Run the command and emit everything from ``environment`` to ``done``. Raises JobError."""
-    reader = NumberReader(request.throughput)
+    reader = NumberReader(request.throughput, request.decimal_mark)
     substitutes = dict(level(request.tmpfs_bytes))
     with writable_copy(request.directory, request.scratch) as copy:
         events.emit("environment", environment={**collect(), "threads": request.threads}, substitutes=substitutes)
@@ -49,7 +49,8 @@ def run(request: CommandRequest, events: Events) -> None:
     if status:
         last = reader.printed_last()
         raise JobError(f"the command {ending(status)}{last}", kind="command", remedy=_remedy(status, last))
-    throughput, rates = reader.throughput(), reader.chosen()
+    throughput = reader.throughput()
+    series = reader.chosen()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     # A child begins with the peak of the worker, whose memory it shares until it starts its program.
     is_own = used.ru_maxrss > (number("proc/self/status", "VmHWM") or 0)
@@ -70,14 +71,15 @@ def run(request: CommandRequest, events: Events) -> None:
     details = {
         "exit_status": status,
         "steps": reader.steps,
-        "throughputs": rates.numbers or None,
-        "throughputs_unread": rates.unread,
+        "throughputs": series.numbers if series else None,
+        "throughputs_unread": series.unread if series else 0,
         "processes_left": left,
         "working_directory": asdict(copy),
         "python_cpu_count": usable_cpus(),
         "notes": [*notes, *reader.notes()],
     }
-    events.emit("metrics", t=ended_s, throughput=throughput, metrics=metrics, details=details)
+    rate = {"throughput": throughput, "counted": series.thing if series else None}
+    events.emit("metrics", t=ended_s, **rate, metrics=metrics, details=details)
     events.emit("done", usage=usage)
 
 
@@ -101,6 +103,7 @@ def _run(request: CommandRequest, directory: str, reader: NumberReader, memory: 
     child_ended, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    reader.begin()
     process = _start(request, directory)
     assert process.stdout is not None  # noqa: S101 (opened as a pipe)
     output = process.stdout.fileno()

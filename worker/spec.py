@@ -266,11 +266,12 @@ class CommandRequest(Strict, frozen=True):
     threads: _Positive
     directory: str | None
     throughput: str | None
-    """A regular expression, ``json``, ``auto``, or null where no throughput is read."""
+    """A regular expression, ``json``, ``json:PATH``, ``auto``, the name of a series, or null where none is read."""
     tmpfs_bytes: _Count
     """The size of /dev/shm in every target."""
     scratch: str
     """The directory for the copy, and the command's HOME."""
+    decimal_mark: Literal["point", "comma"] | None = None
 
 
 class GeneratorSpec(Shaped, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from analysis.load.plans import extendable
 from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.differ import UNKNOWN, machine_of
 from suite.errors import RequestError
+from suite.job.command import UNITS
 from suite.job.job import Job
 from suite.records.columns import AUDIT, FURTHER, TABLE, Field
 from suite.records.differences import GPU_SETTINGS, HOST, INSIDE, facts
@@ -241,6 +242,8 @@ def _facts_at(place: str, environment: Environment, fields: Sequence[Field]) -> 
 
 def _further_facts(record: Any) -> dict[str, Any]:  # noqa: ANN401
     further = {"suite_version": record.suite_version}
+    if record.counted:
+        further["counted"] = record.counted
     for rank in record.ranks:
         further |= _facts_at(f"rank {rank.rank}/", rank.environment, INSIDE)
     for number, aggressor in enumerate(record.aggressors, start=1):
@@ -273,6 +276,15 @@ def _in_part(part: Any, names: Sequence[str]) -> Any:  # noqa: ANN401
     return part
 
 
+def _units(trials: pd.DataFrame) -> "pd.Series[Any]":
+    """Return the units of throughputs: those of the jobs, or of the outputs if jobs leave them open."""
+    is_open = trials["unit"] == UNITS
+    if not is_open.any():
+        return trials["unit"]
+    counted = trials.groupby(["run_id", "model"], observed=True)["counted"].transform("first").astype(object)
+    return trials["unit"].astype(object).mask(is_open & counted.notna(), counted).astype("category")
+
+
 def _table(
     rows: list[tuple[Any, ...]], directories: tuple[Path, ...], warnings: list[AnalysisWarning], warm_ups: bool
 ) -> Records:
@@ -284,6 +296,7 @@ def _table(
     categories = {one.name: "category" for one in RECORD.columns if one.kind.values == "category"}
     evidence = evidence.astype({**floats, **categories, "facts": "category"})[[*COLUMNS, *EVIDENCE, "path"]]
     evidence["hostname"] = _host_labels(evidence)
+    evidence["unit"] = _units(evidence)
     if evidence["alternation"].notna().any():
         evidence["burst_s"] = settled(evidence)
     trials = evidence.drop(columns=list(EVIDENCE)).assign(forced="")

@@ -68,7 +68,7 @@ def record_lines(path: Path) -> Iterator[str]:
     yield f"  {', '.join(text for text, holds in words.items() if holds)}"
     values = {
         "outcome": ": ".join(filter(None, (outcome.status, outcome.kind, outcome.message))),
-        "throughput": throughput and f"{throughput:.4g} {record.job.unit}/s",
+        "throughput": throughput and f"{throughput:.4g} {record.unit}/s",
         **{name: f"{metric.value:.4g} {metric.unit}".rstrip() for name, metric in record.metrics.items()},
         **{name: f"{seconds:.4g}" for name, seconds in spans.items() if seconds is not None},
         "substitutes": ", ".join(record.substitutes),

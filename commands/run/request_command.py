@@ -156,7 +156,7 @@ def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str
     if given.get(COMMAND) or given.get("scenario", COMMAND) != COMMAND:
         other = option(COMMAND) if given.get(COMMAND) else f"{option('scenario')} {given['scenario']}"
         raise RequestError(f"a program behind -- and {other} exclude each other", remedy="give one of them")
-    usual = {"scenario": COMMAND, "command_files": Path(), "throughput_pattern": AUTO}
+    usual = {"scenario": COMMAND, "command_files": Path(), "throughput": AUTO}
     return {**usual, **given, COMMAND: shlex.join(words)}
 
 

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -15,11 +15,16 @@ JSON = "json"
 """Stands in the place of a pattern where the command prints JSON objects, each on a line."""
 AUTO = "auto"
 """Stands in the place of a pattern for the usual rates, such as ``12.3 images/s``, where the command prints any."""
+DecimalMark = Literal["point", "comma"]
 THROUGHPUT, SECONDS = "throughput", "seconds"
 """The groups of a pattern, of which one is needed: a rate, or the time of a step. Objects have the first as a key."""
 UNIT = r"^[A-Za-z][A-Za-z0-9_.+-]{0,30}$"
 """The form of what a throughput counts."""
 LONGEST = 4000
+UNITS = "units"
+"""Stands for the unit of a throughput until the output names it."""
+_PATH = re.compile(rf"{JSON}:[^\s.]+(?:\.[^\s.]+)*")
+_SERIES = re.compile(r"(?:[a-z #0-9-]+ )?[A-Za-z-]+/s", re.IGNORECASE)
 _NAME = re.compile(r"[^A-Za-z0-9_.+-]")
 _QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
@@ -31,7 +36,9 @@ class CommandJob(Part):
 
     argv: Annotated[tuple[str, ...], Field(min_length=1)]
     throughput: str | None = None
-    """The regular expression that finds the throughput in a line, ``json`` or ``auto``; None where none is read."""
+    """The choice of the throughput in the output, see ``parse_throughput``; None if elapsed time alone counts."""
+    decimal_mark: DecimalMark | None = None
+    """The decimal mark of printed numbers; None where those that depend on it are not read."""
 
     @property
     def name(self) -> str:
@@ -61,18 +68,32 @@ def parse_command(text: str) -> tuple[str, ...]:
     return words
 
 
-def parse_pattern(text: str) -> None:
-    """Raise RequestError unless the text is a word for one, or a regular expression with a group for rates or times."""
-    if text in (JSON, AUTO):
+def parse_throughput(text: str) -> None:
+    """Raise RequestError unless the text chooses a throughput.
+
+    It is ``auto``, ``json``, ``json:PATH``, the name of a series, or a regular expression with a group for rates or
+    times.
+    """
+    if text in (JSON, AUTO) or _PATH.fullmatch(text) or _SERIES.fullmatch(text):
         return
     _refuse_unprintable(text)
-    remedy = rf"write it as '(?P<{THROUGHPUT}>[0-9.]+) images/s', 'time (?P<{SECONDS}>[0-9.]+)ms', {JSON} or {AUTO}"
+    remedy = (
+        rf"write it as '(?P<{THROUGHPUT}>[0-9.]+) images/s', 'time (?P<{SECONDS}>[0-9.]+)ms', {JSON}, {JSON}:KEY, "
+        f"{AUTO}, or the name of a printed rate such as 'train images/s'"
+    )
     try:
         groups = re.compile(text).groupindex
     except (re.error, OverflowError, RecursionError) as error:
         raise RequestError(f"{text!r} is no regular expression: {error}", remedy=remedy) from error
     if not groups.keys() & {THROUGHPUT, SECONDS}:
         raise RequestError(f"{text!r} has no group that is named {THROUGHPUT} or {SECONDS}", remedy=remedy)
+
+
+def unit_of(throughput: str) -> str:
+    """Return the unit that a choice implies; ``units`` if the output is to name it."""
+    if _SERIES.fullmatch(throughput):
+        return throughput.rpartition(" ")[2].removesuffix("/s")
+    return "steps" if f"(?P<{SECONDS}>" in throughput else UNITS
 
 
 def _refuse_unprintable(text: str) -> None:

@@ -325,6 +325,7 @@ TABLE = (
     Column("block_s", "alternation.block_s", SECONDS, _TURNS),
     *_rows("alternation.", "waiting_share turn_s", SECONDS),
     *_rows("alternation.", "beside_s late_s", NUMBER),
+    Column("counted", "counted", CATEGORY, Field("", "refused", "rates of other things have no ratio", "counted")),
     Column("generated_weights", "generated.weights_sha256", _DIGEST, _SAME_IMAGE),
     Column("generated_pixels", "generated.pixels_sha256", _DIGEST, _SAME_IMAGE, REQUIRED_INSIDE),
     Column("metrics", "metrics", _objects(dict[_Words, MetricValue]), default={}),

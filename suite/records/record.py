@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
+from suite.job.command import UNITS
 from suite.job.distributed import Role
-from suite.job.job import Digest, Job
+from suite.job.job import Digest, Job, Name
 from suite.part import Count, Part, RunId, Seconds
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions, Resources, Usage
@@ -420,6 +421,9 @@ class TrialNumbers(Part):
     of their digests. Null as ``weights_sha256`` is."""
     last_step: Count | None = None
     """The last step that a command has printed; null for other jobs, and where the pattern has no step."""
+    counted: Name | None = None
+    """The unit of a command's throughput in its output: ``images``; ``images+steps`` if several things match
+    a pattern. Null for other jobs, and if the output names none."""
     unfinished_s: Seconds | None = None
     """The time after the last measured step until nothing computed that the steps had started; waited for up to 1 s.
     Null for a job that takes turns, and where no steps are measured."""
@@ -460,6 +464,11 @@ class TrialRecord(TrialNumbers, _Head):
     environment: Environments
     conditions: Conditions | None = None
     resources: Resources | None = None
+
+    @property
+    def unit(self) -> str | None:
+        """The unit of the throughput: that of the job, or of the output if the job leaves it open."""
+        return self.counted if self.job.unit == UNITS and self.counted else self.job.unit
 
     @model_validator(mode="after")
     def _numbers_only_when_measured(self) -> Self:

@@ -306,6 +306,22 @@ def test_a_command_that_ends_at_another_step_is_refused(
     assert bool(advice) == other
 
 
+@pytest.mark.parametrize(("own", "is_refused"), [("tokens", True), ("samples", False), (None, False)])
+def test_rates_of_other_things_have_no_ratio(own: str | None, is_refused: bool, save: Save) -> None:
+    base = {"steps": None, "timeline": None, "counted": "samples"}
+    found = compared(save, base, container=base | {"counted": own}, vm=base)
+    assert ratio_of(found, "vm") == pytest.approx(1.0)
+    assert (ratio_of(found, "container") is None) == is_refused
+    messages = [one.message for one in found.warnings if one.kind == "incomparable"]
+    assert any("counted tokens against samples" in message for message in messages) == is_refused
+
+
+def test_the_unit_is_that_of_the_output_if_the_job_leaves_it_open(save: Save) -> None:
+    base = {"steps": None, "timeline": None, "counted": "tokens", "unit": "units"}
+    found = compared(save, base, container=base)
+    assert [group.metrics[0].unit for group in found.groups] == ["tokens/s"]
+
+
 def test_seeds_that_differ_have_nothing_to_compare() -> None:
     assert agreement(computed(1, LOSSES, DIGEST), computed(2, scaled(9.0), None), may_round=False) is None
 

@@ -94,7 +94,7 @@ def named_in(text: str) -> list[str]:
         (None, ()),
         ("serve", ("lab", "network", "comm-timeout", "requests", "rates", "clients")),
         ("shared", ("aggressor", "aggressors")),
-        ("command", ("command", "command-files", "throughput-pattern", "unit")),
+        ("command", ("command", "command-files", "throughput", "decimal-mark", "unit")),
     ],
 )
 def test_help_of_run_is_a_page_of_one_line_for_each_common_option_and_those_of_the_scenario(
@@ -155,9 +155,9 @@ def test_a_program_behind_two_dashes_is_a_command_with_the_files_of_this_directo
     files = asked("--profile", "smoke", "--", "python", "train.py", "--help", "a b")
     assert files == asked(
         *("--profile", "smoke", "--scenario", "command", "--command", "python train.py --help 'a b'"),
-        *("--command-files", ".", "--throughput-pattern", "auto"),
+        *("--command-files", ".", "--throughput", "auto"),
     )
-    chosen = asked("--throughput-pattern", "json", "--unit", "rows", "--command-files", "mine", "--", "sh", "--", "x")
+    chosen = asked("--throughput", "json", "--unit", "rows", "--command-files", "mine", "--", "sh", "--", "x")
     assert (chosen.options(CommandOptions).command, chosen.options(CommandOptions).unit) == ("sh -- x", "rows")
 
 

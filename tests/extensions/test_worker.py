@@ -74,7 +74,7 @@ def test_a_command(package: Package) -> None:
     (package.place / "mine").mkdir()
     (package.place / "mine/train.py").write_text(example("A command", OWN_TRAINING))
     command = ("--scenario", "command", "--command", "python train.py --epochs 2", "--command-files", "mine")
-    (record,) = run(package, *command, "--throughput-pattern", "json", "--unit", "rows", targets=HERE)
+    (record,) = run(package, *command, "--throughput", "json", "--unit", "rows", targets=HERE)
     assert (record["job"]["model"], record["job"]["unit"], record["details"]["steps"]) == ("train.py", "rows", 40)
     found = {metric for _, metric in rows(package)}
     assert found == {"throughput", "elapsed", "opening", "step-tail", "cpu-time", "peak-memory"}

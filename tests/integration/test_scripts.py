@@ -137,7 +137,7 @@ def test_public_scripts_run_as_they_are(
     before = sorted(mine.rglob("*"))
     asked = ("--scenario", "command", "--command", command, "--command-files", str(mine), "--wait")
     words = [word for kind, name in chosen for word in (f"--{kind}", name)]
-    words += ["--throughput-pattern", pattern, "--profile", "smoke", "--trial-timeout", "1500"]
+    words += ["--throughput", pattern, "--profile", "smoke", "--trial-timeout", "1500"]
     found = by_arm(measured(tmp_path / "out", *asked, *words, timeout_s=1700))
     assert sorted(mine.rglob("*")) == before
     assert set(found) == set(arms)

@@ -27,13 +27,15 @@ RATE = "(?P<throughput>[0-9.,]+)"
 def run(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> Callable[..., Measurement]:
     """Run a Python program, or other words, in a directory of its own."""
 
-    def measured(program: str = "", *argv: str, throughput: str | None = None) -> Measurement:
+    def measured(program: str = "", *argv: str, throughput: str | None = None, decimal_mark: Any = None) -> Measurement:
         (tmp_path / "train.py").write_text(program)
         here.data, here.userland = str(tmp_path), "/"
-        command = CommandJob(argv=argv or ("python", "train.py", "--epochs", "2"), throughput=throughput)
+        words = argv or ("python", "train.py", "--epochs", "2")
+        command = CommandJob(argv=words, throughput=throughput, decimal_mark=decimal_mark)
         planned = trial.with_job(scenario="command", model=command.name, sizes=None, command=command)
-        return Command().measure(planned, [Instance(here)], observer, nullcontext())
+        return scenario.measure(planned, [Instance(here)], observer, nullcontext())
 
+    scenario = Command()
     return measured
 
 
@@ -92,6 +94,26 @@ def test_python_counts_the_cpus_of_the_envelope(run: Any) -> None:
     counts = [name for name in measured.substitutes if name.startswith("cpu-count:")]
     differs = sys.version_info < (3, 13) and os.cpu_count() != usable
     assert counts == ([f"cpu-count:{os.cpu_count()}"] if differs else [])
+
+
+@pytest.mark.parametrize(
+    "printed", ["Iteration 0 (0 iter/s, 6.71s/10 iters)", "2026-01-01 10:00:00 tokens/s not yet known", "loss 8.2"]
+)
+def test_without_a_rate_the_elapsed_time_decides_and_a_note_says_it_once(printed: str, run: Any, observer: Any) -> None:
+    measured = run(f"print({printed!r})", throughput="auto")
+    assert (measured.throughput_per_s, measured.counted) == (None, None)
+    assert measured.elapsed_s > 0
+    assert [note for note in observer.notes if "none" in note and "the elapsed time decides" in note]
+
+
+def test_the_record_has_what_the_throughput_counts_and_several_rates_are_named_once(run: Any, observer: Any) -> None:
+    measured = run("print('1.2k img/s')", throughput="auto")
+    assert (measured.throughput_per_s, measured.counted) == (1200, "images")
+    for rate in (5, 6):
+        assert run(f"print('{rate} img/s, {rate} tok/s')", throughput="auto").throughput_per_s is None
+    named = [note for note in observer.notes if "images/s (once, median 5), tokens/s (once, median 5)" in note]
+    assert len(named) == 1 == sum("tokens/s (once" in note for note in observer.notes)
+    assert run("print('12,345 img/s')", throughput="auto", decimal_mark="point").throughput_per_s == 12345
 
 
 LEAVES = """
@@ -233,10 +255,10 @@ def test_a_command_that_fails_is_told_with_what_it_printed_last(program: str, me
             ["print('a'); print('12 images')"],
             r"(?P<throughput>\d+) tokens",
             "the command has printed no throughput; it printed last: a | 12 images",
-            "correct --throughput-pattern, or leave it out",
+            "correct --throughput, or leave it out",
         ),
         (["", "no-such-program"], None, "no-such-program cannot be started in the target: No such", "--command-files"),
-        (["print('a' * 60)"], "(a+)+(?P<throughput>b)", "--throughput-pattern searched one line for more than 1 s", ""),
+        (["print('a' * 60)"], "(a+)+(?P<throughput>b)", "--throughput searched one line for more than 1 s", ""),
     ],
 )
 def test_a_command_or_a_pattern_that_cannot_work_is_told(

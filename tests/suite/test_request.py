@@ -39,7 +39,7 @@ WRITTEN = {
     "data": ("generated", "imagenet:/data/ilsvrc", "synthetic"),
     "data_disk": ("/dev/sdb",),
     "command": ("python train.py --epochs 1", "./my 'program of mine'"),
-    "throughput_pattern": (r"(?P<throughput>[0-9.]+) images/s", "json"),
+    "throughput": (r"(?P<throughput>[0-9.]+) images/s", "json"),
     "unit": ("tokens", "samples"),
     "preempt": ("mean=60s", "mean=1h"),
     "rates": ("10,50", "0.5"),

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 from suite.job.profiles import PROFILES, check_sizes
 from worker import environment
+from worker.printed.reader import NumberReader
 from worker.protocol import JobError, SpecError
-from worker.rates import NumberReader
 from worker.serving.service import Service
 from worker.spec import Membership, parse_spec
 
@@ -94,6 +94,7 @@ def answered(body: bytes, *, method: str = "POST", path: str = "/generate", leng
 def heard(printed: str, pattern: str | None, times: int = 1) -> NumberReader:
     """Read a text in pieces that end anywhere, as a pipe gives them."""
     reader, content = NumberReader(pattern), printed.encode() * times
+    reader.begin()
     for begin in range(0, len(content), 60_001):
         reader.read(content[begin : begin + 60_001])
     reader.read(b"", ended=True)
@@ -110,9 +111,11 @@ def throughput(reader: NumberReader) -> object:
 def printed(asked: list[str]) -> object:
     """Return the rates that are read, and the last step if there is one; of doubtful ones the throughput and notes."""
     reader = heard(asked[0], asked[1])
-    rates = [float(f"{rate:.12g}") for rate in reader.chosen().numbers]
+    series = reader.chosen()
+    rates = [float(f"{rate:.12g}") for rate in series.numbers] if series else []
     notes = [*reader.notes()]
-    return (rates, throughput(reader), notes) if notes or reader.unread or reader.pattern == "auto" else rates
+    is_sure = series is not None and not series.unread and reader.choice != "auto"
+    return rates if is_sure and not notes else (rates, throughput(reader), notes)
 
 
 def doubtful(asked: list[str]) -> object:
