@@ -14,6 +14,7 @@ from analysis.report.elements import Line
 from analysis.report.rows import WarningOutput, warning_outputs
 from analysis.report.terminal import Terminal
 from commands.output import Output
+from commands.paths import UserPath
 from commands.run.options import latest
 from suite.untrusted.console import PlainConsole
 
@@ -28,7 +29,7 @@ class AuditOutput(Output):
 
 
 @click.command()
-@click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("directories", nargs=-1, type=UserPath())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def audit(directories: tuple[Path, ...], as_json: bool) -> None:
     """Check every record and run for consistency. Default: the latest run in results/.

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
+from commands.paths import UserPath
 from commands.run.options import choice, number
 from provisioning import data_device
 from provisioning.paths import home
@@ -105,7 +106,7 @@ def data() -> None:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=UserPath(),
     help="Directory. Default: data/SIZE-IMAGES or data/FORMAT-IMAGES in VIRTBENCH_HOME.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -142,7 +143,7 @@ def data_make(
 
 
 @data.command("verify")
-@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.argument("directory", required=False, type=UserPath())
 @number("--workers", help="Number of processes that read. Default: one per CPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print directory and differences as JSON.")
 def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> None:

@@ -7,6 +7,7 @@ import click
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
+from commands.paths import UserPath
 from commands.run.options import choice
 from commands.run.request_command import parameter_of
 from provisioning import ledger
@@ -62,7 +63,7 @@ class HiredOutput(Output):
 @click.option("--from", "source", required=True, callback=choice([*CLOUDS]), help=f"Cloud: {', '.join(CLOUDS)}.")
 @click.option("--cloud", required=True, help="Its name in clouds.yaml.")
 @click.option("--within", help="Limit until all are ready, or else removed. Default: 15m, or 1h for ironic.")
-@click.option("--out", type=Path, default="machines", show_default=True, help=f"Directory for {INVENTORY}.")
+@click.option("--out", type=UserPath(), default="machines", show_default=True, help=f"Directory for {INVENTORY}.")
 def up(source: str, cloud: str, within: str | None, out: Path, **options: object) -> None:
     """Make machines, wait until SSH answers, and write an inventory of them. They stay until down removes them.
 

@@ -10,6 +10,7 @@ from analysis.history.history import Series, history_document, history_of
 from analysis.load.records import load
 from analysis.report.terminal import Terminal
 from commands.output import Output
+from commands.paths import UserPath
 from suite.errors import RequestError
 from suite.results.layout import PLOTS, RESULTS
 from suite.results.runs import find_runs
@@ -25,8 +26,8 @@ class HistoryOutput(Output):
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path), default=RESULTS)
-@click.option("--plots", type=click.Path(path_type=Path), help="Directory for figures. Default: plots/ in DIRECTORY.")
+@click.argument("directory", type=UserPath(), default=RESULTS)
+@click.option("--plots", type=UserPath(), help="Directory for figures. Default: plots/ in DIRECTORY.")
 @click.option("--force", is_flag=True, help="Keep records that the audit refuses.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; bench schema history describes it.")
 def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> None:

@@ -9,6 +9,7 @@ import click
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
+from commands.paths import UserPath
 from provisioning import artefacts, ledger
 from provisioning.images.adopt import adopt
 from provisioning.images.build import build
@@ -78,11 +79,11 @@ def image_build(cuda: str | None, rebuild: bool, suite: bool, source: str | None
 
 
 @image.command("adopt")
-@click.option("--python", type=click.Path(path_type=Path), required=True, help="The interpreter of jobs.")
+@click.option("--python", type=UserPath(), required=True, help="The interpreter of jobs.")
 @click.option(
     "--site",
     "sites",
-    type=click.Path(path_type=Path),
+    type=UserPath(),
     multiple=True,
     help="A directory of Python packages outside /usr, such as site-packages of a virtual environment. Repeatable.",
 )

@@ -12,6 +12,7 @@ import psutil
 from analysis.report.elements import Element, Head, Line, Table
 from analysis.report.terminal import Terminal
 from commands.output import Output
+from commands.paths import UserPath
 from commands.run.prepare import observing
 from provisioning.layers.userland import own_python_argv
 from provisioning.nodes import local_node
@@ -50,7 +51,7 @@ class QualityOutput(Output):
 
 
 @click.command()
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.argument("run", required=False, type=UserPath())
 @click.option(
     "--samples", type=click.IntRange(10, 100_000), default=2048, show_default=True, help="Images on each side."
 )

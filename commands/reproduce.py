@@ -8,6 +8,7 @@ import click
 
 from analysis.compare.published import citation
 from commands.compare.command import compare
+from commands.paths import UserPath
 from commands.run.options import BUSY_HELP
 from commands.sweep.backends.base import backend_of
 from commands.sweep.command import measure
@@ -31,9 +32,7 @@ _SMALLER: Sequence[tuple[str | None, tuple[str, ...]]] = ((None, ()), ("quick", 
 @click.option("--plan", "name", help="Plan of the paper, if several rebuild it.")
 @click.option("--profile", help="Profile in place of the plan's, such as quick.")
 @click.option("--target", "targets", multiple=True, help="Target in place of the plan's; repeatable.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Directory. Default: results/PLAN or results/PLAN-PROFILE."
-)
+@click.option("--out", type=UserPath(), help="Directory. Default: results/PLAN or results/PLAN-PROFILE.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and how long it takes; start and write nothing.")
 @click.option("--concurrent", "busy", flag_value="share", help=BUSY_HELP["share"])
 @click.option("--wait", "busy", flag_value="wait", help=BUSY_HELP["wait"])

@@ -15,6 +15,7 @@ import click
 
 from analysis.report.terminal import Terminal
 from analysis.selftest.judging import certificate_document, judge
+from commands.paths import UserPath
 from commands.run.options import choice, number
 from commands.run.prepare import Ready, host_environment, observing, ready
 from provisioning import doctor, ledger, neighbours
@@ -89,9 +90,7 @@ class Prepared:
     help="Blocks per injury. Injuries that slow a job several-fold run at most 3.",
 )
 @click.option("--cpus", default="1", show_default=True, help="Number of CPUs, or a list such as 3-3. One is best.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Output directory. An interrupted self-test there continues."
-)
+@click.option("--out", type=UserPath(), help="Output directory. An interrupted self-test there continues.")
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def selftest(
     targets: tuple[str, ...],

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import psutil
 
+from commands.paths import UserPath
 from provisioning.layers.userland import own_python_argv
 from provisioning.nodes import local_node
 from suite.errors import RequestError
@@ -22,7 +23,7 @@ _MOST_MEMORY_BYTES = 8 << 30
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=UserPath())
 @click.option("--port", type=click.IntRange(1, 65535), default=5001, show_default=True, help="Port on loopback.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Requests answered at a time.")
 def serve(model: Path, port: int, threads: int) -> None:

@@ -123,8 +123,9 @@ def text(table: pd.DataFrame, form: Format, *, header: bool = True) -> str:
             if not pd.api.types.is_numeric_dtype(column.dtype)
         }
         return table.assign(**texts).to_csv(index=False, header=header, lineterminator="\n")
-    # 15 digits are what pandas has to give: the last bit of a double may differ from the record's.
-    return table.to_json(orient="records", lines=True, double_precision=15) if len(table) else ""
+    present = table.astype(object).where(table.notna(), None)
+    lines = (json.dumps(row, separators=(",", ":"), default=str) for row in present.to_dict("records"))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def for_spreadsheets(cell: object) -> object:

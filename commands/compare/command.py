@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commands.compare.kept import listing, once
+from commands.paths import UserPath
 from commands.run.options import choice, latest, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
@@ -28,8 +29,8 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 
 
 @click.command()
-@click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--plots", type=click.Path(path_type=Path), help="Directory for figures. Default: plots/ in the run.")
+@click.argument("directories", nargs=-1, type=UserPath())
+@click.option("--plots", type=UserPath(), help="Directory for figures. Default: plots/ in the run.")
 @_MARGIN
 @_FORCE
 @click.option("--costs", is_flag=True, help="Show CPU, memory, disk and energy that each target uses on the host.")
@@ -52,7 +53,7 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 )
 @click.option("--job", metavar="AMOUNT", help="Show time, money and energy of a whole job, such as '50 epochs'.")
 @click.option("--preempt", metavar="mean=1h", help="With --job: take its machine away at this mean interval.")
-@click.option("--prices", type=click.Path(path_type=Path), help="With --job: file with the prices of places.")
+@click.option("--prices", type=UserPath(), help="With --job: file with the prices of places.")
 @click.option("--reference", is_flag=True, help="Mark the values of the paper (CLOSER 2018) in the figures.")
 @click.option("--fail-above", callback=shares, help="Fail if the last run is slower by more than this, such as 5%.")
 @click.option(
@@ -156,8 +157,8 @@ def _refuse_silenced(options: Mapping[str, Any]) -> None:
 
 
 @click.command()
-@click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--html", type=click.Path(path_type=Path), help="The file. Default: report.html in the run.")
+@click.argument("directories", nargs=-1, type=UserPath())
+@click.option("--html", type=UserPath(), help="The file. Default: report.html in the run.")
 @_MARGIN
 @_FORCE
 @_CLAIMS

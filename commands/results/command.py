@@ -13,6 +13,7 @@ from rich.table import Table
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
+from commands.paths import UserPath
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
 from commands.run.options import latest
 from provisioning import ledger
@@ -28,7 +29,7 @@ _UNBOUNDED = 240
 """Columns of a table that goes to a file or a pipe."""
 _TITLES = {"run": 20, "started (UTC)": 16, "ok": 2, "failed": 6, "blocks": 6, "what": 12}
 """The columns with their least widths. The longest texts stand last; they go on below each other."""
-places = click.argument("places", nargs=-1, type=click.Path(path_type=Path))
+places = click.argument("places", nargs=-1, type=UserPath())
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -197,7 +198,7 @@ def show(name: str | None, as_json: bool) -> None:
 
 
 @results.command()
-@click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("places", nargs=-1, required=True, type=UserPath())
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove(places: tuple[Path, ...], yes: bool) -> None:
     """Remove runs or whole sweeps, with their records, logs and figures. Asks first.
@@ -229,7 +230,7 @@ def refuse_to_remove(place: Path) -> None:
 @results.command()
 @places
 @click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), help="File to write. Default: standard output.")
+@click.option("--out", type=UserPath(), help="File to write. Default: standard output.")
 @click.option("--steps", is_flag=True, help="Write one row per measured step instead of one per trial.")
 def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -> None:  # noqa: ANN401
     """Export all trials as one flat table, including failed and warm-up ones.

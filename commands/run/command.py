@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from commands.paths import UserPath
 from commands.run.forecast import as_lines, earlier_durations, forecast, with_budget
 from commands.run.options import BUSY_HELP
 from commands.run.outlook import Outlook
@@ -36,12 +37,12 @@ from suite.untrusted.terminal import CleanStream
     params=[
         click.Option(
             ["--out"],
-            type=click.Path(path_type=Path),
+            type=UserPath(),
             help="Directory of the run. An interrupted run there continues. Default: a new directory in results/.",
         ),
         click.Option(
             ["--continue", "continued"],
-            type=click.Path(path_type=Path),
+            type=UserPath(),
             help="Directory of a run to resume, with its options. Options that decide when it ends extend it.",
         ),
         click.Option(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from commands.paths import UserPath
 from commands.run.prepare import host_environment, observing
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.local import run_block
@@ -32,8 +33,8 @@ from suite.version import suite_version
 @click.command(hidden=True)
 @click.argument("block", type=click.IntRange(min=0))
 @click.option("--name", required=True, help="Name of the sweep, which identifies records of earlier attempts.")
-@click.option("--scratch", type=click.Path(path_type=Path), help="Directory for records in transit.")
-@click.option("--given", type=click.Path(path_type=Path), help="Read the input from FILE instead of standard input.")
+@click.option("--scratch", type=UserPath(), help="Directory for records in transit.")
+@click.option("--given", type=UserPath(), help="Read the input from FILE instead of standard input.")
 @click.option("--on-node", help="Start this bench command of the node, outside this privileged pod.")
 def block(block: int, name: str, scratch: Path | None, given: Path | None, on_node: str | None) -> None:
     """Run one block of a sweep: read its files from standard input, write records to standard output.

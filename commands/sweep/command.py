@@ -10,6 +10,7 @@ import click
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
+from commands.paths import UserPath
 from commands.run.options import BUSY_HELP, number
 from commands.run.prepare import observing
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, backend_of
@@ -57,7 +58,7 @@ def sweep() -> None:
 
 @sweep.command()
 @click.argument("file", type=PlanFile())
-@click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
+@click.option("--out", type=UserPath(), help="Directory. Default: the plan's, else results/NAME.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and where; start and write nothing.")
 @number("--only-block", help="Run only this block of every cell, the unit that schedulers hand out.")
 @click.option(

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from commands.paths import UserPath
 from commands.sweep.resolve import PlanFile
 from commands.sweep.schedule import check_gate, firing_options, notify_argv, refuse_itself
 from provisioning import foreground
@@ -30,7 +31,7 @@ _SLOWER = 3
 
 @click.command("schedule-run")
 @click.argument("file", type=PlanFile())
-@click.option("--into", required=True, type=click.Path(path_type=Path), help="Parent directory of the firings.")
+@click.option("--into", required=True, type=UserPath(), help="Parent directory of the firings.")
 @firing_options
 def schedule_run(
     file: Path, into: Path, baseline: Path | None, fail_above: str | None, notify: str | None, keep: int | None

@@ -9,6 +9,7 @@ import click
 
 from analysis.figures import reference
 from commands.output import Output
+from commands.paths import UserPath
 from commands.run.prepare import this_host
 from commands.sweep.backends.base import backend_of
 from commands.sweep.resolve import PlanFile, Planned, resolve
@@ -61,7 +62,7 @@ class PlannedOutput(Output):
 
 @click.command()
 @click.argument("file", type=PlanFile())
-@click.option("--out", type=click.Path(path_type=Path), help="Directory. Default: the plan's, else results/NAME.")
+@click.option("--out", type=UserPath(), help="Directory. Default: the plan's, else results/NAME.")
 @click.option(
     "--estimate-from",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

@@ -10,6 +10,7 @@ import click
 from pydantic import Field
 
 from commands.output import Output
+from commands.paths import UserPath
 from commands.sweep.backends.base import backend_of
 from commands.sweep.resolve import PlanFile
 from provisioning.paths import bench_argv
@@ -60,7 +61,7 @@ def firing_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--baseline",
-            type=click.Path(path_type=Path),
+            type=UserPath(),
             help="Run or sweep to compare every firing with. Default: the last --keep firings that were not slower.",
         ),
     ):
@@ -72,9 +73,7 @@ def firing_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("file", required=False, type=PlanFile())
 @click.option("--every", help="Times in this host's time zone: '02:00 daily', '02:00 mon,wed', 'hourly', '30m', '6h'.")
 @click.option("--name", help="Name of the schedule. Default: the name of the file.")
-@click.option(
-    "--into", type=click.Path(path_type=Path), help="Parent directory of the firings. Default: results/NAME-scheduled."
-)
+@click.option("--into", type=UserPath(), help="Parent directory of the firings. Default: results/NAME-scheduled.")
 @firing_options
 @click.option("--with", "kind", type=click.Choice([*TIMERS]), help="Timer. Default: the first that works on this host.")
 @click.option("--dry-run", is_flag=True, help="Print the entry and install nothing.")

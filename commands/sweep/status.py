@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from commands.output import Output
+from commands.paths import UserPath
 from commands.sweep.backends.base import backend_of
 from commands.sweep.backends.rounds import stop_rule_of
 from suite.errors import MeasurementError, RequestError
@@ -136,7 +137,7 @@ class StatusOutput(Output, SweepStatus):
     """The jobs in the queue of the scheduler, as lines."""
 
 
-_directory = click.argument("directory", required=False, type=click.Path(path_type=Path))
+_directory = click.argument("directory", required=False, type=UserPath())
 
 
 @click.command()

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from commands.paths import UserPath
 from provisioning.paths import refuse_foreign
 from suite.errors import RequestError, missing_extra
 from suite.results.runs import is_run
 from suite.results.store import RESULTS
 
-_PATH = click.Path(path_type=Path)
+_PATH = UserPath()
 
 
 @click.command()

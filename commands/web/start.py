@@ -24,6 +24,7 @@ from suite.registries import SCENARIOS
 from suite.request.option import Option
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import LOG, new_run_directory
+from suite.untrusted.parse import has_control_characters
 
 PAGES = Blueprint("start", __name__)
 _NAME = re.compile(r"\d{8}T\d{6}-\d+-[0-9a-f]{4}")
@@ -40,7 +41,7 @@ def diagnosis() -> Diagnosis:
 def _values(declared: Option, texts: list[str]) -> list[Any]:
     """Return the values of an option in a form. Raises RequestError for one that pages do not take."""
     words = [word for text in texts for word in (text.split() if declared.repeatable else [text.strip()]) if word]
-    if not all(map(str.isprintable, words)):
+    if any(map(has_control_characters, words)):
         raise RequestError(f"{option(declared.name)} has a character that is not for command lines", remedy="remove it")
     if not settings().allow_files and any(map(declared.reaches_out, words)):
         why = f"{option(declared.name)} names a file, a device or a program of this machine"

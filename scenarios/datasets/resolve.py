@@ -12,6 +12,7 @@ from suite.errors import RequestError, option
 from suite.interfaces import Note
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset, DigestKind, parse_data
 from suite.registries import DATA_KINDS
+from suite.untrusted.parse import has_control_characters
 from worker.data.kinds.kind import DataKind, DataSetError
 from worker.data.listing import (
     HASHED_WHOLE_BELOW,
@@ -61,7 +62,7 @@ def resolve(text: str, home: Path, frame_stride: int | None = None, note: Note =
 
 def check_name(root: Path, called: str) -> None:
     """Raise RequestError, about what is ``called`` so, for a directory whose name engines would misread."""
-    if '"' in str(root) or not str(root).isprintable():
+    if '"' in str(root) or has_control_characters(str(root)):
         raise RequestError(
             f"{called}: {str(root)!r} holds a quotation mark or a control character, and engines would read the name "
             "of another directory",

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from suite.errors import RequestError
 from suite.part import Part
+from suite.untrusted.parse import has_control_characters
 
 COMMAND = "command"
 """The scenario that runs a program, and its option of that name."""
@@ -99,5 +100,5 @@ def unit_of(throughput: str) -> str:
 def _refuse_unprintable(text: str) -> None:
     if len(text) > LONGEST:
         raise RequestError(f"it has {len(text)} characters, and {LONGEST} are the most", remedy="put it in a script")
-    if not text.isprintable():
+    if has_control_characters(text):
         raise RequestError(f"{text!r} holds a line break or a control character", remedy="put it in a script")

@@ -1,10 +1,13 @@
 """Read JSON that a stranger may have written: a worker, a machine of a pool, or whoever made a file."""
 
 import json
+import unicodedata
 from typing import Any
 
 from suite.untrusted.terminal import clean
 
+_CONTROL = frozenset(("Cc", "Cs", "Zl", "Zp"))
+"""Unicode categories of control characters, half pairs, and separators of lines and paragraphs."""
 DEEPEST = 32
 """The most objects and lists inside each other. A record has 9."""
 LARGEST = 1 << 63
@@ -12,6 +15,11 @@ LARGEST = 1 << 63
 _MOST_DIGITS = 20
 JSON_TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-f]{4})*"'
 """A pattern for a text in JSON, as ``json.dumps`` writes it."""
+
+
+def has_control_characters(text: str) -> bool:
+    """Return whether a text breaks lines or steers a terminal; wide spaces and joined emoji do neither."""
+    return not text.isprintable() and not _CONTROL.isdisjoint(map(unicodedata.category, text))
 
 
 def parse(text: str | bytes) -> Any:  # noqa: ANN401 (whatever the text holds)

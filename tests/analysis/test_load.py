@@ -1,6 +1,7 @@
 """Records as they are read and exported: what is left out; every field is a column, or exempt with a reason."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -333,3 +334,12 @@ def test_whole_numbers_are_whole_in_every_format(save: Save) -> None:
     cells = dict(zip(header.split(","), row.split(","), strict=True))
     assert (cells["block"], cells["memory_bytes"]) == ("3", str(2 << 30))
     assert '"memory_bytes":2147483648,' in text(table, "jsonl")
+
+
+def test_json_lines_keep_all_digits_and_null() -> None:
+    table = pd.DataFrame({"seconds": [1.2345678901234567e-9, math.nan], "steps": [3, 4], "name": ["a\u3000b", None]})
+    rows = [json.loads(line) for line in text(table, "jsonl").splitlines()]
+    assert rows == [
+        {"seconds": 1.2345678901234567e-9, "steps": 3, "name": "a\u3000b"},
+        {"seconds": None, "steps": 4, "name": None},
+    ]

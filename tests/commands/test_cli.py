@@ -24,6 +24,7 @@ from click.shell_completion import ShellComplete
 
 import cli
 from analysis.report.provenance import run_command
+from commands.paths import UserPath
 from commands.run.command import RunLog, run
 from commands.run.prepare import Ready, observing, ready
 from commands.run.request_command import request_of
@@ -698,3 +699,11 @@ def test_clean_names_what_it_removed_and_ends_with_1_when_something_stays(bench:
     assert result.exit_code == 1
     assert "not an entry of this suite's ledger" in result.stderr
     assert "what to do:" in result.stderr
+
+
+def test_a_path_is_never_the_file_minus_and_its_home_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert UserPath().convert("~/night", None, None) == Path("/home/me/night")
+    assert UserPath().convert("./-", None, None) == Path("-")
+    with pytest.raises(click.BadParameter, match="does not stand for standard output"):
+        UserPath().convert("-", None, None)

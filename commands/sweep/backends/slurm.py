@@ -30,6 +30,7 @@ from suite.sweep.cells import cells_of
 from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import ENDED
 from suite.units import count, parse_duration_s
+from suite.untrusted.parse import has_control_characters
 
 BENCH = str(Path(sys.executable).with_name("bench"))
 AT_ONCE = 16
@@ -180,7 +181,7 @@ def script(
         f"--signal=B:TERM@{NOTICE_S}",
     ]
     for word in (*options_of_sbatch, *command):
-        if not word.isprintable():  # a line break would begin a line of its own
+        if has_control_characters(word):  # a line break would begin a line of its own
             raise RequestError(
                 f"{word!r} cannot stand in a batch script: it holds a line break or another control character",
                 remedy="give another --out, or call the plan, or its directory, something else",
