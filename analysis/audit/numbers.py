@@ -45,6 +45,7 @@ process that read them first, or belongs to the hypervisor and the engine."""
 
 THROUGHPUT, STEPS, TIMELINE, INTERVAL = map(Kind, ("throughput", "steps", "timeline", "interval"))
 CPU, MEMORY, OPENING, GENERATED = map(Kind, ("cpu-time", "memory", "opening", "generated"))
+CLOCKS = Kind("clocks")
 MISSING = Kind(
     "evidence", advice="the record was changed, or is of the first suite, which did not count this: run it again"
 )
@@ -95,6 +96,13 @@ def sums(trials: pd.DataFrame) -> Iterator[Finding]:
     gap = measured - steps
     wrong = (gap < -EXACT * steps) | ((gap > GAP_SHARE * measured + GAP_S) & ~measures.astype(bool))
     yield from _mismatches(STEPS, trials[wrong], "steps_s", "s of steps", "it measured", measured)
+
+    # The clocks of a job that takes turns are compared over its waiting, too.
+    clocked = (trials["clock_span_s"] * trials["clock_ratio"]).where(trials["alternation"].isna())
+    wrong = (clocked - measured).abs() > EXACT * measured
+    yield from _mismatches(
+        CLOCKS, trials[wrong], "clock_span_s", "s on the host, times its ratio,", "measured", measured
+    )
 
     elapsed, interval = trials["elapsed_s"], trials["interval_s"]
     wrong = (trials["timeline_s"] - elapsed).abs() > CLOCKS_SHARE * measured + LATE_SHARE * trials["launch_s"] + LATE_S
