@@ -11,6 +11,7 @@ from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -413,3 +414,27 @@ def claims(width: int, height: int) -> bytes:
 def test_what_is_no_whole_image_is_refused(name: str, data: bytes) -> None:
     with pytest.raises(DecodeError):
         square(name, data, 1)
+
+
+@pytest.mark.parametrize("error", [TypeError("no integer"), RecursionError("too deep"), struct.error("short")])
+@pytest.mark.parametrize("decoder", ["auto", "pillow"])
+def test_whatever_a_decoder_raises_is_a_damaged_file(
+    decoder: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "open", Mock(side_effect=error))
+    with pytest.raises(DecodeError, match=str(error)):
+        square(decoder, b"II*", 1)
+    for stop in (MemoryError, KeyboardInterrupt):
+        monkeypatch.setattr(Image, "open", Mock(side_effect=stop))
+        with pytest.raises(stop):
+            square(decoder, b"II*", 1)
+
+
+def test_a_tiff_whose_tags_are_of_another_type_is_damaged() -> None:
+    written = io.BytesIO()
+    Image.new("RGB", (24, 20)).save(written, "tiff")
+    tag = struct.pack("<HH", 273, 4)  # the place of the pixels, as a number: here as a fraction
+    content = written.getvalue().replace(tag, struct.pack("<HH", 273, 5))
+    assert content != written.getvalue()
+    with pytest.raises(DecodeError):
+        square("auto", content, 1)

@@ -132,12 +132,16 @@ class Decoder:
         if self._turbo:
             try:
                 return "simplejpeg", *self._by_turbo(data, seed)
-            except ValueError as error:  # no JPEG, of another colour space, or damaged
+            except MemoryError:
+                raise
+            except Exception as error:  # no JPEG, of another colour space, or damaged
                 if not self._falls_back:
                     raise DecodeError(str(error)) from error
         try:
             return "pillow", *self._by_pillow(data, seed)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # plugins raise whatever a damaged file leads them to
             raise DecodeError(str(error)) from error
 
     def _by_turbo(self, data: bytes, seed: int) -> tuple[Pixels, Crop]:
