@@ -156,10 +156,10 @@ class Together:
             "ready-all": (max(self.ready_s), "s"),
             "memory-per-instance": (self.bytes / len(self.ready_s) / 1e6, "MB"),
             "host-cpu-per-instance": (self.cpu_s / self.number, "s"),
-            "failed-instances": (float(len(self.failures)), ""),
         }
         shown = {name: MetricValue(value=v, unit=unit, better="less") for name, (v, unit) in values.items() if v > 0}
-        return {"ready-median": MetricValue(**vars(middle)), **shown}
+        failed = MetricValue(value=len(self.failures), unit="", better="less", compared="difference")
+        return {"ready-median": MetricValue(**vars(middle)), **shown, "failed-instances": failed}
 
 
 def _busy_s() -> float:

@@ -223,10 +223,11 @@ class _Course:
         return begun
 
     def metrics(self) -> dict[str, MetricValue]:
-        """Return the makespan, the openings and, if there are any, the lost steps."""
-        values = {MAKESPAN: (self.spent_s, "s"), OPENINGS: (self.openings, ""), LOST_STEPS: (self.lost, "steps")}
+        """Return the makespan, the openings and the lost steps."""
         return {
-            name: MetricValue(value=value, unit=unit, better="less") for name, (value, unit) in values.items() if value
+            MAKESPAN: MetricValue(value=self.spent_s, unit="s", better="less"),
+            OPENINGS: MetricValue(value=self.openings, unit="", better="less", compared="difference"),
+            LOST_STEPS: MetricValue(value=self.lost, unit="steps", better="less", compared="difference"),
         }
 
 

@@ -23,9 +23,10 @@ from analysis.compare.pairing import decided_by, may_decide, plain, substitutes_
 from analysis.compare.results import Arm, Circumstances, ComparedJob, Comparison, Contrast, GroupKey, known_first
 from analysis.compare.standing import with_standing
 from analysis.compare.validity import changes, shortened
-from analysis.load.metrics import Metric, in_units, metrics_of
+from analysis.load.metrics import Metric, by_ratio, in_units, metrics_of
 from analysis.load.plans import plan_of
 from analysis.load.records import Records
+from analysis.statistics.counts import between_runs, inside_blocks, judge_differences
 from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.two_samples import difference
 from analysis.warnings.conditions import disturbed
@@ -66,9 +67,11 @@ class CellTrials:
         return tuple(f"{key}={shortened(value)}" for key, value in zip(self.keys, self.values, strict=True))
 
     def logs(self, name: str) -> "pd.Series[float]":
-        """Return the logarithms of a metric by sweep and block."""
+        """Return the logarithms of a metric by sweep and block; of one that can be zero the numbers."""
+        metric = self.metrics[name]
+        numbers = self.trials[metric.column] if metric.by_difference else metric.logs(self.trials)
         frame = [self.trials["sweep"].astype(str), self.trials["block"]]
-        blocks: pd.Series[float] = self.metrics[name].logs(self.trials).groupby(frame).mean()
+        blocks: pd.Series[float] = numbers.groupby(frame).mean()
         return blocks.dropna()
 
 
@@ -211,7 +214,9 @@ def _over_base(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
         own = arm._replace(cell=cell.name)
         for name, metric in cell.metrics.items():
             logs = cell.logs(name)
-            if place := locate(list(logs)):
+            if metric.by_difference:
+                yield from _count_over_base(own, name, base, cell, notes)
+            elif place := locate(list(logs)):
                 known: dict[str, Any] = {"base": base.name, "trials": len(cell.trials), "notes": notes}
                 contrast = Contrast(kind=BY.name, arm=own, metric=metric, **valued(place), **known)
                 ratio = None
@@ -223,9 +228,32 @@ def _over_base(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
                 yield Unjudged(contrast, ratio, (BY.name, name))
 
 
+def _count_over_base(
+    own: Arm, name: str, base: CellTrials, cell: CellTrials, notes: tuple[str, ...]
+) -> Iterator[Unjudged]:
+    """Yield a metric that can be zero, of a cell less that of the first; judged by itself."""
+    metric, numbers = cell.metrics[name], cell.logs(name)
+    place = locate(list(numbers), trim=0)
+    if place is None:
+        return
+    known: dict[str, Any] = {"base": base.name, "trials": len(cell.trials), "notes": notes}
+    contrast = Contrast(kind=BY.name, arm=own, metric=metric, **valued(place, by_difference=True), **known)
+    if cell is not base and name in base.metrics and metric == base.metrics[name]:
+        first = base.logs(name)
+        shared = (numbers - first).dropna()
+        difference_to_first = (
+            inside_blocks(list(shared)) if len(shared) > 1 else between_runs(list(first), list(numbers))
+        )
+        if difference_to_first:
+            (verdict,) = judge_differences([difference_to_first], more_is_better=metric.more_is_faster)
+            contrast = replace(contrast, difference=difference_to_first, blocks=difference_to_first.n, verdict=verdict)
+    yield Unjudged(contrast, None, (BY.name, name))
+
+
 def _over_others(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield how each machine differs from the median of the others, by what decides and by every probe."""
-    for name, metric in cells[0].metrics.items():
+    for metric in by_ratio(cells[0].metrics.values()):
+        name = metric.name
         if (metric.of_probe and not metric.supporting) or name == arm.job.traits.deciding[0]:
             places = {cell.name: place for cell in cells if (place := locate(list(cell.logs(name))))}
             for values, place in places.items() if len(places) >= _LEAST_MACHINES else ():

@@ -7,7 +7,7 @@ in the gate and in a history. Its noise is what bare metal shows against itself,
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
@@ -24,7 +24,7 @@ from analysis.compare.same_work import same_work
 from analysis.compare.scaling import growth, quality, scaling, trials_with_workers
 from analysis.compare.standing import with_standing
 from analysis.load.bursts import step_variance, switching
-from analysis.load.metrics import Metric, metrics_of
+from analysis.load.metrics import Metric, by_ratio, metrics_of
 from analysis.load.plans import looked_after
 from analysis.load.records import Records
 from analysis.statistics.alternating import Components, Costs, Design, SwitchingCost, choose, components
@@ -50,32 +50,31 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     trials, metrics = with_costs(with_changes(with_variants(records.trials))), records.metrics
     finished = trials[trials["ok"]]
     ok, looked = plain(finished), looked_after(records.directories)
-    targets = kinds.form(kinds.TARGET, ok, metrics, force=force, also=[ALL_IN])
-    again = kinds.form(kinds.AGAIN, ok, metrics).ratios
-    victims = kinds.form(kinds.AGGRESSOR, finished, metrics, force=force)
-    tabled = {kind: kinds.form(kind, finished, metrics, force=force) for kind in kinds.tabled_kinds()}
-    # Opening is left out: one layer comes after the other, and their times add.
-    layered = [metric for metric in metrics if metric.name != "opening"]
+    targets = kinds.form(kinds.TARGET, plain(trials), metrics, force=force, also=[ALL_IN])
+    second = kinds.form(kinds.AGAIN, plain(trials), metrics)
+    again = second.ratios
+    victims = kinds.form(kinds.AGGRESSOR, trials, metrics, force=force)
+    tabled = {kind: kinds.form(kind, trials, metrics, force=force) for kind in kinds.tabled_kinds()}
     sweeps = kinds.sweeps_of(trials)
-    of_models, models = kinds.combined(kinds.MODELS, targets.ratios, sweeps)
-    of_pairs, pairs = kinds.combined(kinds.ISOLATION, victims.ratios, sweeps)
     floors = dict(noise_floors(finished, again, metrics))
     around = circumstances(trials, disturbed(ok), decided=looked is not None)
     summaries = groups(plain(trials), targets.pairs, metrics)
-    ratios = kinds.contrasts(kinds.TARGET, targets.ratios, metrics, margin, looked=looked)
-    over_base = [*measured(summaries, targets.pairs, ok, ratios, floors)]
+    machines = kinds.machines_of(trials)
+    ratios = kinds.contrasts(
+        kinds.TARGET, targets.ratios, metrics, margin, looked=looked, failed=targets.failed, machines=machines
+    )
+    over_base = [*measured(summaries, targets.pairs, ok, ratios, floors, targets.failed)]
     notes = dict(map(attrgetter("arm", "notes"), over_base))
-    isolation = kinds.contrasts(kinds.ISOLATION, of_pairs, metrics, margin, members=pairs, notes=victims.notes)
+    switched = {**tabled, kinds.AGGRESSOR: victims}
     several = trials_with_workers(ok, records.evidence)
     every = (
         *over_base,
-        *kinds.contrasts(kinds.AGAIN, again, metrics, margin, looked=looked),
-        *kinds.contrasts(kinds.LAYERS, kinds.layers(targets.ratios), layered, margin),
-        *chain(*(kinds.contrasts(kind, own.ratios, metrics, margin, notes=own.notes) for kind, own in tabled.items())),
-        *kinds.contrasts(kinds.AGGRESSOR, victims.ratios, metrics, margin, notes=victims.notes, floors=floors),
+        *kinds.contrasts(kinds.AGAIN, again, metrics, margin, looked=looked, failed=second.failed),
+        *_interactions(targets, sweeps, metrics, margin),
+        *_switched(switched, metrics, margin, floors),
         *kinds.beside(finished),
-        *sorted(isolation, key=lambda contrast: (contrast.job, -(contrast.ratio or 0.0))),
-        *kinds.contrasts(kinds.MODELS, of_models, metrics, margin, looked=looked, members=models, notes=notes),
+        *_isolation(victims, sweeps, metrics, margin),
+        *_over_models(targets, sweeps, metrics, margin, looked, notes),
         *scaling(several),
         *quality(several, metrics, margin),
         *growth(finished),
@@ -100,7 +99,7 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     of_trust = (
         *orders(complete, targets.pairs[targets.pairs["target"] != BASELINE]),
         *unnormalised(complete),
-        *differing(again, [metric for metric in metrics if not metric.supporting]),
+        *differing(again, [metric for metric in by_ratio(metrics) if not metric.supporting]),
         *disturbances(finished),
         *learning(finished),
     )
@@ -124,6 +123,54 @@ def _by_group(contrasts: Iterable[Contrast]) -> dict[GroupKey, tuple[Contrast, .
     return groups
 
 
+def _switched(
+    formed: Mapping[kinds.ContrastKind, kinds.Formed], metrics: Sequence[Metric], margin: float, floors: kinds.Floors
+) -> Iterator[Contrast]:
+    """Yield the contrasts of a target with itself: those of ablations, and of victims beside aggressors."""
+    for kind, sides in formed.items():
+        of_base = floors if kind is kinds.AGGRESSOR else {}
+        yield from kinds.contrasts(
+            kind, sides.ratios, metrics, margin, notes=sides.notes, floors=of_base, failed=sides.failed
+        )
+
+
+def _interactions(
+    targets: kinds.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], margin: float
+) -> list[Contrast]:
+    """Return container-vm against container times vm."""
+    # Opening is left out: one layer comes after the other, and their times add.
+    layered = [metric for metric in by_ratio(metrics) if metric.name != "opening"]
+    layers = kinds.layers(targets.ratios)
+    failed = kinds.failed_together(kinds.layer_members(layers), targets.failed, sweeps)
+    return kinds.contrasts(kinds.LAYERS, layers, layered, margin, failed=failed)
+
+
+def _isolation(victims: kinds.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], margin: float) -> list[Contrast]:
+    """Return the mean over all victims beside aggressors of each target, the best first."""
+    ratios, members = kinds.combined(kinds.ISOLATION, victims.ratios, sweeps)
+    failed = kinds.failed_together(members, victims.failed, sweeps)
+    ranked = kinds.contrasts(
+        kinds.ISOLATION, ratios, metrics, margin, members=members, notes=victims.notes, failed=failed
+    )
+    return sorted(ranked, key=lambda contrast: (contrast.job, -(contrast.ratio or 0.0)))
+
+
+def _over_models(
+    targets: kinds.Formed,
+    sweeps: kinds.Sweeps,
+    metrics: Sequence[Metric],
+    margin: float,
+    looked: int | None,
+    notes: Mapping[Arm, tuple[str, ...]],
+) -> list[Contrast]:
+    """Return the mean over all models of each target."""
+    ratios, members = kinds.combined(kinds.MODELS, targets.ratios, sweeps)
+    failed = kinds.failed_together(members, targets.failed, sweeps)
+    return kinds.contrasts(
+        kinds.MODELS, ratios, metrics, margin, looked=looked, members=members, notes=notes, failed=failed
+    )
+
+
 def noise_floors(
     ok: pd.DataFrame, again: kinds.ByColumn, metrics: Sequence[Metric]
 ) -> Iterator[tuple[tuple[Arm, str], NoiseFloor]]:
@@ -133,7 +180,7 @@ def noise_floors(
     """
     for (job, model), rows in grouped(baseline(ok), GROUP):
         arm, replicas = Arm(job, model, BASELINE), _replicas(rows)
-        for metric in metrics_of(metrics, job.scenario, model):
+        for metric in metrics_of(by_ratio(metrics), job.scenario, model):
             twice = again[metric.column].get(arm)
             if floor := _floor(replicas, metric, () if twice is None else list(twice[kinds.RATIO])):
                 yield (arm, metric.name), floor

@@ -15,10 +15,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.compare.pairing import ROW, baseline, filled, grouped, pair, papers_order, plain, substitutes_of
-from analysis.compare.results import Arm, Contrast, Effect, Expected, known_first
+from analysis.compare.pairing import (
+    ROW,
+    baseline,
+    failed_by_block,
+    filled,
+    grouped,
+    pair,
+    papers_order,
+    plain,
+    substitutes_of,
+)
+from analysis.compare.results import Arm, ComparedJob, Contrast, Effect, Expected, known_first
 from analysis.compare.validity import marks_of, usable
-from analysis.load.metrics import METRICS, Metric, metrics_of, with_trait
+from analysis.load.metrics import METRICS, Metric, by_ratio, metrics_of, with_trait
+from analysis.statistics.counts import MeanDifference, inside_blocks, judge_differences
+from analysis.statistics.failures import NONE_FAILED, Failures, count_failures, failing_more, may_hide
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
 from analysis.statistics.ratios import SIGNIFICANCE, Location, NoiseFloor, Verdict, exp, exp_ends, holm, judge, locate
 from analysis.statistics.sequential import level_of
@@ -42,6 +54,12 @@ ByColumn = Mapping[str, Ratios]
 Members = Mapping[Arm, tuple[Arm, ...]]
 """What each ratio is the mean over."""
 Floors = Mapping[tuple[Arm, str], NoiseFloor]
+Failed = Mapping[Arm, pd.DataFrame]
+"""Whether the trial of each side failed, by run and block; without the arms of which no trial failed."""
+Machines = Mapping[tuple[str, int], str]
+"""The machine of each run and block; empty if all ran on one."""
+FAILED_TRIALS = "failed trials may have been slow ones"
+"""The reason that withholds a verdict which the trials that finished cannot carry alone."""
 SHARED_METRICS = (
     *METRICS[:2],
     Metric("step-p99", "step_p99_s", "s"),
@@ -142,22 +160,31 @@ class Formed:
     """The ratios of a kind, and what they are made of."""
 
     ratios: ByColumn
+    failed: Failed
     notes: Mapping[Arm, tuple[str, ...]]
     pairs: pd.DataFrame
     refused: tuple[AnalysisWarning, ...]
 
 
 def form(
-    kind: ContrastKind, ok: pd.DataFrame, metrics: Sequence[Metric], *, force: bool = False, also: Sequence[str] = ()
+    kind: ContrastKind,
+    trials: pd.DataFrame,
+    metrics: Sequence[Metric],
+    *,
+    force: bool = False,
+    also: Sequence[str] = (),
 ) -> Formed:
-    """Pair the two sides of a kind, of trials that are ok, by block and form every ratio that validity allows."""
+    """Pair the two sides of a kind by block, and form every ratio that validity allows of trials that are ok."""
     chosen = kind.metrics or metrics
     ratios: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in chosen}
+    of_ratios = {metric.column for metric in by_ratio(chosen)}
+    failed: dict[Arm, pd.DataFrame] = {}
     notes: dict[Arm, tuple[str, ...]] = {}
     refused: list[AnalysisWarning] = []
     pairs = pd.DataFrame()
-    for sides in kind.sides(ok) if kind.sides else ():
-        joined = pair(sides.own, sides.base, [*ratios, *also], same=sides.same)
+    for sides in kind.sides(trials) if kind.sides else ():
+        own, base = (side[side["ok"]] for side in (sides.own, sides.base))
+        joined = pair(own, base, [*ratios, *also], same=sides.same, by_difference={*ratios} - of_ratios)
         pairs, bad = usable(joined, force=force, switched=sides.may_differ)
         # The pairs of bare metal with itself only count its blocks.
         compared = pairs[pairs["target"] != BASELINE] if kind is TARGET else pairs
@@ -165,13 +192,27 @@ def form(
         refused += refusals(bad if sides.same else bad[with_trait(bad, "normalised")], kind.over, sides.ablation)
         for column, of_metric in all_ratios(compared, chosen, sides.ablation, sides.aggressor).items():
             ratios[column] |= of_metric
+        failed |= _failed_of(kind, sides)
         if kind not in (TARGET, AGAIN):  # whose notes are in the summaries
-            changed = ((key, (*substitutes_of(rows), *rows["changed"].unique())) for key, rows in grouped(sides.own))
-            marked = ((key, marks_of(rows)) for key, rows in grouped(pairs))
-            for (job, model, target), texts in chain(changed, marked):
-                arm = Arm(job, model, target, sides.ablation, sides.aggressor)
+            for arm, texts in _notes_of(sides, own, pairs):
                 notes[arm] = tuple(dict.fromkeys((*notes.get(arm, ()), *filter(None, texts))))
-    return Formed(ratios, notes, pairs, tuple(refused))
+    return Formed(ratios, failed, notes, pairs, tuple(refused))
+
+
+def _failed_of(kind: ContrastKind, sides: Sides) -> Failed:
+    failed = {}
+    for (job, model, target), blocks in failed_by_block(sides.own, sides.base, same=sides.same):
+        if kind is not TARGET or target != BASELINE:
+            failed[Arm(job, model, target, sides.ablation, sides.aggressor)] = blocks
+    return failed
+
+
+def _notes_of(sides: Sides, own: pd.DataFrame, pairs: pd.DataFrame) -> Iterator[tuple[Arm, tuple[str, ...]]]:
+    """Yield substitutes and changes of the trials of each arm, then the marks of its pairs."""
+    changed = ((key, (*substitutes_of(rows), *rows["changed"].unique())) for key, rows in grouped(own))
+    marked = ((key, marks_of(rows)) for key, rows in grouped(pairs))
+    for (job, model, target), texts in chain(changed, marked):
+        yield Arm(job, model, target, sides.ablation, sides.aggressor), texts
 
 
 def all_ratios(
@@ -204,30 +245,77 @@ def contrasts(
     members: Members = MappingProxyType({}),
     notes: Mapping[Arm, tuple[str, ...]] = MappingProxyType({}),
     floors: Floors = MappingProxyType({}),
+    failed: Failed = MappingProxyType({}),
+    machines: Machines = MappingProxyType({}),
 ) -> list[Contrast]:
     """Return the contrast of every ratio with its verdict, in the order of the paper. ``looked``: see ``judged``.
 
     Those of a metric and job are one family. Combined ratios have the notes of their ``members``, and all others their
-    own and the noise floor of their base.
+    own and the noise floor of their base. ``failed`` holds the blocks of trials that have no value, ``machines`` the
+    machine of each block.
     """
+    failures = failures_of(failed)
     unjudged = []
+    counted: list[Contrast] = []
     for metric in kind.metrics or metrics:
+        if metric.by_difference:
+            counted += _of_counts(kind, ratios[metric.column], metric, notes)
+            continue
         for arm, of_arm in ratios[metric.column].items():
-            parts, logs = members.get(arm, ()), of_arm[RATIO].to_numpy()
-            base = of_arm[BASE].to_numpy() if BASE in of_arm else None
+            parts = members.get(arm, ())
             contrast = Contrast(
                 kind=kind.name,
                 arm=arm,
                 metric=metric,
                 by_block=tuple(map(exp, of_arm[RATIO].dropna())),
                 noise=floors.get((arm._replace(aggressor=""), metric.name)),
+                failures=failures.get(arm),
                 members=tuple(f"{part.model} beside {part.aggressor}".removesuffix(" beside ") for part in parts),
                 notes=tuple(dict.fromkeys(note for part in parts or (arm,) for note in notes.get(part, ()))),
             )
-            tail = None if base is None else tail_of(logs, base, more_is_faster=metric.more_is_faster)
-            unjudged.append(Unjudged(contrast, locate(logs), (arm.job, metric.column), tail))
+            tail = _tail(of_arm, metric, failures.get(arm, NONE_FAILED), machines)
+            unjudged.append(Unjudged(contrast, locate(of_arm[RATIO].to_numpy()), (arm.job, metric.column), tail))
     found = judged([one for one in unjudged if one.location], margin, looked)
-    return sorted(found, key=lambda contrast: order(contrast.arm))
+    return sorted((*found, *counted), key=lambda contrast: order(contrast.arm))
+
+
+def _tail(of_arm: pd.DataFrame, metric: Metric, failures: Failures, machines: Machines) -> Tail | None:
+    """Return the tail of an arm by its blocks; None for a ratio of ratios, which has none."""
+    if BASE not in of_arm:
+        return None
+    return tail_of(
+        of_arm[RATIO].to_numpy(),
+        of_arm[BASE].to_numpy(),
+        more_is_faster=metric.more_is_faster,
+        failures=failures,
+        machines=[machines.get(block, "") for block in of_arm.index] if machines else [],
+    )
+
+
+def _of_counts(
+    kind: ContrastKind, differences: Ratios, metric: Metric, notes: Mapping[Arm, tuple[str, ...]]
+) -> Iterator[Contrast]:
+    """Yield the contrast of every difference of a metric that can be zero; those of a job are one family."""
+    families: dict[ComparedJob, dict[Arm, MeanDifference]] = defaultdict(dict)
+    for arm, blocks in differences.items():
+        if difference_of_blocks := inside_blocks(blocks[RATIO].to_numpy()):
+            families[arm.job][arm] = difference_of_blocks
+    for family in families.values():
+        verdicts = judge_differences([*family.values()], more_is_better=metric.more_is_faster)
+        for (arm, of_arm), verdict in zip(family.items(), verdicts, strict=True):
+            yield Contrast(
+                kind=kind.name,
+                arm=arm,
+                metric=metric,
+                blocks=of_arm.n,
+                difference=of_arm,
+                verdict=verdict,
+                notes=notes.get(arm, ()),
+            )
+
+
+def failures_of(failed: Failed) -> dict[Arm, Failures]:
+    return {arm: count_failures(blocks["own"].to_numpy(), blocks["base"].to_numpy()) for arm, blocks in failed.items()}
 
 
 def order(arm: Arm) -> tuple[object, ...]:
@@ -264,10 +352,22 @@ def judged(unjudged: Sequence[Unjudged], margin: float, looked: int | None = Non
         directions = [one.more_is_faster for one, _ in members]
         verdicts = judge(locations, margin, more_is_faster=directions, level=level)
         verdicts = qualified(verdicts, locations, [one.tail for one, _ in members], margin)
+        verdicts = failing_more(verdicts, [one.contrast.failures for one, _ in members])
         for ((contrast, location, _, tail), level), verdict in zip(members, verdicts, strict=True):
             dependent = level if level <= DEPENDENCE_LEVEL else None
-            effects = vars(effect(location, verdict, tail)) if location else {}
+            carried = _carried(verdict, contrast.failures, margin)
+            effects = vars(effect(location, carried, tail)) if location else {}
             yield replace(contrast, **{**effects, "by_block": contrast.by_block, "dependent": dependent})
+
+
+def _carried(verdict: Verdict | None, failures: Failures | None, margin: float) -> Verdict | None:
+    """Return the verdict, withheld if failed trials may have been so slow that it is false."""
+    if verdict is None or failures is None:
+        return verdict
+    if verdict.name is None or not may_hide(verdict.name, failures, margin):
+        return verdict
+    counts = f"{failures.of_own} of {failures.n} on the target, {failures.of_base or 'none'} on the other side"
+    return replace(verdict, name=None, withheld=(f"{FAILED_TRIALS} ({counts})",))
 
 
 def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = None) -> Effect:
@@ -282,9 +382,25 @@ def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = 
     )
 
 
-def valued(place: Location | None) -> dict[str, Any]:
-    """Return the fields of a contrast that the mean of an arm's own logarithms stands for; none without it."""
-    return {"value": place.ratio, "value_interval": place.ratio_interval} if place else {}
+def valued(place: Location | None, *, by_difference: bool = False) -> dict[str, Any]:
+    """Return the fields of a contrast that the mean of an arm's own logarithms, or numbers, stands for."""
+    if place is None:
+        return {}
+    if by_difference:
+        return {"value": place.centre, "value_interval": place.interval}
+    return {"value": place.ratio, "value_interval": place.ratio_interval}
+
+
+def failed_together(members: Members, failed: Failed, sweeps: Sweeps) -> Failed:
+    """Return the blocks in which a trial of any member failed, for the mean over each arm's members."""
+    joined: dict[Arm, pd.DataFrame] = {}
+    for whole, arms in members.items():
+        frames = [failed[arm] for arm in arms if arm in failed]
+        if frames:
+            blocks = pd.concat(frames)
+            runs, numbers = (blocks.index.get_level_values(level) for level in range(2))
+            joined[whole] = blocks.groupby([runs.map(sweeps).to_numpy(), numbers.to_numpy()]).any()
+    return joined
 
 
 def layers(ratios: ByColumn) -> ByColumn:
@@ -296,6 +412,12 @@ def layers(ratios: ByColumn) -> ByColumn:
             if arm.target == "container-vm" and container is not None and vm is not None:
                 combined[column][arm] = (both[RATIO] - container[RATIO] - vm[RATIO]).dropna().to_frame()
     return combined
+
+
+def layer_members(combined: ByColumn) -> Members:
+    """Return the targets that the interaction of each job and model is made of."""
+    arms = dict.fromkeys(arm for of_metric in combined.values() for arm in of_metric)
+    return {arm: (arm, arm._replace(target="container"), arm._replace(target="vm")) for arm in arms}
 
 
 def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByColumn, Members]:
@@ -334,6 +456,14 @@ def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, t
 
 def sweeps_of(trials: pd.DataFrame) -> Sweeps:
     return dict(trials[["run_id", "sweep"]].drop_duplicates("run_id").itertuples(index=False))
+
+
+def machines_of(trials: pd.DataFrame) -> Machines:
+    if trials["hostname"].nunique() < 2:
+        return {}
+    blocks = trials.dropna(subset=["hostname"]).drop_duplicates(["run_id", "block"])
+    names = blocks[["run_id", "block", "hostname"]].itertuples(index=False, name=None)
+    return {(str(run), int(block)): str(name) for run, block, name in names}
 
 
 def by_sweep(values: pd.DataFrame, sweeps: Sweeps) -> pd.DataFrame:

@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.compare.contrasts import AGAIN, RATIO, form
 from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.validity import usable
-from analysis.load.metrics import METRICS, Metric, metrics_of
+from analysis.load.metrics import METRICS, Metric, by_ratio, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.margins import log_difference, share_of
 from analysis.statistics.power import blocks_needed
@@ -70,7 +70,7 @@ def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
     trials = plain(with_variants(records.trials))
     # A command that prints no throughput is decided by its elapsed time.
     decides = METRICS[int(trials[METRICS[0].column].isna().all())]
-    metrics = [one for one in records.metrics if one.of_probe or one.name == decides.name]
+    metrics = [one for one in by_ratio(records.metrics) if one.of_probe or one.name == decides.name]
     finished = trials[trials["ok"]]
     index = pd.MultiIndex.from_frame(trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"]))
     kinds = ["scenario", "model", "target", "design"]

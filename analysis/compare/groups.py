@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import pairing
-from analysis.compare.contrasts import TARGET, Floors, effect, valued
+from analysis.compare.contrasts import TARGET, Failed, Floors, effect, failures_of, valued
 from analysis.compare.results import Arm, Circumstances, Contrast, Cost, Disturbed, Group, GroupKey, TargetSummary
 from analysis.compare.validity import all_named, compact
 from analysis.load.metrics import Metric, in_units, metrics_of, with_trait
-from analysis.statistics.ratios import locate
+from analysis.statistics.ratios import Location, locate
 from suite.job.envelope import GIB
 from suite.targets import BASELINE
 
@@ -77,31 +77,46 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
 
 
 def measured(
-    groups: Iterable[Group], pairs: pd.DataFrame, ok: pd.DataFrame, ratios: Iterable[Contrast], floors: Floors
+    groups: Iterable[Group],
+    pairs: pd.DataFrame,
+    ok: pd.DataFrame,
+    ratios: Iterable[Contrast],
+    floors: Floors,
+    failed: Failed,
 ) -> Iterator[Contrast]:
     """Yield every metric of every target over bare metal, also where nothing was measured."""
+    failures = failures_of(failed)
     of_target, with_base = dict(pairing.grouped(ok)), dict(pairing.grouped(pairs))
     formed = {(contrast.arm, contrast.metric.column): contrast for contrast in ratios}
     for group, summary in ((one, summary) for one in groups for summary in one.targets):
         arm = Arm(*group.key, summary.target)
         trials = of_target.get(arm[:3], ok[:0])
         for metric in group.metrics:
-            logs = metric.logs(trials)
-            location = locate(pairing.by_block(trials, logs))
+            numbers, location = _located(trials, metric)
             contrast = Contrast(kind=TARGET.name, arm=arm, metric=metric)
             if location and summary.target != BASELINE:
                 contrast = formed.get((arm, metric.column), contrast)
             elif location and (blocks := int(with_base.get(arm[:3], pairs[:0])[metric.column].count())):
-                contrast = replace(contrast, ratio=1.0, blocks=blocks)
+                contrast = replace(contrast, ratio=None if metric.by_difference else 1.0, blocks=blocks)
             yield replace(
                 contrast,
                 metric=metric,
-                **valued(location),
-                trials=int(logs.count()),
+                **valued(location, by_difference=metric.by_difference),
+                trials=int(numbers.count()),
                 failed=summary.failed,
+                failures=failures.get(arm),
                 noise=floors.get((arm._replace(target=BASELINE), metric.name)),
                 notes=summary.notes,
             )
+
+
+def _located(trials: pd.DataFrame, metric: Metric) -> "tuple[pd.Series[float], Location | None]":
+    """Return the logarithms of a metric and their trimmed mean over the blocks; of a count the numbers and the mean."""
+    if metric.by_difference:
+        numbers = trials[metric.column]
+        return numbers, locate(pairing.by_block(trials, numbers), trim=0)
+    numbers = metric.logs(trials)
+    return numbers, locate(pairing.by_block(trials, numbers))
 
 
 def mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:

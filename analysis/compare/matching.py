@@ -16,7 +16,7 @@ from analysis.compare.contrasts import RELATIVE, RUN, ContrastKind, order
 from analysis.compare.pairing import ROW, SWITCHES, by_block, filled, grouped, to_baseline, with_variants
 from analysis.compare.results import Arm
 from analysis.compare.validity import usable
-from analysis.load.metrics import Metric
+from analysis.load.metrics import Metric, by_ratio
 from analysis.warnings.findings import hosts_of
 from suite.differ import differences, gib
 from suite.job.datasets import FILES
@@ -75,15 +75,18 @@ def other_code(old: pd.DataFrame, new: pd.DataFrame) -> str:
 
 def tables(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[ContrastKind, dict[Arm, pd.DataFrame]]:
     """Return the finished trials of each arm, and its pairs with bare metal."""
-    pairs, _ = usable(to_baseline(ok, [metric.column for metric in metrics]))
+    pairs, _ = usable(to_baseline(ok, [metric.column for metric in by_ratio(metrics)]))
     return {RUN: by_row(ok), RELATIVE: by_row(pairs[pairs["target"] != BASELINE])}
 
 
 def logs_of(kind: ContrastKind, rows: pd.DataFrame | None, metric: Metric) -> dict[str, list[float]]:
-    """Return the logarithms of a metric, or of its ratios to bare metal, by run and block."""
-    if rows is None:
+    """Return the logarithms of a metric, or of its ratios to bare metal, by run and block.
+
+    Of a metric that is compared by differences return the numbers; it has no ratios to bare metal.
+    """
+    if rows is None or (kind is RELATIVE and metric.by_difference):
         return {}
-    logs = rows[metric.column] if kind is RELATIVE else metric.logs(rows)
+    logs = rows[metric.column] if kind is RELATIVE or metric.by_difference else metric.logs(rows)
     runs = {str(run): by_block(of_run, logs[of_run.index]) for run, of_run in rows.groupby("run_id")}
     return {run: blocks for run, blocks in runs.items() if blocks}
 

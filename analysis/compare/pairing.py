@@ -1,7 +1,7 @@
 """Pairs trials: groups those that belong together, and joins each to the one that it is compared with."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from statistics import fmean
@@ -117,24 +117,54 @@ def baseline(trials: pd.DataFrame) -> pd.DataFrame:
     return plain(trials[trials["target"] == BASELINE])
 
 
-def pair(own: pd.DataFrame, base: pd.DataFrame, columns: Sequence[str], *, same: Sequence[str] = ()) -> pd.DataFrame:
+def pair(
+    own: pd.DataFrame,
+    base: pd.DataFrame,
+    columns: Sequence[str],
+    *,
+    same: Sequence[str] = (),
+    by_difference: Collection[str] = (),
+) -> pd.DataFrame:
     """Join each target and block of ``own`` to the same block of ``base``; both must agree in the columns ``same``.
 
     The trials are ok and have ``variant``. ``columns`` become log(own / base), of the mean if a block holds two trials
-    of a target. The columns that ``validity.usable`` needs are kept, those of ``base`` with the suffix ``_base``. The
-    pairs are in the order of the blocks.
+    of a target; those ``by_difference`` become own - base. The columns that ``validity.usable`` needs are kept, those
+    of ``base`` with the suffix ``_base``. The pairs are in the order of the blocks.
     """
     shared = [*BLOCK, *same]
     extra = [name for name in CHECKED if name not in ROW]
-    left, right = (_means(trials, columns, extra) for trials in (own, base))
+    left, right = (_means(trials, columns, extra, by_difference) for trials in (own, base))
     right = right.drop_duplicates(shared).drop(columns=[name for name in ("target", "variant") if name not in same])
     pairs = left.merge(right, on=shared, suffixes=("", "_base")).sort_values(["run_id", "block"], ignore_index=True)
     return pairs.assign(**{column: pairs[column] - pairs[f"{column}_base"] for column in columns})
 
 
-def _means(trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str]) -> pd.DataFrame:
-    # A zero has no logarithm; it is left out like an absent value.
-    logs = trials.assign(**{column: np.log(trials[column].where(trials[column] > 0)) for column in columns})
+def failed_by_block(
+    own: pd.DataFrame, base: pd.DataFrame, *, same: Sequence[str] = ()
+) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Yield the key of each target of ``own`` and, for each block that holds a trial of both, which side failed.
+
+    Of two trials of a side in one block the first counts. Targets without a failed trial on either side are left out.
+    """
+    if own["ok"].all() and base["ok"].all():
+        return
+    shared = [*BLOCK, *same]
+    first_own = own.sort_values("replica").drop_duplicates([*ROW, "run_id", "block"])
+    first_base = base.sort_values("replica").drop_duplicates(shared)
+    blocks = first_own.merge(first_base[[*shared, "ok"]], on=shared, suffixes=("", "_base"))
+    for key, rows in grouped(blocks):
+        index = pd.MultiIndex.from_frame(rows[["run_id", "block"]])
+        failed = {side: ~rows[column].to_numpy(dtype=bool) for side, column in (("own", "ok"), ("base", "ok_base"))}
+        if any(of_side.any() for of_side in failed.values()):
+            yield key, pd.DataFrame(failed, index=index)
+
+
+def _means(
+    trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str], by_difference: Collection[str]
+) -> pd.DataFrame:
+    of_ratios = [column for column in columns if column not in by_difference]
+    # A zero has no logarithm; a metric that can be zero declares that it is compared by differences.
+    logs = trials.assign(**{column: np.log(trials[column].where(trials[column] > 0)) for column in of_ratios})
     if (rate := "throughput_per_s") in columns:
         # For jobs that take turns, bursts of the same round are compared, and the rounds averaged.
         logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(trials["global_batch"] / trials["burst_s"]))

@@ -26,6 +26,7 @@ from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed
 from analysis.compare.standing import with_standing, withheld
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records, run_of
+from analysis.statistics.counts import MeanDifference, between_runs
 from analysis.statistics.margins import log_slower_by, share_of, slower_by
 from analysis.statistics.ratios import Location, Samples, Verdict, VerdictName, exp, locate
 from analysis.statistics.sequential import LEAST_BLOCKS
@@ -58,11 +59,19 @@ class Change(Contrast):
 
     @property
     def old(self) -> float:
+        if self.difference:
+            return (self.value or 0.0) - self.difference.mean
         return exp(math.log(self.value or 1.0) - math.log(self.ratio or 1.0))
 
     @property
-    def slower(self) -> float:
-        """Return the share of a rate that is lost, or of a time that is added; negative is faster."""
+    def slower(self) -> float | None:
+        """Return the share of a rate that is lost, or of a time that is added; negative is faster.
+
+        None for a count that was zero before, of which no share can be added.
+        """
+        if self.difference:
+            worse = -self.difference.mean if self.metric.more_is_faster else self.difference.mean
+            return worse / abs(self.old) if self.old else None
         return slower_by(self.ratio or 1.0, more_is_faster=self.metric.more_is_faster)
 
     @property
@@ -102,7 +111,8 @@ class Regression:
     @property
     def spread_unknown(self) -> bool:
         """Return whether some row is judged without the spread between runs of the same thing."""
-        return any(change.outcome and change.spread is None for change in self.changes)
+        by_ratio = [change for change in self.changes if change.outcome and not change.difference]
+        return any(change.spread is None for change in by_ratio)
 
     def of(self, outcome: Outcome) -> tuple[Change, ...]:
         return tuple(change for change in self.changes if change.outcome == outcome)
@@ -188,6 +198,8 @@ def _change(
     *,
     decides: bool,
 ) -> Change:
+    if metric.by_difference:
+        return _count_change(arm, metric, runs, bound)
     samples, sign = [np.concatenate(side) for side in runs], -1 if metric.more_is_faster else 1
     old, new, mean = level_of(runs[0]), locate(samples[1]), mean_shift(*(sign * logs for logs in samples))
     assert old and new, "samples without a value are not compared"  # noqa: S101, PT018
@@ -202,6 +214,49 @@ def _change(
         spread=None if old.spread is None else share_of(old.spread),
         **vars(effect(difference(old, new), verdict)),
     )
+
+
+def _count_change(arm: Arm, metric: Metric, runs: Sequence[Sequence[Samples]], bound: float | None) -> Change:
+    """Compare a metric that can be zero by the difference of the means of the old runs and the new one."""
+    old, new = (np.concatenate(side) for side in runs)
+    difference_of_means = between_runs(old, new)
+    assert difference_of_means, "samples without a value are not compared"  # noqa: S101
+    name = (
+        None
+        if bound is None
+        else _decided_by_difference(difference_of_means, old, new, bound, more=metric.more_is_faster)
+    )
+    return Change(
+        kind=RUN.name,
+        arm=arm,
+        metric=metric,
+        value=float(new.mean()),
+        trials=len(new),
+        samples=(len(old), len(new)),
+        spread=None,
+        blocks=difference_of_means.n,
+        difference=difference_of_means,
+        verdict=name and Verdict(name, difference_of_means.p),
+    )
+
+
+def _decided_by_difference(
+    difference_of_means: MeanDifference, old: Samples, new: Samples, bound: float, *, more: bool
+) -> VerdictName:
+    """Return the verdict on a count by a bound, a share of the old mean; ``more`` is better, or less.
+
+    Nothing is less than none: a new run with nothing but zeros has not become worse, however few they are.
+    """
+    if not more and not np.any(new):
+        return "not slower"
+    if difference_of_means.interval is None:
+        return "undecided"
+    allowed = bound * abs(float(np.mean(old)))
+    low, high = difference_of_means.interval
+    least, most = (-high, -low) if more else (low, high)
+    if least > allowed:
+        return "slower"
+    return "not slower" if most <= allowed else "undecided"
 
 
 def _verdict(

@@ -8,8 +8,10 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from analysis.load.computed import Kind
-from analysis.load.metrics import METRICS, Metric
+from analysis.load.metrics import METRICS, Metric, by_ratio
 from analysis.statistics.alternating import Components, Design, SwitchingCost
+from analysis.statistics.counts import MeanDifference
+from analysis.statistics.failures import Failures
 from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import AnalysisWarning
@@ -48,6 +50,8 @@ class Effect:
     verdict: Verdict | None = None
     expected: Expected | None = None
     slow: SlowTrials | None = None
+    difference: MeanDifference | None = None
+    """In place of a ratio, for a metric that can be zero: the mean over the blocks of own less base, in its unit."""
     by_block: tuple[float, ...] = field(default=(), repr=False)
     """The ratio of every block, of which this one is the mean."""
     dependent: float | None = None
@@ -151,6 +155,8 @@ class Contrast(Effect):
     """The 95 % interval of the value, as its blocks give it."""
     trials: int = 0
     failed: int = 0
+    failures: Failures | None = None
+    """The failed trials of the arm and of the other side, by block; None if no trial failed."""
     base: tuple[str, ...] = ()
     """The cell that ``arm.cell`` is compared with."""
     noise: NoiseFloor | None = None
@@ -174,7 +180,7 @@ class Contrast(Effect):
 
     @property
     def measured(self) -> bool:
-        return self.value is not None or self.ratio is not None
+        return self.value is not None or self.ratio is not None or self.difference is not None
 
 
 Measured = Mapping[str, Contrast]
@@ -325,7 +331,8 @@ class Group(Selection):
         """The metrics that claims are about: all of a probe, else the first of the scenario's that was measured."""
         candidates = self.job.traits.deciding
         first = next((name for name in candidates if name in self.measured), candidates[0])
-        return [one for one in self.metrics if not one.supporting and (one.of_probe or one.name == first)]
+        speeds = [one for one in by_ratio(self.metrics) if not one.supporting]
+        return [one for one in speeds if one.of_probe or one.name == first]
 
     @property
     def epoch(self) -> Metric | None:

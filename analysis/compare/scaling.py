@@ -14,6 +14,7 @@ Instances that are opened together grow: what they take by their number, and the
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import truediv
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from analysis.compare.groups import mean_losses
 from analysis.compare.pairing import JOB, ROW, by_block, grouped, job_of, substitutes_of
 from analysis.compare.results import Arm, Contrast, Division
 from analysis.compare.standing import Sides, withheld
-from analysis.load.metrics import METRICS, Metric, with_trait
+from analysis.load.metrics import METRICS, Metric, by_ratio, with_trait
 from analysis.load.records import of_jobs
+from analysis.statistics.counts import between_runs, judge_differences
 from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.two_samples import difference
 from analysis.warnings.conditions import disturbed
@@ -52,7 +54,7 @@ _DIVISION = ("strategy", "steps", "warmup_steps")
 TIMES = (Metric("ready-median", "", "s"), Metric("ready-p95", "", "s"))
 EACH = (Metric("memory-per-instance", "", "MB"), Metric("host-cpu-per-instance", "", "s"))
 """The metrics that are a mean over the instances: what they take together grows."""
-FAILED = Metric("failed-instances", "", "")
+FAILED = Metric("failed-instances", "", "", compared="difference")
 _BLOCK = ["run_id", "block"]
 """A block: those of two runs have the same numbers."""
 Uncertain = tuple[float, ...]
@@ -198,7 +200,10 @@ def quality(trials: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> l
     # What two runs trained from one seed is one model, and no second sample.
     trials = trials.assign(run_id="", block=trials["seed"])
     jobs = trials.groupby([*SAME, "task", "images_seen"], dropna=False, observed=True)
-    contrasts = [one for _, alike in jobs for one in _quality(alike, own, margin)]
+    contrasts: list[Contrast] = []
+    for _, alike in jobs:
+        contrasts += _quality(alike, by_ratio(own), margin)
+        contrasts += _amounts(alike, own)
     return sorted(contrasts, key=lambda one: (*order(one.arm), one.arm.division and one.arm.division.images_seen))
 
 
@@ -223,6 +228,39 @@ def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> I
     yield from judged(unjudged, margin)
 
 
+def _amounts(alike: pd.DataFrame, metrics: Sequence[Metric]) -> Iterator[Contrast]:
+    """Yield the metrics that can be zero."""
+    for metric in metrics:
+        if metric.by_difference:
+            yield from _amount(alike, metric)
+
+
+def _amount(alike: pd.DataFrame, metric: Metric) -> Iterator[Contrast]:
+    """Yield a metric that can be zero, of each way less that of the first way that has it; none if there is one."""
+    ways = [trials for _, trials in alike.groupby(["workers", "strategy", "batch"])]
+    known = [trials for trials in ways if trials[metric.column].notna().any()]
+    if len(known) < 2:
+        return
+    columns = [by_block(trials, trials[metric.column]) for trials in known]
+    over_first = [between_runs(columns[0], numbers) for numbers in columns[1:]]
+    differences = [shift for shift in over_first if shift]
+    verdicts = judge_differences(differences, more_is_better=metric.more_is_faster)
+    judged_ways: list[dict[str, Any]] = [{}]
+    for shift, verdict in zip(differences, verdicts, strict=True):
+        judged_ways.append({"difference": shift, "blocks": shift.n, "verdict": verdict})
+    for trials, numbers, judgement in zip(known, columns, judged_ways, strict=True):
+        arm, notes = division(known[0], trials)
+        yield Contrast(
+            kind=DIVISION.name,
+            arm=arm,
+            metric=metric,
+            value=fmean(numbers),
+            trials=len(numbers),
+            notes=notes,
+            **judgement,
+        )
+
+
 def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
     """Yield what each number of instances took (``together``), and the slopes (``growth``); trials that are ok."""
     trials = finished[with_trait(finished, "multiplied")].fillna({"ablation": ""})
@@ -233,8 +271,11 @@ def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
                 column = of_model.set_index(_BLOCK).get(f"{model}/{metric.name}")
                 if column is not None and column.notna().any():
                     values = by_number[instances_in(str(model))] = column.dropna()
-                    arm, place = Arm(job, str(model), target, ablation), locate(np.log(values.to_numpy()))
-                    yield Contrast(kind="together", arm=arm, metric=metric, **valued(place), trials=len(values))
+                    arm, numbers = Arm(job, str(model), target, ablation), values.to_numpy()
+                    counted = metric is FAILED
+                    place = locate(numbers, trim=0) if counted else locate(np.log(numbers))
+                    value = valued(place, by_difference=counted)
+                    yield Contrast(kind="together", arm=arm, metric=metric, **value, trials=len(values))
             if place := locate(_slopes(pd.DataFrame(by_number), whole=metric in EACH), trim=0):
                 arm = Arm(job, "", target, ablation)
                 yield Contrast(kind="growth", arm=arm, metric=metric, value=place.centre, value_interval=place.interval)

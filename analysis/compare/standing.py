@@ -1,8 +1,9 @@
 """Decide whether a verdict stands. Trials that can decide nothing keep their numbers, and say why there is no verdict.
 
-Four things withhold it: a profile that measures nothing, fewer than ``LEAST_BLOCKS`` blocks, blocks that depend on
+Four things withhold it here: a profile that measures nothing, fewer than ``LEAST_BLOCKS`` blocks, blocks that depend on
 each other, and more disturbed trials than trimming leaves out at each end (``TRIM``), on either side. The bounds beyond
-which a trial counts as disturbed are those of ``warnings.conditions``. This is the only place that decides:
+which a trial counts as disturbed are those of ``warnings.conditions``. What failed trials withhold, ``contrasts`` has
+found before: that depends on the verdict and on the margin. This is the only place that decides:
 comparisons, explanations and the gate ask it, and what it withholds has no name that anything could show.
 """
 
@@ -15,6 +16,7 @@ from analysis.compare.matching import named
 from analysis.compare.pairing import papers_order
 from analysis.compare.results import Circumstances, Contrast, Disturbed, GroupKey
 from analysis.statistics.power import TRIM
+from analysis.statistics.ratios import FAILS_MORE
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.profiles import PROFILES
 from suite.registries import CONTRASTS
@@ -52,8 +54,12 @@ def with_standing(
     for contrast in contrasts:
         if verdict := contrast.verdict:
             ratios = _sides(contrast, circumstances)
-            if why := withheld(contrast.job.profile, contrast.blocks, *ratios, dependent=contrast.dependent):
-                contrast = replace(contrast, verdict=replace(verdict, name=None, withheld=why))
+            why = withheld(contrast.job.profile, contrast.blocks, *ratios, dependent=contrast.dependent)
+            if verdict.name == FAILS_MORE:
+                # It speaks of no trial that has finished: only a run that measures nothing cannot show it.
+                why = withheld(contrast.job.profile, LEAST_BLOCKS)
+            if why:
+                contrast = replace(contrast, verdict=replace(verdict, name=None, withheld=(*verdict.withheld, *why)))
         standing.append(contrast)
     return tuple(standing)
 

@@ -35,7 +35,7 @@ from analysis.explain.explanation import (
     PreemptedJob,
     TimeDifference,
 )
-from analysis.load.metrics import Metric, with_trait
+from analysis.load.metrics import Metric, by_ratio, with_trait
 from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import locate
 from analysis.warnings.types import AnalysisWarning
@@ -160,9 +160,10 @@ def _places(trials: pd.DataFrame, columns: Sequence[str], settings: Sequence[str
 
 def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force: bool) -> Found:
     """Return what each metric lost on the target, by its column; of several jobs the one with most blocks counts."""
-    every = form(TARGET, probes, metrics, force=force).ratios
+    of_ratios = by_ratio(metrics)
+    every = form(TARGET, probes, of_ratios, force=force).ratios
     ratios = {}
-    for metric in metrics:
+    for metric in of_ratios:
         of_target = (rows[RATIO].to_numpy() for arm, rows in every[metric.column].items() if arm.target == target)
         if place := locate(max(of_target, key=len, default=())):
             ratios[metric.column] = (metric, effect(place))
@@ -242,8 +243,7 @@ def _course(record: Any) -> Iterator[tuple[float, float]]:  # noqa: ANN401
     course = course_of(work_s, np.asarray(start_s), np.asarray(checkpoints_s / epochs), job.preemption, work_s / epochs)
     lost_steps = course.lost_s * job.sizes.steps / (spans.measured_s + checkpoints_s)
     for name, predicted in zip(_UNITS, (course.makespan_s, course.openings, lost_steps), strict=True):
-        # Nothing is recorded of what is zero.
-        yield record.metrics[name].value if name in record.metrics else 0.0, float(predicted)
+        yield record.metrics[name].value, float(predicted)
 
 
 def _expected(name: str, measured: np.ndarray, predicted: np.ndarray, *, decides: bool) -> ExpectedNumber:

@@ -17,7 +17,7 @@ from analysis.compare.matching import logs_of, place_of, prepared, switches_of, 
 from analysis.compare.pairing import with_variants
 from analysis.compare.results import ComparedJob
 from analysis.compare.validity import changes as changes_of
-from analysis.load.metrics import Metric, in_units, metrics_of
+from analysis.load.metrics import Metric, by_ratio, in_units, metrics_of
 from analysis.load.records import Records, run_of
 from analysis.report.elements import Element, Head, Heading, Line, Table
 from analysis.report.formatting import ends, times
@@ -128,7 +128,7 @@ def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterat
         begun = rows.sort_values("started_at").drop_duplicates("run_id")
         runs = begun.set_index(begun["run_id"].astype(str))
         facts = runs[["facts", "image"]].to_dict("index")
-        measured = in_units(metrics_of(metrics, arm.job.scenario, arm.model), rows["unit"].iloc[0])
+        measured = in_units(metrics_of(by_ratio(metrics), arm.job.scenario, arm.model), rows["unit"].iloc[0])
         for metric, kind in product(measured, kinds):
             by_run = logs_of(kind, kinds[kind].get(arm), metric)
             points = tuple(_points(runs, by_run))

@@ -1,6 +1,6 @@
 """The metrics, as data: the numbers of every training, and what workloads and probes have of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.warnings.types import AnalysisWarning
-from suite.records.record import SCALED_EPOCH, MetricValue
+from suite.records.record import SCALED_EPOCH, Compared, MetricValue
 from suite.request.traits import traits_of
 from suite.results.quality import QUALITY_METRICS
 
@@ -35,15 +35,26 @@ class Metric:
     supporting: bool = False
     """Whether it supports the others: it stands in the report, in JSON and CSV, and in tables with room for it, not in
     figures and lines, and no run is failed by it."""
+    compared: Compared = "ratio"
 
     @property
     def more_is_faster(self) -> bool:
         return self.better == "more"
 
+    @property
+    def by_difference(self) -> bool:
+        """Return whether it can be zero, so that it has no ratio: see ``statistics.counts``."""
+        return self.compared == "difference"
+
     def logs(self, table: pd.DataFrame) -> "pd.Series[float]":
-        """Return the logarithms of the metric; a zero has none, and is left out like an absent value."""
+        """Return the logarithms of a metric that is compared by ratios; only numbers above zero have one."""
         values = table[self.column].to_numpy(dtype=np.float64)
         return pd.Series(np.log(np.where(values > 0, values, np.nan)), table.index)
+
+
+def by_ratio(metrics: Iterable[Metric]) -> list[Metric]:
+    """Return the metrics that are compared by ratios."""
+    return [metric for metric in metrics if not metric.by_difference]
 
 
 METRICS = (
@@ -85,9 +96,9 @@ def spread(trials: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Metric, ...], tupl
                 # The first is the throughput once more; the others were measured after the run, and no target's speed.
                 supports = name in (SCALED_EPOCH, *QUALITY_METRICS)
                 metric = metrics[column] = Metric(
-                    name, column, value.unit, value.better, str(model), of_probe, supports
+                    name, column, value.unit, value.better, str(model), of_probe, supports, value.compared
                 )
-            if (value.unit, value.better) == (metric.unit, metric.better):
+            if (value.unit, value.better, value.compared) == (metric.unit, metric.better, metric.compared):
                 columns.setdefault(metric.column, {})[index] = value.value
             else:
                 redefined[metric] = redefined.get(metric, 0) + 1

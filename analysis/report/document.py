@@ -89,18 +89,25 @@ def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
 def answer_elements(answered: Answer) -> Iterator[Element]:
     """Yield the answer, with which an output begins: a line for each comparison, then why, next, and the facts."""
     if answered.rows:
-        alone = len(answered.rows) == 1
-        over = next((row.over for row in answered.rows if row.over), "")
-        heads = ("", "") if alone else (f"x {over}".rstrip(), "verdict")
-        numbers = [row.number if alone else f"{row.value} {row.span}".strip() for row in answered.rows]
-        cells = ((number, Styled(row.word, row.word)) for number, row in zip(numbers, answered.rows, strict=True))
-        rows = tuple(zip(map(Head, (row.subject for row in answered.rows)), cells, strict=True))
-        yield Table("", "", tuple(Head(text, wraps=True) for text in heads), rows, compact=True)
+        yield _answer_table(answered)
     yield Line(answered.why, label="why", indent=2)
     if answered.next:
         yield CommandLine(str(answered.next), LABEL)
     yield from map(Line, answered.facts)
     yield from [Line(answered.where, "dim")] if answered.where else []
+
+
+def _answer_table(answered: Answer) -> Table:
+    """Return a line for each comparison: number, word, and the failed trials where there are any."""
+    alone = len(answered.rows) == 1
+    over = next((row.over for row in answered.rows if row.over), "")
+    heads = ("", "", "") if alone else (f"x {over}".rstrip(), "verdict", "")
+    rows = []
+    for row in answered.rows:
+        number = row.number if alone else f"{row.value} {row.span}".strip()
+        rows.append((Head(row.subject), (number, Styled(row.word, row.word), row.failed)))
+    table = Table("", "", tuple(Head(text, wraps=True) for text in heads), tuple(rows), compact=True)
+    return table if any(row.failed for row in answered.rows) else table.only(0, 1)
 
 
 def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:

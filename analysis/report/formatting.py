@@ -5,8 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from analysis.compare.results import BurstVariation, Comparison, Contrast, Effect, Group, Measured, known_first
 from analysis.load.metrics import METRICS, Metric
+from analysis.statistics.counts import MeanDifference
+from analysis.statistics.failures import Failures
 from analysis.statistics.power import POWER
-from analysis.statistics.ratios import SIGNIFICANCE, Verdict, VerdictName
+from analysis.statistics.ratios import FAILS_MORE, SIGNIFICANCE, Verdict, VerdictName
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
 from suite.records.record import EPOCH_METRICS
@@ -55,7 +57,7 @@ def seconds(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share: ``1.8 %``, ``12 %``; close to 100 %, what is left of it deserves more digits."""
+    """Return a share: ``1.8 %``, ``12 %``; close to 100 %, the rest of it deserves more digits."""
     value = share * 100
     digits = 2 if 99 < value < 100 else 1 if abs(value) < 9.95 else 0
     text = f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no minus before a zero
@@ -89,7 +91,10 @@ def verdict(found: Verdict) -> str:
 
 
 def ratio(effect: Effect) -> str:
-    """Return ``0.972x (0.951 to 0.989), slower`` as far as it is known; empty without a ratio."""
+    """Return ``0.972x (0.951 to 0.989), slower`` as far as it is known, or the difference."""
+    if effect.difference:
+        judged = f", {verdict(effect.verdict)}" if effect.verdict else ""
+        return f"{difference(effect.difference)}{judged}"
     if effect.ratio is None:
         return ""
     interval = "" if effect.interval is None else f" ({ends(effect.interval)})"
@@ -98,10 +103,31 @@ def ratio(effect: Effect) -> str:
     return f"{times(effect.ratio)}x{interval}{judged}"
 
 
+def difference(mean_difference: MeanDifference) -> str:
+    """Return the mean difference of a count with its interval: ``+0.75 (-0.43 to +1.91)``."""
+    interval = f" ({' to '.join(map(signed, mean_difference.interval))})" if mean_difference.interval else ""
+    return f"{signed(mean_difference.mean)}{interval}"
+
+
+def signed(value: float) -> str:
+    """Return a number with its sign; zero has none."""
+    if not value:
+        return "0"
+    return f"{'+' if value > 0 else '-'}{number(abs(value))}"
+
+
 def excluded(slow: SlowTrials) -> str:
     """Return ``slow trials (over 10 % slower) in more than 7.3 % of runs``: what an ``equivalent`` excludes at 95 %."""
     share = math.ceil(slow.excluded * 1000) / 10  # up: more than this is excluded
-    return f"slow trials (over {slow.over * 100:.0f} % slower) in more than {share:.3g} % of runs"
+    trials = "slow or failed trials" if slow.failures.n else "slow trials"
+    return f"{trials} (over {slow.over * 100:.0f} % slower) in more than {share:.3g} % of runs"
+
+
+def failing(failures: Failures, base: str) -> str:
+    """Return ``6 of 20 failed (12 to 54 %), none on bare metal, p = 0.016``: a share with its 95 % interval."""
+    share = f"{percent(failures.low).removesuffix(' %')} to {percent(failures.high)}"
+    own = f"{failures.of_own or 'none'} of {failures.n} failed ({share})"
+    return f"{own}, {failures.of_base or 'none'} on {base}, p = {failures.p:.2g}"
 
 
 def parting(effect: Effect) -> str:
@@ -115,13 +141,24 @@ def parting(effect: Effect) -> str:
     departs = not low <= effect.ratio <= high or effect.slow.p <= SIGNIFICANCE
     if not departs and effect.verdict.name not in ("tail", "typical-only"):
         return ""
-    slow = f"{effect.slow.own or 'none'} of {effect.slow.n} trials were over {effect.slow.over * 100:.0f} % slower"
+    slow = _slow_trials(effect.slow)
     expected = f"{times(effect.expected.ratio)}x ({ends(effect.expected.interval)})"
     return f"typical {times(effect.ratio)}x, expected {expected}: {slow}, {effect.slow.base or 'none'} on bare metal"
 
 
+def _slow_trials(slow: SlowTrials) -> str:
+    """Return ``4 of 40 trials were over 10 % slower``, or which machine was slow in every trial."""
+    over = f"over {slow.over * 100:.0f} % slower"
+    if not slow.machines:
+        return f"{slow.own or 'none'} of {slow.n} trials were {over}"
+    names = ", ".join(f"{name} ({trials} of {trials})" for name, trials in slow.machines.items())
+    there = sum(slow.machines.values())
+    elsewhere = f"{slow.own - there or 'none'} of {slow.n - there} elsewhere"
+    return f"every trial on {names} was {over}, {elsewhere} (compare them with --by machine)"
+
+
 def group_lines(group: Group) -> Iterator[str]:
-    """Yield what is known of a group besides its targets: the noise of bare metal, and whether the layers add up."""
+    """Yield lines on a group besides its targets: the noise of bare metal, and whether the layers add up."""
     if not group.job.traits.normalised:
         yield "the victim alone, with idle instances beside it: what it does beside aggressors is compared with this"
     floors: dict[str, list[str]] = {}
@@ -245,6 +282,7 @@ def reading_guide(comparison: Comparison) -> str:
 
 
 _GUIDES: Mapping[VerdictName | None, str] = {
+    FAILS_MORE: "fails more: more trials fail than on bare metal, beyond chance, and the ratio knows nothing of them",
     "tail": "tail: only the typical trial is equivalent, slow ones are not",
     "typical-only": "typical-only: the typical trial is equivalent, the expected cost is not shown to be",
     None: "no verdict: these trials decide nothing, for the reasons that the answer gives",

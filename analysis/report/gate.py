@@ -13,7 +13,8 @@ from analysis.report.answers.claim import Claim
 from analysis.report.answers.next_step import explaining, extending, failures_of, measure
 from analysis.report.document import answer_elements
 from analysis.report.elements import Element, Head, Line, Styled, Table
-from analysis.report.formatting import ends, percent, reachable, times
+from analysis.report.formatting import ends, percent, reachable, signed, times
+from analysis.statistics.counts import MeanDifference
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import Verdict
 from analysis.statistics.two_samples import LEAST_RUNS
@@ -66,10 +67,33 @@ def _details(regression: Regression, why: str) -> dict[str, list[str]]:
 
 
 def _cells(change: Change) -> tuple[str | Styled, ...]:
+    if change.difference:
+        return _cells_of_count(change)
     interval = ends(change.interval) if change.interval else f"{change.blocks} block"
-    outcome = Styled(change.outcome or "", change.outcome if change.outcome in ("slower", "cannot tell") else "")
-    values = (f"{number(value or 0.0)} {change.metric.unit}" for value in (change.old, change.value))
-    return (*values, f"{times(change.ratio or 1.0)}x", interval, percent(change.slower), outcome)
+    return (
+        *_values(change),
+        f"{times(change.ratio or 1.0)}x",
+        interval,
+        percent(change.slower or 0.0),
+        _outcome(change),
+    )
+
+
+def _cells_of_count(change: Change) -> tuple[str | Styled, ...]:
+    """Return the cells of a metric that can be zero: a difference in place of a ratio."""
+    difference = change.difference or MeanDifference(0.0, None, 1.0, 0)
+    interval = " to ".join(map(signed, difference.interval)) if difference.interval else "-"
+    slower = "-" if change.slower is None else percent(change.slower)
+    return (*_values(change), signed(difference.mean), interval, slower, _outcome(change))
+
+
+def _values(change: Change) -> tuple[str, str]:
+    unit = change.metric.unit
+    return f"{number(change.old)} {unit}".rstrip(), f"{number(change.value or 0.0)} {unit}".rstrip()
+
+
+def _outcome(change: Change) -> Styled:
+    return Styled(change.outcome or "", change.outcome if change.outcome in ("slower", "cannot tell") else "")
 
 
 def answer(regression: Regression) -> Answer:
@@ -104,6 +128,9 @@ class _GateClaim(Claim):
     def why(self) -> tuple[str, ...]:
         change, verdict = self.change, self.change.verdict or Verdict(None, None)
         bound, runs = f"the bound of {percent(self.margin)}", ""
+        if change.difference:
+            side = {"slower": "beyond", "not slower": "within"}.get(self.word, "within or beyond")
+            return verdict.withheld or (f"{side} {bound} ({' after '.join(reversed(_values(change)))})",)
         if change.spread:
             runs = f"; runs of the same differ by {percent(change.spread)}, standard deviation"
         if self.word != "cannot tell":

@@ -80,16 +80,29 @@ class Row(JobColumns):
     """The trimmed geometric mean over the blocks; absent for what is only a ratio."""
     trials: int
     failed: int
+    failed_low: float | None = _at("failures", "low", default=None)
+    """The lower end of the 95 % interval of the share of failed trials; null if no trial failed on either side."""
+    failed_high: float | None = _at("failures", "high", default=None)
+    failed_baseline: int | None = _at("failures", "of_base", default=None)
+    """The failed trials on the other side, in the blocks that hold a trial of both."""
+    failed_p: float | None = _at("failures", "p", default=None)
+    """The level of McNemar's exact test: whether the target fails more often than the other side."""
     ratio: float | None
     """The trimmed geometric mean of the ratios inside the blocks, to what the kind divides by."""
+    difference: float | None = _at("difference", "mean", default=None)
+    """In place of a ratio, for a metric that can be zero: the mean over the blocks of own less base, in its unit."""
+    difference_low: float | None = _at("difference", "interval", 0, default=None)
+    """The lower end of the exact 95 % interval of the difference; null for too few blocks, or nothing but zeros."""
+    difference_high: float | None = _at("difference", "interval", 1, default=None)
     blocks: int
-    """The number of blocks that have such a ratio."""
+    """The number of blocks that have such a ratio or difference."""
     low: float | None = _at("interval", 0, default=None)
     """The lower end of the 95 % interval, of the value where there is no ratio; absent for a single block."""
     high: float | None = _at("interval", 1, default=None)
     verdict: VerdictName | None = _at("verdict", "name", default=None)
     """``equivalent``, ``slower``, ``faster`` or ``undecided``; ``tail`` or ``typical-only`` if only the typical trial
-    is equivalent. Null where the trials decide nothing, and ``withheld`` says why, or where nothing is judged."""
+    is equivalent; ``fails more`` if more trials fail than on the other side. Null if the trials decide nothing, and
+    ``withheld`` gives the reasons, or if nothing is judged."""
     withheld: tuple[str, ...] = _at("verdict", "withheld", default=())
     """Why there is no verdict, whatever the tests say; empty where it stands."""
     p: float | None = _at("verdict", "p", default=None)
@@ -105,13 +118,13 @@ class Row(JobColumns):
     slow_over: float | None = _at("slow", "over", default=None)
     """The share by which a slow trial is slower than the typical one."""
     slow_trials: int | None = _at("slow", "own", default=None)
-    """The number of the blocks in which the trial was slow, and bare metal's was not."""
+    """The number of the blocks in which the trial was slow, and bare metal's was not; failed ones apart."""
     slow_baseline: int | None = _at("slow", "base", default=None)
     """The number of the blocks in which bare metal's was, and the trial was not."""
     slow_p: float | None = _at("slow", "p", default=None)
-    """The level of McNemar's exact test: whether the target has more slow trials than bare metal."""
+    """The level of McNemar's exact test: whether the target has more slow and failed trials than bare metal."""
     slow_excluded: float | None = _at("slow", "excluded", default=None)
-    """The share of slow trials such that more are excluded at 95 %."""
+    """The share of slow and failed trials such that more are excluded at 95 %."""
     noise_floor: float | None = _at("noise", "share", default=None)
     """The smallest overhead (a share) that the base's trials could have shown."""
     noise_method: Literal["a/a", "across-blocks"] | None = _at("noise", "method", default=None)

@@ -23,7 +23,7 @@ from analysis.report.elements import (
     line,
     styled,
 )
-from analysis.report.formatting import ends, one_line, times
+from analysis.report.formatting import difference, ends, one_line, signed, times
 from suite.units import number
 
 STYLES: Mapping[str, str] = {
@@ -33,7 +33,7 @@ STYLES: Mapping[str, str] = {
     "equivalent": "cyan",
     **dict.fromkeys(("dim", "undecided", "no verdict"), "dim"),
     **dict.fromkeys(("faster", "found", "confirmed"), "green"),
-    **dict.fromkeys(("slower", "refused", "missed", "missing", "unusable", "contradicted"), "red"),
+    **dict.fromkeys(("slower", "fails more", "refused", "missed", "missing", "unusable", "contradicted"), "red"),
 }
 """The colours of styles and labels by their meaning; all others are yellow."""
 _NARROW = 72  # columns; below, a table would break its words
@@ -181,7 +181,12 @@ def _cell(cell: Cell) -> Text:
         return Text("\n".join(cell) if isinstance(cell, tuple) else line(cell))
     ratio = "" if cell.ratio is None else f"{times(cell.ratio)}x"
     value = cell.value if isinstance(cell, Contrast) else None
+    if cell.difference:
+        ratio = signed(cell.difference.mean)
     text = Text(ratio if value is None else f"{number(value)} {ratio:>6}".rstrip())
+    if cell.difference:
+        text.append(difference(cell.difference).removeprefix(ratio).replace(" (", "\n").removesuffix(")"), style="dim")
+        return text.append("\n").append_text(_cell(styled(cell.verdict))) if cell.verdict else text
     if cell.interval:
         text.append(f"\n{ends(cell.interval)}", style="dim")
         if cell.verdict:

@@ -30,8 +30,10 @@ CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 
 Samples = Sequence[float] | npt.NDArray[np.float64]
-VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "typical-only", "not slower"]
-"""``tail`` and ``typical-only`` qualify ``equivalent``; see ``tails``. A gate has ``not slower``: faster or not."""
+VerdictName = Literal["equivalent", "slower", "faster", "undecided", "tail", "typical-only", "fails more", "not slower"]
+"""``tail`` and ``typical-only`` qualify ``equivalent``; see ``tails``. ``fails more`` is about the trials that have no
+value; see ``failures``. A gate has ``not slower``: faster or not."""
+FAILS_MORE: VerdictName = "fails more"
 
 
 def exp(logarithm: float) -> float:

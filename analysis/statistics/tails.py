@@ -9,16 +9,18 @@ a neighbour, a steal or a balloon made slow. The *expected* cost holds them: the
   outliers Hall's does, and so do the studentised bootstrap, BCa and empirical likelihood: ``benchmarks/validity.py``
   simulates all of them.
 - Slow trials: McNemar's exact test, Psychometrika 12 (1947) 153, on the blocks in which one of the two was slow.
-- What is excluded: Clopper and Pearson, Biometrika 26 (1934) 404, one-sided.
+- The excluded share: Clopper and Pearson, Biometrika 26 (1934) 404, one-sided. A failed trial counts as a slow one.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
+from analysis.statistics.failures import NONE_FAILED, Failures, more_often, most
 from analysis.statistics.margins import Bounds, bounds_of, log_slower_by, slower_by
 from analysis.statistics.ratios import (
     CONFIDENCE,
@@ -103,6 +105,7 @@ class SlowTrials:
     """The slow trials of a target and of its baseline, in the ``n`` blocks that hold both.
 
     A trial is slow where the ratio of its block departs from the typical one: what slows down both is no trial's own.
+    ``own`` and ``base`` are counts of blocks in which that trial alone was slow.
     """
 
     over: float
@@ -110,20 +113,35 @@ class SlowTrials:
     own: int
     base: int
     n: int
+    failures: Failures = NONE_FAILED
+    """Those that failed, in further blocks: they count as slow ones."""
+    machines: Mapping[str, int] = field(default_factory=dict)
+    """The machines on which every trial of the target was slow, by name with their trials: no chance of a queue."""
 
     @property
     def p(self) -> float:
-        """The chance of so many of the slow trials on the target if both were slow equally often."""
-        return float(special.bdtrc(self.own - 1, self.own + self.base, 0.5)) if self.own else 1.0
+        """The chance of so many slow and failed trials on the target if both sides had them equally often."""
+        return more_often(self.own + self.failures.own, self.base + self.failures.base)
 
     @property
     def excluded(self) -> float:
-        """The share of slow trials such that more are excluded at ``CONFIDENCE``."""
-        return float(special.betaincinv(self.own + 1, self.n - self.own, CONFIDENCE)) if self.own < self.n else 1.0
+        """The share of slow and failed trials such that more are excluded at ``CONFIDENCE``."""
+        failed = self.failures
+        blocks = self.n + failed.own + failed.base + failed.both
+        return most(self.own + failed.own, blocks)
 
 
-def slow_trials(log_ratios: Samples, *, more_is_faster: bool = True) -> SlowTrials:
-    """Count the slow trials by the log ratios of the blocks, of which there is at least one."""
+def slow_trials(
+    log_ratios: Samples,
+    *,
+    more_is_faster: bool = True,
+    failures: Failures = NONE_FAILED,
+    machines: Sequence[str] = (),
+) -> SlowTrials:
+    """Count the slow trials by the log ratios of the blocks, of which there is at least one.
+
+    ``machines`` names the machine of each block; empty if all are of one.
+    """
     slower = -1 if more_is_faster else 1
     departures = slower * np.asarray(log_ratios, dtype=np.float64)
     departures = departures - np.median(departures)
@@ -131,7 +149,27 @@ def slow_trials(log_ratios: Samples, *, more_is_faster: bool = True) -> SlowTria
     bound = max(slower * log_slower_by(SLOW, more_is_faster=more_is_faster), _DEVIATIONS * noise)
     own, base = (int((sign * departures > bound).sum()) for sign in (1, -1))
     over = slower_by(exp(slower * bound), more_is_faster=more_is_faster)
-    return SlowTrials(over, own, base, len(departures))
+    always = slow_machines(departures > bound, machines) if machines else {}
+    return SlowTrials(over, own, base, len(departures), failures, always)
+
+
+def slow_machines(slow: npt.NDArray[np.bool_], machines: Sequence[str]) -> dict[str, int]:
+    """Return the machines on which every trial was slow, beyond chance, with their trials.
+
+    The level is that at which so many trials, of all that could be there, are slow by chance (hypergeometric), at 5 %
+    corrected for the number of machines (Bonferroni).
+    """
+    names = np.asarray(machines)
+    every, total = sorted({*machines}), int(slow.sum())
+    always_slow = {}
+    for name in every:
+        trials = int((names == name).sum())
+        others = len(slow) - trials
+        if slow[names == name].all() and others > total - trials:
+            chance = special.binom(others, total - trials) / special.binom(len(slow), total)
+            if chance * len(every) <= SIGNIFICANCE:
+                always_slow[name] = trials
+    return always_slow
 
 
 @dataclass(frozen=True)
@@ -147,14 +185,21 @@ class Tail:
         return self.expected.p_below(typical) if self.more_is_faster else self.expected.p_above(typical)
 
 
-def tail_of(log_ratios: Samples, log_base: Samples, *, more_is_faster: bool = True) -> Tail | None:
+def tail_of(
+    log_ratios: Samples,
+    log_base: Samples,
+    *,
+    more_is_faster: bool = True,
+    failures: Failures = NONE_FAILED,
+    machines: Sequence[str] = (),
+) -> Tail | None:
     """Return the tail of a target; None below two blocks. Of a rate, the times per unit of work are averaged."""
     sign = -1 if more_is_faster else 1
     times, base = sign * np.asarray(log_ratios, dtype=np.float64), sign * np.asarray(log_base, dtype=np.float64)
     mean = ratio_of_means(times, base)
     if not mean:
         return None
-    slow = slow_trials(log_ratios, more_is_faster=more_is_faster)
+    slow = slow_trials(log_ratios, more_is_faster=more_is_faster, failures=failures, machines=machines)
     return Tail(-mean if more_is_faster else mean, slow, more_is_faster)
 
 

@@ -106,7 +106,8 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
         targets = {
             summary.target: None
             for summary in group.targets
-            if summary.target != BASELINE and any(one.ratio is None for one in group.of_target(summary.target).values())
+            if summary.target != BASELINE
+            and any(one.ratio is None and one.difference is None for one in group.of_target(summary.target).values())
         }
         if targets and group.job.traits.normalised:
             models, all_targets = bare.setdefault((group.job, _why_bare(group)), ({}, {}))

@@ -70,6 +70,7 @@ class Count:
             "typical-only": bounds.beyond(typical) > 0,
             "tail": self.family.alike,
             "undecided": False,
+            "fails more": False,
         }[name]
 
     def row(self, size: str, others: dict[str, float]) -> Row:

@@ -33,7 +33,7 @@ class ChangeRow(Row):
     """The blocks of the old runs, and of the new one, that hold the metric."""
     spread: float | None
     """The standard deviation between old runs, as a share; null for fewer than three of them."""
-    slower: float
+    slower: float | None
     """The share of a rate that is lost, or of a time that is added; negative is faster."""
     outcome: Outcome | None
     """Null for what fails no run: openings, and ratios to bare metal (``run-relative``)."""

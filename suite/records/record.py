@@ -208,14 +208,26 @@ class DataUse(Part):
         return min(self.bytes_read, self.size_bytes)
 
 
+Compared = Literal["ratio", "difference"]
+"""How a number is compared: by ratios, for which it must be above zero; or by differences, as counts and amounts are
+that can be zero, and estimates that can be below."""
+
+
 class MetricValue(Part):
     """One number of a probe; its name is the key under which it stands."""
 
-    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    value: Annotated[float, Field(allow_inf_nan=False)]
     unit: str
     better: Literal["more", "less"]
+    compared: Compared = "ratio"
     samples: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
     """The repetitions from which the value was taken; null if there was one."""
+
+    @model_validator(mode="after")
+    def _above_zero(self) -> Self:
+        if self.compared == "ratio" and self.value <= 0:
+            raise ValueError("a number that is compared by ratios is above zero")
+        return self
 
 
 class Link(Part):

@@ -16,6 +16,8 @@ from suite.results.store import ListedFile, Run, read_manifest, write_atomic
 FILE = "quality.json"
 Features = Literal["own", "inception"]
 _LESS, _MORE = ("own-frechet", "fid", "kid"), ("own-score", "inception-score", "precision", "recall")
+_BY_DIFFERENCE = ("kid", "precision", "recall")
+"""The metrics that can be zero. KID is unbiased, and falls below zero for sets that are alike."""
 _GOALS = {"own": ("own-frechet", "time-to-quality"), "inception": ("fid", "time-to-fid")}
 """The metric that ``reach`` bounds, and that of the time until then."""
 IMAGE_METRICS = (*_LESS, *_MORE)
@@ -82,7 +84,7 @@ class RunQuality(Part):
     def metrics_of(self, kept: Sequence[KeptModel], job: Job) -> dict[str, MetricValue]:
         """Return the metrics of a trial: the quality of its last model, and the training until one is good enough.
 
-        A number that is not above zero has no ratio, and is left out. So is one of other images than the job's.
+        One of other images than the job's is left out.
         """
         metrics = {}
         for features, measured in self.features.items():
@@ -90,11 +92,21 @@ class RunQuality(Part):
             if judge is None or job.dataset is None or judge.data_sha256 != job.dataset.sha256:
                 continue
             for name, value in measured.models.get(kept[-1].weights_sha256, {}).items():
-                if value and value > 0 and name in QUALITY_METRICS:
-                    metrics[name] = MetricValue(value=value, unit="", better="less" if name in _LESS else "more")
+                if metric := _metric(name, value):
+                    metrics[name] = metric
             if model := measured.first_reached(kept):
                 metrics[_GOALS[features][1]] = MetricValue(value=model.training_s, unit="s", better="less")
         return metrics
+
+
+def _metric(name: str, value: float | None) -> MetricValue | None:
+    """Return a number as a metric; None for one that is no metric, and for one without a ratio that needs one."""
+    if value is None or name not in QUALITY_METRICS:
+        return None
+    better: Literal["more", "less"] = "less" if name in _LESS else "more"
+    if name in _BY_DIFFERENCE:
+        return MetricValue(value=value, unit="", better=better, compared="difference")
+    return MetricValue(value=value, unit="", better=better) if value > 0 else None
 
 
 def read_quality(run: Path) -> RunQuality:

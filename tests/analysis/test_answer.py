@@ -257,7 +257,8 @@ def test_a_target_without_a_number_and_a_run_without_a_finished_trial_say_why(sa
     save()
     save(target="vm", failed="no memory")
     failed = answer(save.compare())
-    assert (*map(str, failed.rows), failed.why) == ("vm: -, no number", "no trial finished (1 failed)")
+    share = "1 of 1 failed (2.5 to 100 %), none on bare metal, p = 0.5"
+    assert (*map(str, failed.rows), failed.why) == (f"vm: -, no number, {share}", "no trial finished (1 failed)")
     save(run_id="alone", target="vm")
     alone = answer(save.compare("alone"))
     assert (*map(str, alone.rows), alone.why) == ("vm: 10.0 images/s, no number", "no bare-metal trial to compare with")

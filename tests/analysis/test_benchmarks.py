@@ -252,3 +252,18 @@ def test_fewer_than_three_old_runs_show_no_spread_and_equal_ones_have_none(runs:
         assert level == locate([value for run in runs for value in run])
     elif level:
         assert level.spread == pytest.approx(spread)
+
+
+@pytest.mark.parametrize(("share", "both", "said", "more"), [(0.2, False, 0.05, 0.25), (0.2, True, 0.4, 0.05)])
+def test_targets_that_time_out_are_rarely_called_equivalent_and_fail_more_where_they_do(
+    share: float, both: bool, said: float, more: float
+) -> None:
+    found = import_module("failures").rates(share, 20, both=both, runs=200)
+    assert found["finished only"] > 0.85, "by the trials that finished, all would be"
+    assert (found["said"] < said, found["too small"] <= 0.05, found["covers"] > 0.93) == (True, True, True)
+    assert (found["fails more"] > more) is not both
+
+
+def test_counts_with_zeros_are_called_different_in_5_per_cent_where_a_poisson_test_is_false_far_more_often() -> None:
+    found = import_module("counts").rates("lost", 0.5, 1.0, 20, runs=300)
+    assert (found["differs"] <= 0.08, found["covers"] > 0.92, found["Poisson"] > 0.2) == (True, True, True)

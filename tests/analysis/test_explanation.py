@@ -393,8 +393,11 @@ def test_a_preempted_job_is_held_against_what_its_parts_predict(
     blocks = more.get("blocks", 40)
     for block in range(blocks):
         makespan, openings, lost = simulated(rng, start, interval, checkpoint, mean)
-        named = {"makespan": (makespan * slower, "s"), "openings": (openings, ""), "lost-steps": (lost, "steps")}
-        metrics = {name: MetricValue(value=value, unit=unit, better="less") for name, (value, unit) in named.items()}
+        metrics = {
+            "makespan": MetricValue(value=makespan * slower, unit="s", better="less"),
+            "openings": MetricValue(value=openings, unit="", better="less", compared="difference"),
+            "lost-steps": MetricValue(value=lost, unit="steps", better="less", compared="difference"),
+        }
         course = {
             "metrics": metrics,
             "preemption": Preemption(mean_s=mean),

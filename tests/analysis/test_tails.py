@@ -14,8 +14,9 @@ from analysis.report.answers.answer import answer
 from analysis.report.tables import results_table
 from analysis.statistics.ratios import Verdict, judge, locate
 from analysis.statistics.tails import qualified, ratio_of_means, slow_trials, tail_of
+from suite.records.environment import Environment, Environments
 from suite.records.record import Steps
-from tests.analysis.conftest import Save, as_markdown, json_of, known, timeline
+from tests.analysis.conftest import Save, as_markdown, json_of, known, measured, timeline
 from tests.analysis.conftest import judged as verdict_of
 
 TIMES = st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=20).filter(lambda values: np.ptp(values) > 1e-3)
@@ -187,3 +188,29 @@ def test_steps_without_times_have_no_tail_and_the_report_gives_the_reason(save: 
     save("timed", steps=Steps(losses={"loss": [3.0, 2.0, 1.0]}), timeline=timeline(0.6, 20.0))
     lacking = [found.what for found in audit(save.load("timed")).refused if found.kind == "evidence"]
     assert lacking == ["it is ok and has no times of steps"], "the host waited after each step"
+
+
+def test_a_machine_that_is_slow_in_every_trial_is_named_and_its_trials_are_no_chance(save: Save) -> None:
+    rng = np.random.default_rng(0)
+    for block in range(40):
+        host = f"node{block % 8}"
+        environment = Environments(
+            host=Environment(hostname=host, userland_sha256="a" * 64, cpu_model="a CPU"),
+            target=Environment(userland_sha256="a" * 64, cpu_model="a CPU", torch_cpu_capability="AVX2"),
+        )
+        for target in ("bare-metal", "container"):
+            speed = 10.0 * math.exp(rng.normal(0, 0.003)) / (1.2 if (target, host) == ("container", "node5") else 1)
+            save(target=target, block=block, environment=environment, **measured(speed))
+    one = save.compare().groups[0].of_target("container")["throughput"]
+    assert known(one.slow).machines == {"node5": 5}
+    assert "every trial on node5 (5 of 5) was over 10 % slower, none of 35 elsewhere" in answer(save.compare()).why
+
+
+@pytest.mark.parametrize(("slow", "machines"), [([0, 8, 16, 24, 32], {}), ([5, 6], {}), ([0, 1, 2, 3, 20], {"a": 4})])
+def test_slow_trials_that_are_spread_over_machines_or_too_few_name_none(
+    slow: list[int], machines: dict[str, int]
+) -> None:
+    ratios = np.zeros(40)
+    ratios[slow] = 0.3
+    names = ["a"] * 4 + ["bcdefg"[place // 6] for place in range(36)]
+    assert slow_trials(ratios, more_is_faster=False, machines=names).machines == machines

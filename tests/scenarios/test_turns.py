@@ -284,7 +284,7 @@ def test_a_training_that_is_killed_ends_with_the_weights_of_an_undisturbed_one(
     assert found.weights_sha256, "with_preemption compares them"
     assert found.metrics["openings"].value == 3
     assert found.metrics["makespan"].value > 300
-    assert "lost-steps" not in found.metrics or found.metrics["lost-steps"].value <= 2, "two steps are an epoch"
+    assert 0 <= found.metrics["lost-steps"].value <= 2, "two steps are an epoch"
     assert len(found.steps.elapsed_s) == 8, "the measured steps are those of the undisturbed training"
     assert ("attesting", "opening 3") in observer.phases
 

@@ -13,6 +13,7 @@ from analysis.report.answers.equal_work import same_work
 from analysis.report.answers.next_step import next_step
 from analysis.report.tables import differing
 from analysis.statistics.margins import slower_by
+from analysis.statistics.ratios import FAILS_MORE
 from suite.job.ablations import named_arm
 from suite.request.next_step import LABEL, NextStep
 from suite.targets import BASELINE
@@ -31,10 +32,12 @@ class AnswerRow:
     subject: str
     word: str
     value: str = ""
-    """The ratio, or the value of what is over nothing."""
+    """The ratio; the value of a number without one."""
     over: str = ""
     """What the ratio is to; empty if there is none to show."""
     span: str = ""
+    failed: str = ""
+    """The failed trials of both sides, which no ratio contains; empty if none failed."""
     why: tuple[str, ...] = ()
 
     @property
@@ -43,7 +46,7 @@ class AnswerRow:
         return f"{self.value}{f'x {self.over}' if self.over else ''} {self.span}".strip()
 
     def __str__(self) -> str:
-        return f"{self.subject}: {', '.join(filter(None, (self.number, self.word)))}"
+        return f"{self.subject}: {', '.join(filter(None, (self.number, self.word, self.failed)))}"
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,16 @@ def answer(comparison: Comparison) -> Answer:
     step = next_step(comparison, claimed)
     if not claimed:
         return Answer((), _nothing(comparison), step, facts)
-    worst = min(claimed, key=lambda one: math.inf if one.withheld or one.slower is None else -one.slower)
+    worst = min(claimed, key=_from_worst)
     shortened = _rows([*_of_several(comparison, "models"), worst])
     found = formed(_rows(claimed), WORDS, step, facts, shortened)
     return replace(found, where=_where(claimed), claims=tuple(claimed))
+
+
+def _from_worst(one: Claim) -> tuple[bool, float]:
+    """Return a sort key: targets that fail more often, then the slowest; last what has no verdict or no number."""
+    unknown = one.withheld or one.slower is None
+    return one.word != FAILS_MORE, math.inf if unknown else -(one.slower or 0.0)
 
 
 def formed(
@@ -101,7 +110,7 @@ def _rows(claimed: Sequence[Claim]) -> list[AnswerRow]:
 
 
 def row_of(one: Claim, subject: str) -> AnswerRow:
-    return AnswerRow(subject, one.word, one.value, one.over, one.span, one.why)
+    return AnswerRow(subject, one.word, one.value, one.over, one.span, one.failed, one.why)
 
 
 def _subjects(claimed: Sequence[Claim]) -> list[str]:

@@ -7,16 +7,19 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from analysis.compare.contrasts import FAILED_TRIALS
 from analysis.compare.results import Circumstances, ComparedJob, Contrast, Disturbed
-from analysis.report.formatting import TOO_NOISY, brief, excluded, parting, percent, reachable, sensible
+from analysis.report.formatting import TOO_NOISY, brief, excluded, failing, parting, percent, reachable, sensible
 from analysis.statistics.margins import slower_by
 from analysis.statistics.power import TRIM, trimmed
+from analysis.statistics.ratios import FAILS_MORE
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.targets import BASELINE, CONTAINERS
 from suite.units import count, number
 
 UNDECIDED, NO_VERDICT, NO_NUMBER = "undecided", "no verdict", "no number"
 _SIDES = {
+    FAILS_MORE: "",
     "slower": "beyond",
     "tail": "slow trials are beyond, the typical one is within",
     "typical-only": "slow trials may be beyond, the typical one is within",
@@ -112,6 +115,23 @@ class Claim:
         return (self.found.verdict.name or NO_VERDICT) if self.found.verdict else UNDECIDED
 
     @property
+    def failed(self) -> str:
+        """Return ``6 of 20 failed (12 to 54 %), none on bare metal, p = 0.016``; empty if no trial failed."""
+        return failing(self.found.failures, self.base) if self.found.failures else ""
+
+    @property
+    def awaits_blocks(self) -> bool:
+        """Return whether more blocks may decide it."""
+        return self.word in (UNDECIDED, NO_VERDICT) and not self.awaits_repair
+
+    @property
+    def awaits_repair(self) -> bool:
+        """Return whether failed trials alone leave it open: more blocks decide nothing until fewer fail."""
+        if self.word == NO_VERDICT:
+            return all(reason.startswith(FAILED_TRIALS) for reason in self.withheld)
+        return self.word == FAILS_MORE or (self.word == NO_NUMBER and self.found.failed > 0)
+
+    @property
     def why(self) -> tuple[str, ...]:
         """Return the reasons of the word, the one that decides first."""
         decided = self.found.ratio is not None and not self.withheld
@@ -124,6 +144,8 @@ class Claim:
             yield f"no {BASELINE} trial to compare with"
         elif self.withheld:
             yield from self.withheld
+        elif self.word == FAILS_MORE:
+            yield f"it fails more often than {self.base}, and the ratio is that of trials that finished ({self.costs})"
         else:
             details = "; ".join(filter(None, (self.costs, *self._of_tail())))
             yield f"{_SIDES[self.word]} the margin of {percent(self.margin)} ({details})"

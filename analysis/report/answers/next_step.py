@@ -7,7 +7,7 @@ from pathlib import Path
 from analysis.compare.results import Comparison
 from analysis.load.plans import extendable, plan_of
 from analysis.load.records import run_of
-from analysis.report.answers.claim import NO_NUMBER, NO_VERDICT, UNDECIDED, Claim
+from analysis.report.answers.claim import NO_NUMBER, Claim
 from analysis.report.formatting import percent
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
@@ -31,13 +31,13 @@ def next_step(comparison: Comparison, claims: Sequence[Claim]) -> NextStep | Non
     """Return the command that settles the first thing that is open, or explains what is decided."""
     if not claims:
         return _first_comparison(comparison)
-    still_open = [one for one in claims if one.word in (UNDECIDED, NO_VERDICT)]
+    still_open = [one for one in claims if one.awaits_blocks]
     without_number = [one for one in claims if one.word == NO_NUMBER]
     if any(one.found.measured for one in without_number):
         return _with_baseline(comparison)
     if still_open:
         return _deciding(comparison, still_open)
-    if any(one.found.failed for one in without_number):
+    if any(one.awaits_repair for one in claims):
         return failures_of(comparison.places)
     return explaining(comparison.places, probes=all(one.job.traits.probes for one in claims))
 

@@ -91,7 +91,10 @@ def growth_elements(comparison: Comparison) -> Iterator[Element]:
 
 def _row(arm: Arm, measured: Measured) -> tuple[Head, tuple[str, ...]]:
     failed = measured.get(FAILED.name)
-    lost = (f"in {count(failed.trials, 'block')} {number(failed.value or 0.0)} did not open",) if failed else ()
+    lost: tuple[str, ...] = ()
+    if failed and failed.value:
+        opened = failed.trials * instances_in(arm.model)
+        lost = (f"{number(failed.value * failed.trials)} of {count(opened, 'instance')} did not open",)
     cells = tuple(_value(measured.get(metric.name)) for metric in (*TIMES, *EACH))
     return Head(f"{named(arm)}, {count(instances_in(arm.model), 'instance')}", lost), cells
 

@@ -1,0 +1,133 @@
+"""The statistics of counts and amounts that can be zero: they have no logarithm, and are compared by differences.
+
+Preemptions and lost steps come in bunches: a count's interval that takes them for a Poisson process is too narrow. So
+only what the design gives is used: blocks whose two sides are alike if the target costs nothing. Sources:
+
+- Inside blocks: the sign test of Fisher (1935) on the sum of the differences. Its interval lies between means of
+  subsets of the blocks, of which the true difference is as likely between any two neighbours as between any others:
+  Hartigan, J. Am. Statist. Assoc. 64 (1969) 1303; of random subsets, Forsythe and Hartigan, Biometrika 57 (1970) 629.
+- Of two runs: the permutation test of Pitman, J. R. Statist. Soc. Suppl. 4 (1937) 119, over random orders, the observed
+  one among them (Phipson and Smyth, Statist. Appl. Genet. Molec. Biol. 9 (2010) 39), and its inversion.
+
+``benchmarks/counts.py`` measures level and coverage.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.statistics.ratios import CONFIDENCE, SIGNIFICANCE, Samples, Verdict, VerdictName, holm
+
+_ALL_SUBSETS = 12
+"""Up to so many blocks every subset is taken, beyond it as many random ones: always the same."""
+_DRAWS = 1 << _ALL_SUBSETS
+_SIDE = (1 - CONFIDENCE) / 2
+_HALVINGS = 50
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MeanDifference:
+    """The mean difference of ``n`` blocks, or of the fewer blocks of two runs, with its 95 % interval.
+
+    The interval is None for too few blocks, and for nothing but zeros. ``p`` is the level at which the sides
+    differ, two-sided.
+    """
+
+    mean: float
+    interval: tuple[float, float] | None
+    p: float
+    n: int
+
+
+def inside_blocks(differences: Samples) -> MeanDifference | None:
+    """Return the mean difference of blocks, own less base; None without a block."""
+    values = np.asarray(differences, dtype=np.float64)
+    n = len(values)
+    if n == 0:
+        return None
+    chosen = _subsets(n)
+    sums = chosen @ values
+    # The sign of each chosen block is turned: the sum falls by twice its difference.
+    turned = values.sum() - 2 * sums
+    tolerance = 1e-9 * float(np.abs(values).sum())
+    at_least = float((turned >= values.sum() - tolerance).mean())
+    at_most = float((turned <= values.sum() + tolerance).mean())
+    sizes = chosen.sum(axis=1)
+    typical = np.sort(sums[sizes > 0] / sizes[sizes > 0])
+    left_out = math.floor(_SIDE * (len(typical) + 1))
+    known = left_out > 0 and bool(values.any())
+    interval = (float(typical[left_out - 1]), float(typical[-left_out])) if known else None
+    return MeanDifference(float(values.mean()), interval, min(1.0, 2 * min(at_least, at_most)), n)
+
+
+def _subsets(n: int) -> Numbers:
+    """Return subsets of n blocks, a row each, the empty one first: that of the observed signs."""
+    if n <= _ALL_SUBSETS:
+        return ((np.arange(1 << n)[:, None] >> np.arange(n)) & 1).astype(np.float64)
+    subsets = np.random.default_rng(n).integers(0, 2, (_DRAWS, n)).astype(np.float64)
+    subsets[0] = 0.0
+    return subsets
+
+
+def between_runs(old: Samples, new: Samples) -> MeanDifference | None:
+    """Return the difference of the means of two runs, new less old; None if one has no block."""
+    before, after = (np.asarray(side, dtype=np.float64) for side in (old, new))
+    if not len(before) or not len(after):
+        return None
+    orders = _orders(len(before), len(after))
+    observed = float(after.mean() - before.mean())
+    at_least, at_most = (_level(before, sign * after, sign, orders) for sign in (1, -1))
+    n = min(len(before), len(after))
+    p = min(1.0, 2 * min(at_least(0.0), at_most(0.0)))
+    values = np.concatenate([before, after])
+    far = float(np.ptp(values)) * len(values) + abs(observed)
+    # At the farthest shift each side has all of its values beyond the other's: if that is no rare order, none is.
+    if not far or min(at_least(observed - far), at_most(-observed - far)) > _SIDE:
+        return MeanDifference(observed, None, p, n)
+    low = _first_above(at_least, observed - far, observed)
+    high = -_first_above(at_most, -observed - far, -observed)
+    return MeanDifference(observed, (low, high), p, n)
+
+
+def _level(before: Numbers, after: Numbers, sign: int, orders: npt.NDArray[np.intp]) -> Callable[[float], float]:
+    """Return the level of so great a difference in the direction of the sign, given the shift that is supposed."""
+
+    def level(shift: float) -> float:
+        values = np.concatenate([sign * before, after - shift])
+        means = values[orders].mean(axis=1)
+        return float((means >= means[0] - 1e-9 * float(np.abs(values).max())).mean())
+
+    return level
+
+
+def _orders(old: int, new: int) -> npt.NDArray[np.intp]:
+    """Return the places of the values that are taken for new in each order, the observed one first."""
+    rng = np.random.default_rng((old, new))
+    orders = rng.permuted(np.tile(np.arange(old + new), (_DRAWS, 1)), axis=1)[:, :new]
+    orders[0] = np.arange(old, old + new)
+    return orders
+
+
+def _first_above(level: Callable[[float], float], low: float, high: float) -> float:
+    """Return the shift above which a level, which grows with the shift, is above that of one end of the interval."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if level(middle) > _SIDE else (middle, high)
+    return low
+
+
+def judge_differences(differences: list[MeanDifference], *, more_is_better: bool) -> list[Verdict]:
+    """Return whether each difference of one family is one: Holm-adjusted at 5 %, or undecided.
+
+    There is no ``equivalent``: a share of a mean that may be zero bounds nothing.
+    """
+    verdicts = []
+    for difference, level in zip(differences, holm([difference.p for difference in differences]), strict=True):
+        worse: VerdictName = "faster" if (difference.mean > 0) == more_is_better else "slower"
+        verdicts.append(Verdict(worse if level <= SIGNIFICANCE else "undecided", level))
+    return verdicts
