@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import click
@@ -12,12 +12,16 @@ from rich.text import Text
 from commands.output import Output
 from provisioning import ledger
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
+from provisioning.foreign import ForeignThing, foreign_things
+from provisioning.paths import home
 from provisioning.uninstall import remove_everything
 from suite.errors import RequestError
 from suite.measurable import is_measured
 from suite.results.layout import KEPT, RESULTS
 from suite.units import count
 from suite.untrusted.console import PlainConsole
+
+NOTHING_LEFT = "nothing was left behind"
 
 
 class DoctorOutput(Output):
@@ -81,6 +85,7 @@ def _show(diagnosis: Diagnosis, checks: list[Check]) -> None:
 def clean(everything: bool, dry_run: bool) -> None:
     """Remove leftovers of crashed runs: processes, containers, control groups, directories. Nothing else.
 
+    Those of benches with another VIRTBENCH_HOME, or of other users, are named and left alone.
     Objects of running benches, images and results are kept; with --all only results.
 
     \b
@@ -91,22 +96,40 @@ def clean(everything: bool, dry_run: bool) -> None:
     """
     if dry_run and everything:
         raise RequestError("--dry-run prints no list of --all", remedy="leave one of them out")
+    foreign = foreign_things()  # before --all removes the ledger that tells them apart
     if dry_run:
         lines = [f"would be removed: {entry.kind} {entry.what}" for entry in ledger.left()]
-        click.echo("\n".join(lines) or "nothing was left behind")
-        return
+    else:
+        lines = [f"removed: {line}" for line in _cleaned(everything=everything)]
+    for line in lines:
+        click.echo(line)
+    _tell_foreign(foreign)
+    if not foreign and not lines:
+        click.echo(NOTHING_LEFT)
+
+
+def _cleaned(*, everything: bool) -> list[str]:
+    """Remove what was left, and with ``everything`` all but results; return what was removed, and tell what stays."""
     removed = ledger.clean(partial(click.echo, err=True), kept=everything)
     busy, kept = ([], {}) if everything else (ledger.living(), ledger.kept())
     if everything:
         removed += [*remove_everything(), *_remove_kept()]
-    for line in removed:
-        click.echo(f"removed: {line}")
     if busy:
         click.echo(f"{len(busy)} things are in use by a running bench and were left alone", err=True)
     if kept:
         click.echo(f"{count(len(kept), 'hired machine')} stay: see bench machines list", err=True)
-    if not removed:
-        click.echo("nothing was left behind")
+    return removed
+
+
+def _tell_foreign(things: Sequence[ForeignThing]) -> None:
+    """Name what bears the suite's mark and is not this home's, and what to do about it."""
+    for thing in things:
+        click.echo(f"left alone, since the ledger of {home()} does not list it: {thing}", err=True)
+    if things:
+        click.echo(
+            "to remove these: bench clean as their user with their VIRTBENCH_HOME; by hand if that home is gone",
+            err=True,
+        )
 
 
 def _remove_kept() -> Iterator[str]:

@@ -33,6 +33,7 @@ from suite.results import files
 from suite.results.store import sweep_temporaries, write_atomic
 
 UNMOUNTED_WITHIN_S = 60.0
+MOUNTS = Path("/proc/self/mountinfo")
 _HELD: dict[Path, tuple[str, Callable[[], object]]] = {}
 """What this process holds, by entry: what it is, and what removes it."""
 _FRESH = r"\.?[a-z]+(-[a-z]+)*-[0-9a-f]{12}"
@@ -100,7 +101,7 @@ def mount_points(mountinfo: str) -> list[str]:
 
 def is_mounted(path: Path) -> bool:
     """Return whether something is mounted there; ``Path.is_mount`` misses a directory of the same file system."""
-    return str(path) in mount_points(Path("/proc/self/mountinfo").read_text())
+    return str(path) in mount_points(MOUNTS.read_text())
 
 
 def _remove_mount(name: str) -> None:
@@ -275,6 +276,11 @@ def _readable() -> Iterator[tuple[Path, LedgerEntry]]:
 def _remove(path: Path, entry: LedgerEntry) -> None:
     _removal(entry.kind, entry.what)()
     path.unlink(missing_ok=True)
+
+
+def listed() -> list[LedgerEntry]:
+    """Return every entry, whether its owner lives or not."""
+    return [entry for _, entry in _readable()]
 
 
 def kept() -> dict[str, Callable[[], None]]:

@@ -39,12 +39,12 @@ def machine_id() -> str | None:
     In a container it is: the file there is the image's, and equal in all containers that are made from the image.
     """
     try:
-        own = MACHINE_ID.read_text().strip()
-        if pid_namespace() != FIRST_NAMESPACE or not re.fullmatch("[0-9a-f]{32}", own):
+        content = MACHINE_ID.read_text().strip()
+        if pid_namespace() != FIRST_NAMESPACE or not re.fullmatch("[0-9a-f]{32}", content):
             return None
     except (OSError, UnicodeDecodeError):
         return None
-    return hmac.new(own.encode(), b"virtbench", "sha256").hexdigest()[:16]
+    return hmac.new(content.encode(), b"virtbench", "sha256").hexdigest()[:16]
 
 
 def pid_namespace(pid: int | str = "self") -> int:

@@ -339,6 +339,8 @@ def test_what_cannot_be_served_is_refused_before_it_listens(results: Path, monke
     (results / "open").mkdir()
     (results / "open").chmod(0o777)
     refused(bench(str(RUNS / "failed")), "is a run")
+    refused(bench(str(results / "nowhere")), "no directory", "mkdir")
+    assert not (results / "nowhere").exists()
     refused(bench(str(results / "open")), "others may write to")
     monkeypatch.setitem(sys.modules, "waitress", None)
     monkeypatch.delitem(sys.modules, "commands.web.app")

@@ -349,15 +349,15 @@ def _refuse_forks(trials: pd.DataFrame) -> None:
 def _host_labels(trials: pd.DataFrame) -> "list[str | None]":
     """Return the host of each trial by a label that one machine alone has: its latest name, with its ID if shared."""
     newest_last = trials.sort_values("started_at", kind="stable")[["host_machine_id", "hostname"]].astype(object)
-    known = newest_last.where(newest_last.notna(), None).drop_duplicates(keep="last")
-    names = {machine_of(machine, name): name for machine, name in known.itertuples(index=False)}
+    hosts = newest_last.where(newest_last.notna(), None).drop_duplicates(keep="last")
+    names = {machine_of(machine, name): name for machine, name in hosts.itertuples(index=False)}
     shared = Counter(names.values())
     labels: dict[str, str | None] = {}
     for machine, name in names.items():
         digits = UNKNOWN if machine == machine_of(None, name) else machine[:_SHOWN_OF_ID]
         labels[machine] = f"{name} ({digits})" if name and shared[name] > 1 else name
-    own = trials[["host_machine_id", "hostname"]].astype(object)
-    pairs = own.where(own.notna(), None).itertuples(index=False)
+    recorded = trials[["host_machine_id", "hostname"]].astype(object)
+    pairs = recorded.where(recorded.notna(), None).itertuples(index=False)
     return [labels[machine_of(machine, name)] for machine, name in pairs]
 
 

@@ -38,13 +38,7 @@ def web(port: int, results: Path, services: Path | None, allow_files: bool) -> N
         from commands.web.app import WebSettings, create_app, serve
     except ImportError as error:
         raise missing_extra(str(error.name), "web") from error
-    if is_run(results):
-        raise RequestError(f"{results} is a run", remedy="name the directory that holds runs with --results")
-    try:
-        results.mkdir(exist_ok=True)
-    except OSError as error:
-        raise RequestError(f"{results}: {error.strerror}", remedy="name a directory with --results") from error
-    refuse_foreign(results.resolve(), "name a directory of your own with --results")
+    _prepare_results(results)
     places = generate.read_services(services) if services else {}
     chosen = WebSettings(results.resolve(), secrets.token_urlsafe(32), allow_files, places)
     app = create_app(chosen, [start.PAGES, runs.PAGES, generate.PAGES])
@@ -57,3 +51,16 @@ def web(port: int, results: Path, services: Path | None, allow_files: bool) -> N
     if os.geteuid() == 0:
         click.echo("it runs as root: whoever has this address starts programs as root here", err=True)
     serve(app, chosen, listener)
+
+
+def _prepare_results(results: Path) -> None:
+    """Make the usual directory of runs if it is missing. Raises RequestError for one that cannot serve as such."""
+    if is_run(results):
+        raise RequestError(f"{results} is a run", remedy="name the directory that holds runs with --results")
+    if not results.exists() and results != RESULTS:
+        raise RequestError(f"no directory {results}", remedy=f"make it (mkdir {results}), or name another --results")
+    try:
+        results.mkdir(exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"{results}: {error.strerror}", remedy="name a directory with --results") from error
+    refuse_foreign(results.resolve(), "name a directory of your own with --results")

@@ -241,6 +241,10 @@ class ContainerEngine(Protocol):
         """Kill and remove the container on this machine, without an open node: the ledger calls this."""
         self._remove(name, lambda argv: run_apart(argv, COMMAND_WITHIN_S))
 
+    def names_here(self) -> list[str]:
+        """Return the names of the containers of this engine on this machine, of whichever home; none if unknown."""
+        return []
+
     def _remove(self, name: str, run: Callable[[list[str]], Any]) -> None:
         for argv in self.removal(name):
             ended = run(argv)

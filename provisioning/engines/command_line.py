@@ -6,7 +6,7 @@ from typing import Self
 
 from provisioning.engines.base import BOUND, SLEEPER, TMPFS, ContainerEngine, ContainerSpec, end_starting
 from provisioning.nodes import is_guest
-from provisioning.processes import check_answer
+from provisioning.processes import check_answer, run_apart
 from suite.errors import BenchError, CommandError, RequestError
 from suite.interfaces import Node
 
@@ -17,6 +17,9 @@ READ_ONLY = ",readonly,bind-nonrecursive"
 
 NAMED = ("crun", "runc", "runsc")
 """The OCI runtimes that answer with the name of their program; configurations give others any name."""
+
+
+LISTED_WITHIN_S = 10.0
 
 
 class CommandLineEngine(ContainerEngine):
@@ -138,6 +141,13 @@ class CommandLineEngine(ContainerEngine):
     def removal(self, name: str) -> list[list[str]]:
         remove = [*self.program, "rm", "--force", "--volumes", *self.removal_options, "--", name]
         return [end_starting(name, self.program[0], "--name"), remove]
+
+    def names_here(self) -> list[str]:
+        listing = [self.program[0], "ps", "--all", "--filter", "name=virtbench-", "--format", "{{.Names}}"]
+        try:
+            return run_apart(listing, LISTED_WITHIN_S).stdout.split()
+        except (CommandError, OSError):
+            return []
 
     def _mounts(self, spec: ContainerSpec) -> list[str]:
         """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""

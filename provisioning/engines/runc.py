@@ -1,6 +1,7 @@
 """runc on a bundle of our own: no daemon, no store. The default where neither docker nor podman works. Needs root."""
 
 import json
+import os
 from typing import Any
 
 from provisioning.cgroup.limits import PERIOD_US, quota_us, remove_argv
@@ -39,6 +40,12 @@ class Runc(ContainerEngine):
     def command(self, *words: str) -> list[str]:
         """Return the words of a command of the runtime, which keeps the state of the suite's containers apart."""
         return [self.program, "--root", f"{RUN}/{self.program}", *words]
+
+    def names_here(self) -> list[str]:
+        try:
+            return os.listdir(f"{RUN}/{self.program}")
+        except OSError:
+            return []
 
     def starting(self, node: Node, spec: ContainerSpec) -> list[str]:  # noqa: ARG002 (other runtimes are asked)
         """Return the words of the command that starts a container, but for its bundle and name."""

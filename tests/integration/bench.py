@@ -32,7 +32,6 @@ REPOSITORY = Path(__file__).parents[2]
 BENCH = str(Path(sys.executable).with_name("bench"))
 SMALL = ("--profile", "smoke", "--steps", "1", "--warmup-steps", "0")
 RUNC = ("--engine", "runc")
-NOTHING: dict[str, list[str]] = {k: [] for k in ("processes", "groups", "files", "mounts", "ledger", "workers")}
 
 
 def on(*targets: str) -> tuple[str, ...]:
