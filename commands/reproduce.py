@@ -19,12 +19,10 @@ from suite.request.parts import TargetOptions
 from suite.results.store import RESULTS
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import Settings, Sweep, load_sweep, plan_file, shipped_plans
+from suite.targets import ON_REAL_MACHINES
 from suite.units import count, format_duration
 
 _HOUR_S = 3600.0
-_BOTH = ("bare-metal", "container")
-_SMALLER: Sequence[tuple[str | None, tuple[str, ...]]] = ((None, ()), ("quick", ()), ("quick", _BOTH), ("smoke", _BOTH))
-"""The profile and the targets that are tried in place of a plan's own, the largest first."""
 
 
 @click.command()
@@ -117,14 +115,28 @@ def _listed() -> Iterator[str]:
 
 def _offers(sweep: Sweep, command: str) -> Iterator[str]:
     """Yield the command of the whole plan, and of the largest part that fits an hour, or else of the smallest."""
-    for profile, targets in _SMALLER:
+    whole = _described(sweep, lambda _: None)
+    parts = _smaller_parts(whole)
+    for profile, targets in parts:
         planned = _described(smaller(sweep, profile, targets), lambda _: None)
         fits = (planned.total_s or 0.0) <= _HOUR_S
-        if fits or (profile, targets) in (_SMALLER[0], _SMALLER[-1]):
+        if fits or (profile, targets) in (parts[0], parts[-1]):
             yield f"  {' '.join((command, *_words(profile, targets)))}"
             yield f"    {_summary(planned)}"
         if fits:
             break
+
+
+def _smaller_parts(whole: PlannedOutput) -> list[tuple[str | None, tuple[str, ...]]]:
+    """Return the profile and the targets that are tried in place of a plan's own, the largest first.
+
+    Of a plan with targets that are no measurement here, the others are tried.
+    """
+    planned = dict.fromkeys(target for cell in whole.cells for target in cell.targets)
+    measured = tuple(target for target in planned if target not in whole.path_only)
+    least = tuple(target for target in measured if target in ON_REAL_MACHINES)
+    targets = measured if whole.path_only else ()
+    return list(dict.fromkeys([(None, ()), (None, targets), ("quick", targets), ("quick", least), ("smoke", least)]))
 
 
 def _described(sweep: Sweep, note: Callable[[str], None]) -> PlannedOutput:
@@ -136,4 +148,6 @@ def _summary(planned: PlannedOutput) -> str:
     reasons = "; ".join(dict.fromkeys(f"{cell.refused} ({cell.remedy})" for cell in refused))
     time = f", about {format_duration(planned.total_s)}" if planned.total_s is not None else ""
     text = f"{count(len(planned.cells), 'cell')}, {count(planned.trials, 'trial')}{time}"
+    limits = [f"no measurement here: {', '.join(planned.path_only)}"] if planned.path_only else []
+    text = "; ".join(filter(None, [text, *limits, planned.early_end]))
     return f"{text}; {len(refused)} refused: {reasons}" if refused else text

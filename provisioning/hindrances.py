@@ -7,7 +7,7 @@ from provisioning.sites.base import Site
 from provisioning.targets import Choices, is_limited
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
-from suite.job.ablations import properties_of, written
+from suite.job.ablations import properties_of, typed, written
 from suite.job.properties import AS_IT_IS, DISK_LIMITS, Properties
 from suite.request.traits import Traits
 
@@ -17,27 +17,25 @@ def refuse_ablation(name: str, site: Site, recipe: str, scenario: Traits) -> Non
     properties, choices = properties_of(name), site.choices
     _refuse_with_scenario(name, properties, site, scenario)
     if hindrance := choices.provider_of(properties).hindrance(properties, choices.image):
-        raise RequestError(f"{option('ablate')} {name}: {hindrance[0]}", remedy=hindrance[1])
+        raise RequestError(f"{typed(name)}: {hindrance[0]}", remedy=hindrance[1])
     if properties == AS_IT_IS:
         remedy = f"write it as {option('ablate')} {written(name)}"
-        raise RequestError(f"{option('ablate')} {name} changes nothing without a value", remedy=remedy)
+        raise RequestError(f"{typed(name)} changes nothing without a value", remedy=remedy)
     if reason := next(hindrances(properties, site, recipe), None):
-        remedy = f"leave out {option('ablate')} {name}, or change the other option"
-        raise RequestError(f"{option('ablate')} {name}: {reason}", remedy=remedy)
+        remedy = f"leave out {typed(name)}, or change the other option"
+        raise RequestError(f"{typed(name)}: {reason}", remedy=remedy)
 
 
 def _refuse_with_scenario(name: str, properties: Properties, site: Site, scenario: Traits) -> None:
     if (properties.virtiofs or properties.data_in_layer) and not scenario.needs_data:
-        raise RequestError(
-            f"{option('ablate')} {name} is about where a data set lies", remedy=f"use {option('scenario')} real"
-        )
+        raise RequestError(f"{typed(name)} is about where a data set lies", remedy=f"use {option('scenario')} real")
     if properties.channels_last and not scenario.trains:
         raise RequestError(
-            f"{option('ablate')} {name} is about the images of a training",
+            f"{typed(name)} is about the images of a training",
             remedy=f"use {option('scenario')} synthetic, or leave it out",
         )
     if refusal := site.refuse_switch(properties, scenario):
-        raise RequestError(f"{option('ablate')} {name}{refusal[0]}", remedy=refusal[1])
+        raise RequestError(f"{typed(name)}{refusal[0]}", remedy=refusal[1])
 
 
 def hindrances(properties: Properties, site: Site, recipe: str) -> Iterator[str]:

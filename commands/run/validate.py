@@ -202,6 +202,6 @@ def _refuse_without_images(name: str, models: Sequence[str]) -> None:
     """Raise RequestError if none of the workloads, which may be files of the user's own, trains on images."""
     if models and all(model in WORKLOADS and not WORKLOADS.get(model).has_images for model in models):
         raise RequestError(
-            f"{option('ablate')} {name}: {', '.join(models)} has no images",
+            f"{ablations.typed(name)}: {', '.join(models)} has no images",
             remedy=f"use another {option('model')}, or leave it out",
         )

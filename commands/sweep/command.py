@@ -17,7 +17,7 @@ from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, backen
 from commands.sweep.backends.local import run_block
 from commands.sweep.block import block, this_machine
 from commands.sweep.firing import schedule_run
-from commands.sweep.plan import plan
+from commands.sweep.plan import described, plan, show
 from commands.sweep.resolve import PlanFile, resolve_all
 from commands.sweep.schedule import schedule
 from commands.sweep.status import SweepDisplay, cancel, status, stop
@@ -97,17 +97,33 @@ def run(
         raise RequestError(f"--only-block {only_block}: the blocks are 0 to {last}", remedy="choose one of them")
     directory = SweepDirectory(out or default_directory(planned))
     if dry_run:
-        with observing(lambda console: SweepDisplay(console, directory.path)) as observer:
-            here = backend.runs_here or only_block is not None
-            cells = resolve_all(planned, observer.note) if here else []
-            backend.dry_run(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
-        click.echo(f"{file} can be run into {directory.path}; bench sweep plan shows its cells", err=True)
+        _show_plan(file, planned, directory, here=backend.runs_here or only_block is not None)
         return
     again = f"bench sweep run {file}{f' --out {out}' if out else ''}"
     if measure(
         file, planned, directory, again=again, only_block=only_block, take_over=take_over, busy=busy, as_json=as_json
     ):
         sys.exit(1)
+
+
+def _show_plan(file: Path, planned: Sweep, directory: SweepDirectory, *, here: bool) -> None:
+    """Print the cells, where they run and how long; what runs elsewhere is not checked ``here``."""
+    with observing(lambda console: SweepDisplay(console, directory.path)) as observer:
+        cells = resolve_all(planned, observer.note) if here else []
+        if here:
+            show(described(planned, directory, observer.note, planned=cells))
+        else:
+            _list_unchecked(planned, directory)
+        backend_of(planned).dry_run(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
+    click.echo("Dry run: nothing was started. Remove --dry-run to start it.", err=True)
+
+
+def _list_unchecked(planned: Sweep, directory: SweepDirectory) -> None:
+    """Print the cells to standard error: standard output is for the script of a scheduler."""
+    blocks = count(planned.block_count, "block")
+    for cell in cells_of(planned):
+        click.echo(f"{cell.cell_id}: {blocks}, checked on the machine that runs it", err=True)
+    click.echo(f"into {directory.path}, by the engine {planned.engine.kind}", err=True)
 
 
 def measure(

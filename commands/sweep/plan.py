@@ -1,7 +1,7 @@
 """``bench sweep plan``: show what a sweep will run, without starting anything."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,26 @@ class PlannedOutput(Output):
     total_s: float | None
     source: Source | None
     """The least certain source of these seconds."""
+    budget_s: float | None
+    """The seconds after which no block begins; None without a budget."""
+    path_only: tuple[str, ...]
+    """The targets that work here, and whose numbers are no measurement."""
     paper_figures: list[int]
-    """The figures of Lin, Pai and Chou (2018) that the cells measure completely, in the paper's sizes."""
+    """The figures of Lin, Pai and Chou (2018) that the cells measure completely, in the paper's sizes and budget."""
     changes: list[str]
     cells: list[PlannedCell]
+
+    @property
+    def early_end(self) -> str:
+        """Return how early the budget is expected to end the sweep; empty if it does not."""
+        if not self.budget_s or not self.total_s or not is_spent_before(self.budget_s, self.total_s):
+            return ""
+        share = self.budget_s / self.total_s
+        return f"incomplete: the budget of {format_duration(self.budget_s)} ends it after about {share:.2g} of that"
+
+
+def is_spent_before(budget_s: float | None, total_s: float | None) -> bool:
+    return budget_s is not None and total_s is not None and budget_s < total_s
 
 
 @click.command()
@@ -85,20 +101,34 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
     if as_json:
         planned.tell()
     else:
-        _print(planned)
+        show(planned)
     if any(cell.refused for cell in planned.cells):
         sys.exit(2)
 
 
-def described(sweep: Sweep, directory: SweepDirectory, note: Note, estimate_from: Path | None = None) -> PlannedOutput:
-    """Return the cells of a sweep, checked on this machine, with their estimated times. Raises RequestError."""
+def described(
+    sweep: Sweep,
+    directory: SweepDirectory,
+    note: Note,
+    estimate_from: Path | None = None,
+    planned: Sequence[Planned] = (),
+) -> PlannedOutput:
+    """Return the cells of a sweep, checked on this machine, with their estimated times. Raises RequestError.
+
+    ``planned`` are the cells where they were checked already.
+    """
     backend = backend_of(sweep)
     backend.check(sweep)
-    planned = resolve(sweep, note)
-    earlier = [estimate_from] if estimate_from else [RESULTS, directory.path.parent]
-    here = this_host() if backend.runs_here and not estimate_from else None
-    durations = durations_below(*earlier, here=here)
+    planned = planned or resolve(sweep, note)
+    durations = _durations(directory, estimate_from, here=backend.runs_here)
     cells = [_cell(sweep, directory, item, durations) for item in planned]
+    times = _times([cell for cell in cells if not cell.refused], sweep.block_count)
+    prepared = [item.ready for item in planned if item.ready]
+    complete = reference.complete_figures(ready.plan for ready in prepared)
+    path_only: list[str] = []
+    for ready in prepared:
+        path_only += ready.site.path_only
+    budget_s = sweep.budget.total_s
     return PlannedOutput(
         name=sweep.name,
         directory=str(directory.path),
@@ -108,11 +138,20 @@ def described(sweep: Sweep, directory: SweepDirectory, note: Note, estimate_from
         detect=sweep.detect,
         trials=sum(cell.trials for cell in cells),
         trials_left=sum(cell.trials_left for cell in cells),
-        **_times([cell for cell in cells if not cell.refused], sweep.block_count),
-        paper_figures=reference.complete_figures(item.ready.plan for item in planned if item.ready),
+        **times,
+        budget_s=budget_s,
+        path_only=tuple(dict.fromkeys(path_only)),
+        paper_figures=[] if is_spent_before(budget_s, times["total_s"]) else complete,
         changes=directory.changes(sweep, [item.cell for item in planned]),
         cells=cells,
     )
+
+
+def _durations(directory: SweepDirectory, estimate_from: Path | None, *, here: bool) -> Durations:
+    """Return what earlier trials took: those below a directory, or of this machine if the sweep runs ``here``."""
+    if estimate_from:
+        return durations_below(estimate_from)
+    return durations_below(RESULTS, directory.path.parent, here=this_host() if here else None)
 
 
 def _times(runnable: Sequence[PlannedCell], blocks: int) -> dict[str, Any]:
@@ -139,7 +178,32 @@ def _cell(sweep: Sweep, directory: SweepDirectory, planned: Planned, durations: 
     return cell.model_copy(update={**values, **seconds})
 
 
-def _print(described: PlannedOutput) -> None:
+def show(described: PlannedOutput) -> None:
+    """Print the cells, where they run, and how long."""
+    for line in _lines(described):
+        click.echo(line)
+
+
+def _lines(described: PlannedOutput) -> Iterator[str]:
+    yield from _lines_of_cells(described)
+    yield from described.changes
+    if described.path_only:
+        yield f"no measurement here: {', '.join(described.path_only)}"
+    if described.paper_figures:
+        yield f"{reference.SOURCE}, complete: figures {', '.join(map(str, described.paper_figures))}"
+    most = "at most " if described.until or described.detect else ""
+    counted = f"{count(len(described.cells), 'cell')}, {most}{count(described.blocks, 'block')}"
+    yield (
+        f"{counted}, {count(described.trials, 'trial')} ({described.trials_left} to be run) "
+        f"into {described.directory}, by the engine {described.engine}"
+    )
+    if described.total_s is not None and described.source:
+        yield f"time: {most or 'about '}{format_duration(described.total_s)}, {SOURCES[described.source]}"
+    if described.early_end:
+        yield described.early_end
+
+
+def _lines_of_cells(described: PlannedOutput) -> Iterator[str]:
     refusals: dict[str, list[str]] = {}
     for cell in described.cells:
         if cell.refused:
@@ -148,18 +212,6 @@ def _print(described: PlannedOutput) -> None:
         else:
             targets = ", ".join(cell.targets)
             block = format_duration(cell.block_s or 0.0)
-            click.echo(f"{cell.cell_id}: {count(cell.trials, 'trial')} on {targets}; a block: {block}")
+            yield f"{cell.cell_id}: {count(cell.trials, 'trial')} on {targets}; a block: {block}"
     for reason, cells in refusals.items():
-        click.echo(f"refused: {', '.join(cells)}: {reason}")
-    for line in described.changes:
-        click.echo(line)
-    if described.paper_figures:
-        click.echo(f"{reference.SOURCE}, complete: figures {', '.join(map(str, described.paper_figures))}")
-    most = "at most " if described.until or described.detect else ""
-    counted = f"{count(len(described.cells), 'cell')}, {most}{count(described.blocks, 'block')}"
-    click.echo(
-        f"{counted}, {count(described.trials, 'trial')} ({described.trials_left} to be run) "
-        f"into {described.directory}, by the engine {described.engine}"
-    )
-    if described.total_s is not None and described.source:
-        click.echo(f"time: {most or 'about '}{format_duration(described.total_s)}, {SOURCES[described.source]}")
+        yield f"refused: {', '.join(cells)}: {reason}"

@@ -174,6 +174,11 @@ def written(kind: str) -> str:
     return f"{kind}={_VALUES.get(kind, 'NAME')}" if callable(ABLATIONS.get(kind)) else kind
 
 
+def typed(name: str) -> str:
+    """Return how messages name an ablation as it may have been typed: a further engine is one, too."""
+    return f"{option('engine')} or {option('ablate')} {name}" if name in ENGINES else f"{option('ablate')} {name}"
+
+
 def properties_of(name: str | None) -> Properties:
     """Return the properties of a target under an ablation; None is the target as it is."""
     return get_ablation(name).properties if name else AS_IT_IS
@@ -195,7 +200,7 @@ def check(ablations: Sequence[str], targets: Sequence[str]) -> None:
         known = get_ablation(name).targets
         if not set(targets) & set(known):
             raise RequestError(
-                f"{option('ablate')} {name}: none of {', '.join(targets)} has it",
+                f"{typed(name)}: none of {', '.join(targets)} has it",
                 remedy=f"add {option('target')} {known[0]}, or leave it out",
             )
 

@@ -1,12 +1,13 @@
 """The options that decide how often a run is measured, and when it ends."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 
-from suite.errors import RequestError, option
+from suite.errors import RequestError, nearest, option
 from suite.request.option import Count, NotNegative, OptionGroup, Seed, Text, about, given
 from suite.units import parse_duration_s, parse_share
 
@@ -24,8 +25,23 @@ DECIDING_BLOCKS = 8
 _ENDS = f"{option('until')} or {option('detect')}"
 _OPEN_ENDED = (given("until", example=DECIDED), given("detect", example="2%"))
 _NO_BLOCKS = given("blocks", why=f"{option('max_blocks')} limits their number")
+WIDEST = 0.5
+"""The widest half of an interval that can be asked for: more is a confidence, mistaken for a width."""
 EXTENDING = ("blocks", "until", "detect", "max_blocks", "budget")
 """The options that extend a run."""
+
+
+def _parse_until(text: str) -> str | float:
+    """Return how a run ends. Raises RequestError for a misspelt word, and for a width that shows nothing."""
+    if text == DECIDED:
+        return text
+    if re.match(r"[a-z]{2}", text.strip().lower()):
+        raise RequestError(f"{text!r} is unknown", remedy=f"{nearest(text, [DECIDED])}, or a share such as 2%")
+    share = parse_share(text)
+    if share > WIDEST:
+        remedy = f"write how far it may reach, such as 2%, or {DECIDED}; every interval has a confidence of 95 %"
+        raise RequestError(f"{text!r}: an interval that reaches {share:.0%} to each side shows nothing", remedy=remedy)
+    return share
 
 
 class Repetitions(OptionGroup):
@@ -44,7 +60,7 @@ class Repetitions(OptionGroup):
         None,
         "Add blocks until intervals are this narrow, such as 2%. Each 95 % interval is within plus or minus it. "
         f"decided: until every comparison has a verdict at the {option('margin')}.",
-        parse=lambda text: text == DECIDED or parse_share(text),
+        parse=_parse_until,
         of="normalised",
         excludes=(_NO_BLOCKS,),
         meaning=False,

@@ -72,7 +72,8 @@ class RunRequest(OptionGroup):
     @classmethod
     def of(cls, given: Mapping[str, object]) -> Self:
         """Return the request with these options, by name. Raises RequestError for one that is unknown or cannot be."""
-        scenario = str(given.get("scenario", OPTIONS["scenario"].default))
+        scenario = str(given.get("scenario") or _scenario_of(given))
+        given = {**given, "scenario": scenario}
         for each in OPTIONS.values():
             if each.about.further:
                 given = each.spread(given, OPTIONS[each.about.further])
@@ -139,6 +140,12 @@ class RunRequest(OptionGroup):
     def with_absolute_paths(self) -> Self:
         """Return the request as it can be repeated from another directory."""
         return self.changed(**{name: OPTIONS[name].located(value, Path.cwd()) for name, value in self.given().items()})
+
+
+def _scenario_of(given: Mapping[str, object]) -> object:
+    """Return the scenario of options that name none: the only one that declares some of them, or the usual one."""
+    owners = {OPTIONS[name].scenario for name in given if name in OPTIONS} - {None}
+    return owners.pop() if len(owners) == 1 else OPTIONS["scenario"].default
 
 
 def command_of(values: Mapping[str, object]) -> list[str]:

@@ -90,7 +90,11 @@ def test_the_plans_that_are_there_can_be_run(bench: Bench, path: Path, tmp_path:
     told = json.loads(bench("sweep", "plan", str(path), "--json").stdout)
     assert told["name"] == path.stem
     assert [cell for cell in told["cells"] if cell["refused"]] == []
-    assert told["paper_figures"] == {"paper": list(range(2, 11))}.get(path.stem, [])
+    assert told["paper_figures"] == [], "no plan is complete that its budget ends before"
+    unlimited = tmp_path / path.name
+    unlimited.write_text(re.sub(r"(?m)^total = .*$", "", path.read_text()))
+    complete = json.loads(bench("sweep", "plan", str(unlimited), "--json").stdout)["paper_figures"]
+    assert complete == {"paper": list(range(2, 11))}.get(path.stem, [])
     assert not (tmp_path / "results").exists(), "nothing is written"
 
 
@@ -366,3 +370,18 @@ def test_the_live_matrix_follows_the_trials_stays_in_the_end_and_writes_nothing_
     display.close()
     assert "10.0 images/s" in stream.getvalue()
     assert "3/3" in stream.getvalue().rpartition("images/s")[2], "it stays on the terminal"
+
+
+def test_a_dry_run_of_a_sweep_lists_cells_time_and_place_and_that_its_budget_ends_it_before(bench: Bench) -> None:
+    change("blocks = 3", 'blocks = 3\nbudget.total = "20s"')
+    done = ended_well(bench("sweep", "run", "night.toml", "--dry-run"))
+    planned = ended_well(bench("sweep", "plan", "night.toml"))
+    assert done.stdout == planned.stdout
+    assert "on bare-metal, container; a block: " in done.stdout
+    assert "into results/night, by the engine local" in done.stdout
+    assert "incomplete: the budget of 20 s ends it after about 0." in done.stdout
+    told = PlannedOutput.model_validate_json(bench("sweep", "plan", "night.toml", "--json").stdout)
+    assert told.budget_s == 20.0
+    assert told.early_end
+    change('budget.total = "20s"', 'budget.total = "9d"')
+    assert "incomplete" not in ended_well(bench("sweep", "run", "night.toml", "--dry-run")).stdout

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from commands.run.command import run
 from commands.run.request_command import request_of
 from suite.errors import RequestError, flag
+from suite.job import ablations
 from suite.registries import SCENARIOS
 from suite.request.option import ALL, Option
 from suite.request.request import OPTIONS, RunRequest, command_of
@@ -178,3 +179,33 @@ def test_what_stored_runs_and_sweeps_were_asked_for_is_read_without_options_that
     assert (accepted.sweep.matrix, accepted.sweep.options.given()) == ({"model": ["gan"]}, {"steps": 3})
     with pytest.raises(RequestError, match="no option fio_job"):
         RunRequest.of({"fio_job": "a.fio"})
+
+
+def test_the_scenario_follows_from_an_option_that_it_alone_has() -> None:
+    assert RunRequest.of({"command": "true"}).scenario == "command"
+    assert RunRequest.of({"probe": ("syscall",)}).scenario == "probe"
+    assert RunRequest.of({"instances": "1,2"}).scenario == "startup"
+    assert RunRequest.of({"steps": 3}).scenario == "synthetic"
+    with pytest.raises(RequestError, match="does not apply to --scenario synthetic"):
+        RunRequest.of({"command": "true", "probe": ("syscall",)})
+
+
+@pytest.mark.parametrize(
+    ("until", "words"),
+    [
+        ("decide", "did you mean decided?"),
+        ("95%", "every interval has a confidence of 95 %"),
+        ("0.9", "an interval that reaches 90% to each side shows nothing"),
+    ],
+)
+def test_an_end_that_shows_nothing_is_explained(until: str, words: str) -> None:
+    with pytest.raises(RequestError) as refusal:
+        RunRequest.of({"until": until})
+    assert words in refusal.value.with_remedy
+
+
+def test_a_further_engine_is_not_blamed_on_an_option_that_was_not_typed() -> None:
+    with pytest.raises(RequestError, match=r"^--engine or --ablate gvisor: none of bare-metal has it"):
+        ablations.check(("gvisor",), ("bare-metal",))
+    with pytest.raises(RequestError, match=r"^--ablate seccomp: none of bare-metal has it"):
+        ablations.check(("seccomp",), ("bare-metal",))

@@ -74,7 +74,8 @@ class Slurm(Backend):
         options = options_of(SlurmOptions, request.sweep)
         blocks = next_round(request, options.at_once or 1)
         shebang, _, rest = _script(request, options, blocks).partition("\n")
-        cells, targets = count(len(cells_of(request.sweep)), "cell"), ", ".join(request.sweep.targets)
+        cells = count(len(cells_of(request.sweep)), "cell")
+        targets = ", ".join(request.sweep.targets) or "the targets that a node measures"
         comment = f"# {count(len(blocks), 'block')} of {cells} on {targets} would go to Slurm, each to its own node."
         click.echo(f"{shebang}\n{comment}\n{rest}", nl=False)
 
