@@ -87,7 +87,10 @@ def _dataset(name: str, directory: Path, frame_stride: int | None, manifest: Set
         raise RequestError(
             f"{option('frame_stride')} {frame_stride}: a data set of kind {name} has no videos", remedy="leave it out"
         )
-    root, stride = kind.root(directory), frame_stride or 1
+    stride = frame_stride or 1
+    root = kind.root(directory)
+    if root != directory:
+        note(f"{root} is read, the training part of {directory}")
     _refuse_links_that_leave(root)
     entries = tuple(entries_of(root))
     listed = summary((entry.path, entry.size_bytes) for entry in entries)

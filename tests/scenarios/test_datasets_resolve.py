@@ -212,6 +212,28 @@ def test_the_directory_may_be_relative_a_link_or_below_home(tmp_path: Path, monk
         assert resolve(f"imagefolder:{written}", tmp_path)[1].directory == str(tmp_path / "pets")
 
 
+def test_of_a_set_that_is_split_the_training_part_is_taken_and_said(tmp_path: Path) -> None:
+    parts = fill(tmp_path / "pets", "train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg", "val/dog/4.jpg")
+    said: list[str] = []
+    _, whole = resolve(f"imagefolder:{parts}", tmp_path, note=said.append)
+    assert (whole.images, whole.directory) == (2, str(parts / "train"))
+    assert said == [f"{parts / 'train'} is read, the training part of {parts}"]
+    assert whole.sha256 == resolve(f"imagefolder:{parts / 'train'}", tmp_path)[1].sha256
+    (parts / "train").rename(parts / "training")
+    with pytest.raises(RequestError, match=r"pets is split into training, val, and none is called train") as refused:
+        resolve(f"imagefolder:{parts}", tmp_path)
+    assert f"imagefolder:{parts}/training" in str(refused.value.remedy)
+    animals = fill(tmp_path / "animals", "train/1.jpg", "car/2.jpg")
+    assert resolve(f"imagefolder:{animals}", tmp_path)[1].images == 2, "a class of vehicles"
+
+
+def test_folders_of_storage_systems_are_no_classes_and_no_data(tmp_path: Path) -> None:
+    plain = fill(tmp_path / "plain", "cat/1.jpg", "dog/2.jpg")
+    before = resolve(f"imagefolder:{plain}", tmp_path)[1]
+    fill(plain, "@eaDir/x.jpg", "cat/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg", "#recycle/3.jpg", "__MACOSX/cat/._1.jpg")
+    assert resolve(f"imagefolder:{plain}", tmp_path)[1] == before
+
+
 def test_more_classes_than_the_models_have_are_refused(tmp_path: Path) -> None:
     fill(tmp_path, *(f"{number}/1.jpg" for number in range(CLASSES + 1)))
     refused(f"imagefolder:{tmp_path}", tmp_path, "1001 class folders", "1000 apart")

@@ -15,6 +15,10 @@ from typing import IO, Literal, NamedTuple
 
 NOT_DATA = frozenset((b"manifest.json", b"lost+found"))
 """What, at the top, is no part of the data: what describes the set, and what a file system brings of its own."""
+OF_SYSTEMS = frozenset(
+    (b"@eaDir", b"#recycle", b"#snapshot", b"__MACOSX", b"$RECYCLE.BIN", b"System Volume Information"),
+)
+"""Folders that storage systems and archivers put anywhere, with thumbnails and deleted files: they are no data."""
 HASHED_WHOLE_BELOW = 1 << 30
 """The size of the data from which samples are hashed in place of every byte."""
 SAMPLES, SAMPLE_BYTES = 512, 16 << 10
@@ -170,7 +174,9 @@ def _below(top: bytes, prefix: bytes, above: frozenset[Inode]) -> Iterator[File]
 
 
 def _is_data(prefix: bytes, entry: os.DirEntry[bytes]) -> bool:
-    return not entry.name.startswith(b".") and (prefix != b"" or entry.name not in NOT_DATA)
+    if entry.name.startswith(b".") or entry.name in OF_SYSTEMS:
+        return False
+    return prefix != b"" or entry.name not in NOT_DATA
 
 
 def _inode(info: os.stat_result) -> Inode:

@@ -12,11 +12,29 @@ from worker.data.sets import IMAGE_SUFFIXES, FileSet
 from worker.workloads.workload import CLASSES
 
 _SYNSET = re.compile(r"n\d{8}")
+TRAIN = "train"
+PARTS = frozenset((TRAIN, "training", "val", "valid", "validation", "dev", "test", "testing"))
+"""The names of the parts into which sets are split: folders of these names alone are parts, and no classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolder(DataKind):
     """A folder for each class, with the images in it or further below; the label is the place of the folder's name."""
+
+    def root(self, directory: Path) -> Path:
+        """Return the directory of the classes: ``train`` of a set that is split into parts, or the one that was named.
+
+        Validation pictures are no part of an epoch. Raises DataSetError for parts of which none is called train.
+        """
+        names = set(class_names(directory))
+        if len(names) < 2 or not names <= PARTS:
+            return directory
+        if TRAIN not in names:
+            raise DataSetError(
+                f"{directory} is split into {', '.join(sorted(names))}, and none is called {TRAIN}",
+                remedy=f"name the part to train on, such as {self.name}:{directory / min(names)}",
+            )
+        return (directory / TRAIN).resolve()
 
     def open(self, root: Path, frame_stride: int) -> FileSet:  # noqa: ARG002 - no frames
         """Return the images of all classes. Raises DataSetError unless every class has one."""
@@ -68,7 +86,7 @@ class ImageNet(ImageFolder):
 
     def root(self, directory: Path) -> Path:
         """Return the directory of the classes: ``train`` of ILSVRC2012, or what was named."""
-        train = directory / "train"
+        train = directory / TRAIN
         root = train.resolve() if train.is_dir() else directory
         names = class_names(root)
         synsets = [name for name in names if _SYNSET.fullmatch(name)]
