@@ -68,6 +68,8 @@ class Bench(LazyGroup):
         for word in (*args, os.environ.get("VIRTBENCH_HOME", "")):
             if word.encode(errors="replace").decode() != word:
                 raise click.UsageError(f"{clean(word)} is not UTF-8: name it by a path that is")
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (as click has it)
@@ -142,6 +144,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 @click.group(cls=Bench, lazy=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
+    "-V",
     is_flag=True,
     is_eager=True,
     expose_value=False,

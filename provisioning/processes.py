@@ -101,7 +101,7 @@ def program_argv(module: ModuleType, *words: str) -> list[str]:
 class Program(NamedTuple):
     name: str
     package: str
-    """The package, as Debian calls it."""
+    """The package, as Debian calls it; empty where Debian has none."""
     purpose: str = ""
     """Why this machine needs it, whichever engine and provider a run names; empty if it does not."""
     on_machines: bool = False
@@ -127,7 +127,8 @@ PROGRAMS = (
     *(Program(name, "util-linux", on_machines=True) for name in ("nsenter", "setpriv")),
     Program("unshare", "util-linux"),
     Program("tar", "tar", on_machines=True),
-    *(Program(name, name) for name in ("apptainer", "cpio", "podman", "runc", "runsc")),
+    Program("apptainer", ""),
+    *(Program(name, name) for name in ("cpio", "podman", "runc", "runsc")),
 )
 """What a machine needs: the programs that the suite starts, read by doctor and discovery, and held against the Makefile
 and docs/guide/distributed.md by a test."""
@@ -175,6 +176,8 @@ def build_of(program: str, node: Node) -> str:
 def installing(program: str) -> str:
     if program not in PACKAGES:
         return "install it, or add its directory to PATH"
+    if not PACKAGES[program]:
+        return "install it as its project says, for Debian has no package of it; or add its directory to PATH"
     return f"install it: package {PACKAGES[program]}; in a checkout: make setup"
 
 

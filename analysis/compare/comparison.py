@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import contrasts as kinds
+from analysis.compare.agreement import with_agreement
 from analysis.compare.groups import ALL_IN, circumstances, costs, groups, measured, with_costs
 from analysis.compare.pairing import GROUP, ROW, baseline, grouped, means_of_blocks, plain, with_variants
 from analysis.compare.results import Arm, BurstVariation, Comparison, Contrast, GroupKey
@@ -47,6 +48,10 @@ def compare(records: Records, *, margin: float = MARGIN, force: bool = False) ->
     ``margin``: the share (0.02 is 2 %) by which a ratio may differ from 1 and still be called equivalent. ``force``
     forms the ratios that validity refuses, and marks them.
     """
+    return with_agreement(_pooled(records, margin=margin, force=force), records)
+
+
+def _pooled(records: Records, *, margin: float, force: bool) -> Comparison:
     trials, metrics = with_costs(with_changes(with_variants(records.trials))), records.metrics
     finished = trials[trials["ok"]]
     ok, looked = plain(finished), looked_after(records.directories)

@@ -49,8 +49,12 @@ def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_bl
 
 
 def intervals(records: Records) -> dict[str, tuple[float, float, float]]:
-    """Return each ratio so far with the ends of its interval, by its name; the widest first."""
-    known = ((name, place, place.ratio_interval) for name, place in _places(records).items() if place)
+    """Return each ratio so far with the ends of its interval, by its name; the widest first.
+
+    One of fewer than ``LEAST_BLOCKS`` blocks is not yet measured, and left out.
+    """
+    measured = {name: place for name, place in _places(records).items() if place and place.n >= LEAST_BLOCKS}
+    known = ((name, place, place.ratio_interval) for name, place in measured.items())
     ratios = {name: (place.ratio, *ends) for name, place, ends in known if ends}
     return dict(sorted(ratios.items(), key=lambda ratio: ratio[1][1] / ratio[1][2]))
 

@@ -60,6 +60,7 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
             substitutes=pairing.substitutes_of(rows),
             marks=(*marks, *compact(named)),
             differences=tuple(difference.text for difference in named),
+            failure=_failure(rows),
             losses=mean_losses(finished["losses"]),
         )
         targets[job, model].append(summary)
@@ -74,6 +75,11 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
         # Trainings are the question; the probes after them explain.
         for job, model in sorted(targets, key=lambda key: key[0].traits.probes)
     ]
+
+
+def _failure(rows: pd.DataFrame) -> str:
+    messages = rows.loc[~rows["ok"], "error_message"].dropna().astype(str)
+    return str(messages.mode().iloc[0]) if len(messages) else ""
 
 
 def measured(

@@ -72,6 +72,8 @@ class TargetSummary:
     ``AVX2 against AVX512``."""
     differences: tuple[str, ...] = ()
     """The differences that their one mark only counts: ``kernel 6.1 against 6.18``."""
+    failure: str = ""
+    """The message that most of the failed trials have; empty without one."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """Each loss over the last steps, as the mean of the finished trials; empty where the workload has none."""
 
@@ -434,6 +436,8 @@ class Comparison(Selection):
     """The number of trials that are left out of everything because they belong to warm-up blocks."""
     trials: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)
     """The finished trials of the targets as they are, with ``variant``, for figures that show single trials."""
+    between: tuple[Contrast, ...] = ()
+    """The changes between two runs that contradict each other; empty where their blocks are of one thing."""
     places: tuple[Path, ...] = field(default=(), compare=False)
     """The directories of runs and sweeps as they were named: what a proposed command is given."""
 

@@ -367,6 +367,13 @@ def _by_start(trials: pd.DataFrame) -> "pd.Series[Any]":
     return trials["run_id"].cat.set_categories(list(begun.sort_values(kind="stable").index))
 
 
+def part_of(records: Records, place: Path) -> Records:
+    """Return the records of one of the directories that were read together."""
+    runs = {str(run) for run in runs_below(Path(os.path.normpath(place)))}
+    own = records.trials["path"].map(run_of).isin(runs)
+    return replace(records, trials=records.trials[own].reset_index(drop=True), places=(place,))
+
+
 def run_of(path: str) -> str:
     return str(Path(path).parents[1])
 

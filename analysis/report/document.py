@@ -40,6 +40,8 @@ def document(
     """
     answered = answer(comparison)
     yield from answer_elements(answered)
+    if level == "overview" and comparison.between:  # a mean over both would be a number of neither
+        return
     if level == "overview":
         yield from _overview(comparison, answered, costs=costs)
         yield from published_elements(comparison.claims)

@@ -9,6 +9,7 @@ from analysis.statistics.counts import MeanDifference
 from analysis.statistics.failures import Failures
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import FAILS_MORE, SIGNIFICANCE, Verdict, VerdictName
+from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
 from suite.records.record import EPOCH_METRICS
@@ -43,6 +44,11 @@ def sensible(interval: tuple[float, float]) -> bool:
 def ends(interval: tuple[float, float]) -> str:
     """Return an interval: ``0.951 to 0.989``."""
     return f"{times(interval[0])} to {times(interval[1])}" if sensible(interval) else TOO_NOISY
+
+
+def not_yet(blocks: int) -> str:
+    """Return ``not yet measured: 1 block of 5``; empty where there are blocks enough for a number."""
+    return "" if blocks >= LEAST_BLOCKS else f"not yet measured: {count(blocks, 'block')} of {LEAST_BLOCKS}"
 
 
 def reachable(blocks: int | None) -> int | None:

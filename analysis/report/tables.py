@@ -34,12 +34,13 @@ from analysis.report.formatting import (
     shown,
     times,
 )
+from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.warnings.types import AnalysisWarning, Touched, notices
 from suite.job.ablations import label_of, named_arm
 from suite.records.columns import LATELY
 from suite.records.record import SCALED_EPOCH
 from suite.targets import BASELINE
-from suite.units import number
+from suite.units import count, number
 
 _MOST_METRICS = 3
 EXPECTED = "expected"
@@ -91,7 +92,7 @@ def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
     """Return value, ratio, interval and verdict; of bare metal its value and the noise floor."""
     if throughput is None:
         return "-", "", "", ""
-    value = number(throughput.value or 0.0)
+    value = _counted(throughput)
     if throughput.target == BASELINE:
         text = floor(throughput.noise.share) if throughput.noise else ""
         return value, "", f"noise {text}" if text.endswith("%") else text, ""
@@ -101,6 +102,12 @@ def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
         return value, "", interval, ""
     # How many more blocks would decide is in the answer, and with every metric.
     return value, f"{brief(throughput.ratio)}x", interval, styled(replace(throughput.verdict, more_blocks=None))
+
+
+def _counted(throughput: Contrast) -> str:
+    """Return the value; with its blocks where these are too few for a number that stands alone."""
+    value, blocks = number(throughput.value or 0.0), throughput.trials
+    return f"{value} ({count(blocks, 'block')})" if blocks < LEAST_BLOCKS else value
 
 
 class Footnotes:

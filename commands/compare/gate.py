@@ -14,7 +14,7 @@ from analysis.audit.audit import audited
 from analysis.compare.matching import other_code, other_hosts, without_code
 from analysis.compare.regression import Regression, regress
 from analysis.load.plans import open_ended
-from analysis.load.records import Records, load, run_of
+from analysis.load.records import Records, load, part_of, run_of
 from analysis.report.gate import gate_document
 from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
@@ -139,20 +139,13 @@ def _refuse_copies(old: Records, new: Records) -> None:
 def show_change(records: Records, directories: Sequence[Path], *, force: bool) -> None:
     """Show how the second of two pooled directories differs from the first, where one machine measured both."""
     _refuse_itself(directories[:1], directories[1:])
-    sides = [_part(records, directory) for directory in directories]
+    sides = [part_of(records, directory) for directory in directories]
     hosts = other_hosts(*(side.trials for side in sides))
     if hosts and not force:
         shown = "no change between the runs is shown, for they are of other hosts"
         click.echo(f"{shown}: {hosts}; add --by host", err=True)
     elif all(len(side.trials) for side in sides):
         PlainConsole().print(Terminal(gate_document(regress(sides[0], sides[1]))))
-
-
-def _part(records: Records, directory: Path) -> Records:
-    """Return the records of one directory; each was read and audited once."""
-    runs = _runs([directory])
-    own = records.trials["path"].map(lambda path: str(Path(path).parents[1])).isin(runs)
-    return replace(records, trials=records.trials[own].reset_index(drop=True))
 
 
 def _runs(directories: Sequence[Path]) -> set[str]:

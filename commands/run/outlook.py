@@ -87,8 +87,10 @@ class Outlook:
             return
         with self._allowance.spending():
             ratios = intervals_so_far(self._store.directory) if self._ratios else {}
-        texts = [f"{name} {ratio:.3f} ({low:.3f} to {high:.3f})" for name, (ratio, low, high) in ratios.items()]
+        texts = [f"{name} {interval_text(*ratio)}" for name, ratio in ratios.items()]
         texts[MOST_SHOWN:] = [f"{len(texts) - MOST_SHOWN} narrower"] * (len(texts) > MOST_SHOWN)
+        if self._ratios and not texts:
+            texts = not_yet_measured(done)
         if not texts:  # blocks and time alone stand in the line of each trial, too
             return
         seconds = self.clock.seconds_of((blocks - done) * self._of_block)
@@ -96,6 +98,24 @@ class Outlook:
         counted = count(blocks, "block")
         whole = f"{counted} in the budget" if blocks < self.blocks else f"{'at least ' * at_least}{counted}"
         self.note(f"after {done} of {whole}: {'; '.join(filter(None, texts))}")
+
+
+def not_yet_measured(blocks: int) -> list[str]:
+    """Return that so many blocks are too few for a number; nothing where they are enough."""
+    # As above.
+    from analysis.report.formatting import not_yet
+
+    return [*filter(None, [not_yet(blocks)])]
+
+
+def interval_text(ratio: float, low: float, high: float) -> str:
+    """Return ``0.982 (0.975 to 0.989)``, or that it is too noisy to say."""
+    # As below.
+    from analysis.report.formatting import TOO_NOISY, sensible
+
+    if not sensible((low, high)):
+        return TOO_NOISY
+    return f"{ratio:.3f} ({low:.3f} to {high:.3f})"
 
 
 def intervals_so_far(run: Path) -> Mapping[str, tuple[float, float, float]]:

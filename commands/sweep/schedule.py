@@ -167,9 +167,11 @@ def timers(names: Iterable[str]) -> Iterator[Timer]:
 
 def job_of(file: Path | None, every: str | None, name: str | None, into: Path | None, **options: Any) -> ScheduledJob:  # noqa: ANN401
     """Return the job; everything is checked before anything is installed. Raises RequestError."""
+    lacking = [name for name, value in (("FILE", file), ("--every", every)) if value is None]
     if file is None or every is None:
         usage = 'bench sweep schedule FILE --every "02:00 daily"; or --list, --remove NAME'
-        raise RequestError("FILE and --every are required", remedy=usage)
+        required = "is required" if len(lacking) == 1 else "are required"
+        raise RequestError(f"{' and '.join(lacking)} {required}", remedy=usage)
     sweep = load_sweep(file)  # refused now, and not at two in the morning
     backend_of(sweep).check(sweep)
     name = check_name(name or file.stem)

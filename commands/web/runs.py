@@ -23,7 +23,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from commands.results.command import refuse_to_remove
 from commands.results.show import run_lines
-from commands.run.outlook import intervals_so_far
+from commands.run.outlook import interval_text, intervals_so_far
 from commands.web.app import settings
 from commands.web.states import WORDS, RunState, facts, processes, state_of, written
 from provisioning import paths
@@ -191,7 +191,7 @@ def _forest(run: Path, _written: tuple[int, ...]) -> Sequence[tuple[str, str, Se
     ratios = intervals_so_far(run)
     logs = [[math.log(min(max(end, 1 / _FARTHEST), _FARTHEST)) for end in sorted(ends)] for ends in ratios.values()]
     reach = max(map(abs, chain(*logs)), default=0.0) or 1.0
-    texts = (f"{ratio:.3f} ({low:.3f} to {high:.3f})" for ratio, low, high in ratios.values())
+    texts = (interval_text(*ratio) for ratio in ratios.values())
     return [*zip(ratios, texts, [[50 + 48 * log / reach for log in row] for row in logs], strict=True)]
 
 

@@ -15,6 +15,7 @@ from analysis.compare.contrasts import AGAIN, RATIO, contrasts
 from analysis.compare.results import Arm, Comparison
 from analysis.load.metrics import METRICS
 from analysis.report.answers.answer import AnswerRow, answer, claims
+from analysis.report.document import document
 from analysis.report.formatting import ratio
 from analysis.report.rows import as_json
 from analysis.statistics.ratios import Verdict, VerdictName
@@ -22,7 +23,8 @@ from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 from suite.request.repetitions import RepetitionOptions
 from suite.request.request import RunRequest
-from tests.analysis.conftest import Save, as_markdown
+from tests.analysis.conftest import Save, as_markdown, printed
+from tests.jobs import identity
 from tests.suite.conftest import make_plan
 
 HOST = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU", hostname="node7")
@@ -106,7 +108,7 @@ def test_the_time_of_a_block_holds_what_lies_between_its_trials(save: Save) -> N
 
 def test_the_smoke_profile_and_few_blocks_give_a_number_and_no_verdict(save: Save) -> None:
     comparison = run(save, 0.8, blocks=4, profile="smoke")
-    assert (only(comparison).number[:3], only(comparison).word) == ("0.8", "no verdict")
+    assert (only(comparison).number, only(comparison).word) == ("not yet measured: 4 blocks of 5", "no verdict")
     assert answer(comparison).why == "smoke run: not a measurement; at least 5 blocks are needed"
     row = next(row for row in json.loads(as_json(comparison))["rows"] if row["target"] == "container")
     assert row["withheld"] == ["smoke run: not a measurement", "at least 5 blocks are needed"]
@@ -153,7 +155,7 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
             f"over 10 % of the CPU time in {disturbed}, which trimming leaves out)"
         )
     else:
-        assert (only(comparison).number[:3], only(comparison).word) == ("0.8", "no verdict")
+        assert (only(comparison).number, only(comparison).word) == ("not yet measured: 4 blocks of 5", "no verdict")
         assert answer(comparison).why == f"{busy} (over 10 % of the CPU time in 4 of 20 trials on container)"
 
 
@@ -194,7 +196,12 @@ def test_only_what_is_equivalent_is_called_within_the_margin(save: Save, name: V
 
 @pytest.mark.parametrize("factor", [0.999, 0.982, 0.8])
 def test_the_interval_of_a_run_that_stopped_at_its_verdict_says_so(tmp_path: Path, save: Save, factor: float) -> None:
-    plan = make_plan(targets=("bare-metal", "container"), blocks=20, request=RunRequest.of({"until": "decided"}))
+    plan = make_plan(
+        targets=("bare-metal", "container"),
+        blocks=20,
+        request=RunRequest.of({"until": "decided"}),
+        run_id=identity("run"),
+    )
     comparison = run(save, factor)
     assert "after stopping" not in only(comparison).number
     (tmp_path / "run/plan.json").write_text(plan.model_dump_json())
@@ -258,7 +265,8 @@ def test_a_target_without_a_number_and_a_run_without_a_finished_trial_say_why(sa
     save(target="vm", failed="no memory")
     failed = answer(save.compare())
     share = "1 of 1 failed (2.5 to 100 %), none on bare metal, p = 0.5"
-    assert (*map(str, failed.rows), failed.why) == (f"vm: -, no number, {share}", "no trial finished (1 failed)")
+    why = "no trial finished (1 failed: no memory)"
+    assert (*map(str, failed.rows), failed.why) == (f"vm: -, no number, {share}", why)
     save(run_id="alone", target="vm")
     alone = answer(save.compare("alone"))
     assert (*map(str, alone.rows), alone.why) == ("vm: 10.0 images/s, no number", "no bare-metal trial to compare with")
@@ -268,7 +276,7 @@ def test_a_target_without_a_number_and_a_run_without_a_finished_trial_say_why(sa
 
 
 def test_numbers_beyond_sense_are_not_printed(save: Save) -> None:
-    assert only(run(save, 1.0, blocks=2, noise=2)).number == "too noisy to say"
+    assert only(run(save, 1.0, blocks=5, noise=4)).number == "too noisy to say"
     comparison = run(save, 0.9802, noise=0.1, blocks=10)
     (group,) = comparison.groups
     estimate = group.of_target("container")["throughput"]
@@ -289,6 +297,13 @@ def test_the_words_that_extend_a_run_are_those_its_stop_rule_takes(repetitions: 
     assert repetitions.extension(12, 60) == words.split()
     given = dict(zip(words.replace("--", "").replace("-", "_").split()[::2], words.split()[1::2], strict=True))
     assert repetitions.extended(given).items() >= given.items()
+
+
+def test_below_five_blocks_the_first_line_has_no_number_and_the_table_has_its_blocks(save: Save) -> None:
+    comparison = run(save, 0.9, blocks=1)
+    assert str(only(comparison)) == "container: not yet measured: 1 block of 5, no verdict"
+    assert re.search(r"container +[\d.]+ \(1 block\)", printed(document(comparison), 100))
+    assert not re.search(r"\((?!1 block)", printed(document(run(save, 0.9, blocks=5)), 100).splitlines()[-1])
 
 
 def test_one_block_is_no_plural_anywhere(save: Save) -> None:

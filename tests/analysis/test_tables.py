@@ -314,8 +314,8 @@ def test_each_workload_has_its_own_unit(save: Save) -> None:
     comparison = save.compare()
     assert [group.metrics[0].unit for group in comparison.groups] == ["images/s", "tokens/s"]
     lines = lines_of(comparison)
-    assert any("resnet50" in line and "10.0 images/s" in line for line in lines), lines
-    assert any("talker" in line and "10.0 tokens/s" in line for line in lines), lines
+    assert any("resnet50" in line and "10.0 (1 block) images/s" in line for line in lines), lines
+    assert any("talker" in line and "10.0 (1 block) tokens/s" in line for line in lines), lines
 
 
 def test_trials_of_two_units_are_two_jobs(save: Save) -> None:
@@ -325,6 +325,6 @@ def test_trials_of_two_units_are_two_jobs(save: Save) -> None:
     assert any("no ratio is formed: unit samples against images" in message for message in warnings), warnings
 
 
-def test_one_comparison_takes_eight_lines() -> None:
+def test_one_comparison_takes_nine_lines() -> None:
     lines = lines_of(compare(load([RUNS / "synthetic-podman"])))
-    assert (len(lines), "elapsed" in lines[5], "opening" in lines[5]) == (8, True, True), lines
+    assert (len(lines), "elapsed" in lines[6], "opening" in lines[6]) == (9, True, True), lines

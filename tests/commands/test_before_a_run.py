@@ -307,10 +307,11 @@ def test_after_each_block_the_interval_the_blocks_and_the_time_to_go_of_the_whol
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress.Allowance, "left", lambda _: True)
-    said = bench("run", *SMALL, *TWO, "--blocks", "4").stderr
+    said = bench("run", *SMALL, *TWO, "--blocks", "6").stderr
     told = [line for line in said.splitlines() if line.startswith("after ")]
-    assert len(told) == 2, "one block has no interval, and after the last one comes the answer"
-    assert told[0].startswith("after 2 of 4 blocks: resnet50 on vm 1.000 (1.000 to 1.000); about ")
+    assert len(told) == 5, "after the last one comes the answer"
+    assert told[0].startswith("after 1 of 6 blocks: not yet measured: 1 block of 5; about ")
+    assert told[-1].startswith("after 5 of 6 blocks: resnet50 on vm 1.000 (1.000 to 1.000); about ")
     assert "to go" not in trial_lines(said)[-1], "the whole is done"
 
 

@@ -610,6 +610,12 @@ def stored(here: Path) -> Path:
     return Path(shutil.copytree(REPOSITORY / "tests/samples/runs/synthetic-podman", here / "results/20260101T000000-1"))
 
 
+def test_help_and_version_are_found_under_the_names_that_others_give_them(bench: Bench) -> None:
+    assert bench("-V").stdout == bench("--version").stdout
+    assert bench("help", "compare").stdout == bench("compare", "--help").stdout
+    assert bench("help").stdout == bench("--help").stdout
+
+
 def test_an_empty_directory_has_nothing_to_compare(bench: Bench, here: Path) -> None:
     (here / "empty").mkdir()
     refused(bench("compare", "empty"), "no usable record in empty", "bench run")

@@ -23,7 +23,7 @@ from provisioning.machines.base import get_provider
 from provisioning.machines.libvirt import LIBVIRT
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode
-from provisioning.processes import PROGRAMS, program_argv
+from provisioning.processes import PROGRAMS, installing, program_argv
 from suite.errors import BenchError
 from suite.registries import ENGINES, MACHINES
 from suite.targets import TARGETS
@@ -224,3 +224,8 @@ def test_an_alias_builds_no_images(program: Program, node: LocalNode) -> None:
     assert docker.works(node)
     program("docker", PODMAN_DOCKER)
     assert not docker.works(node), "images of podman have other names"
+
+
+def test_a_program_without_a_package_of_debian_is_given_none() -> None:
+    assert "package cpio" in installing("cpio")
+    assert "package apptainer" not in installing("apptainer")

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from analysis.compare.agreement import CONTRADICTION
+from analysis.compare.matching import named
 from analysis.compare.results import Circumstances, Comparison, TargetSummary
 from analysis.load.metrics import METRICS
 from analysis.report.answers.claim import WORDS, Claim, direction
 from analysis.report.answers.equal_work import same_work
-from analysis.report.answers.next_step import next_step
+from analysis.report.answers.next_step import explaining, next_step
+from analysis.report.formatting import brief, percent
 from analysis.report.tables import differing
 from analysis.statistics.margins import slower_by
 from analysis.statistics.ratios import FAILS_MORE
@@ -72,6 +75,8 @@ class Answer:
 
 def answer(comparison: Comparison) -> Answer:
     """Return the answer with which every form of a comparison begins."""
+    if comparison.between:
+        return between_runs(comparison)
     claimed = claims(comparison)
     facts = (*switched(comparison), *same_work(comparison))
     step = next_step(comparison, claimed)
@@ -87,6 +92,21 @@ def _from_worst(one: Claim) -> tuple[bool, float]:
     """Return a sort key: targets that fail more often, then the slowest; last what has no verdict or no number."""
     unknown = one.withheld or one.slower is None
     return one.word != FAILS_MORE, math.inf if unknown else -(one.slower or 0.0)
+
+
+def between_runs(comparison: Comparison) -> Answer:
+    """Return the answer of two runs that contradict each other: the ratio between them."""
+    old, new = comparison.places
+    why = (f"{CONTRADICTION}: beyond the margin of {percent(comparison.margin)}",)
+    rows = []
+    for change in comparison.between:
+        ratio = change.ratio or 1.0
+        span = f"({' to '.join(map(brief, change.interval))})" if change.interval else ""
+        slower = slower_by(ratio, more_is_faster=change.metric.more_is_faster)
+        word = "slower" if slower > 0 else "faster"
+        subject = f"{named(change.arm)}, {change.metric.name}, {new}"
+        rows.append(AnswerRow(subject, word, brief(ratio), str(old), span, why))
+    return formed(rows, WORDS, explaining((new,)), shortened=rows[:1])
 
 
 def formed(
@@ -178,7 +198,11 @@ def claims(comparison: Comparison) -> list[Claim]:
     A training is compared by its throughput, or by its elapsed time if it prints none; a probe by every metric.
     """
     found = (
-        Claim(group.over_base(one.target, metric), group.model, comparison.margin, group.circumstances, _notes(one))
+        Claim(
+            *(group.over_base(one.target, metric), group.model, comparison.margin, group.circumstances),
+            notes=_notes(one),
+            failure=one.failure,
+        )
         for group in comparison.groups
         for one, metric in product(group.targets if group.job.traits.normalised else (), group.deciding)
         if one.target != BASELINE

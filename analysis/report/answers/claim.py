@@ -6,10 +6,21 @@ A reason ends with what is its own in parentheses; what stands before them, seve
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 from analysis.compare.contrasts import FAILED_TRIALS
 from analysis.compare.results import Circumstances, ComparedJob, Contrast, Disturbed
-from analysis.report.formatting import TOO_NOISY, brief, excluded, failing, parting, percent, reachable, sensible
+from analysis.report.formatting import (
+    TOO_NOISY,
+    brief,
+    excluded,
+    failing,
+    not_yet,
+    parting,
+    percent,
+    reachable,
+    sensible,
+)
 from analysis.statistics.margins import slower_by
 from analysis.statistics.power import TRIM, trimmed
 from analysis.statistics.ratios import FAILS_MORE
@@ -29,6 +40,8 @@ _SIDES = {
 }
 WORDS = (*_SIDES, NO_VERDICT, NO_NUMBER)
 """The words of claims: the names of verdicts, and those in their place."""
+_LONGEST_FAILURE = 120
+"""The letters of a failure's message that have room in a reason; ``bench results show`` has all."""
 _BASES = {"isolation": "itself alone", "run": "the old run"}
 
 
@@ -43,6 +56,8 @@ class Claim:
     around: Circumstances
     notes: tuple[str, ...] = ()
     """Substitutes, and marks without which the number must not be read."""
+    failure: str = ""
+    """Why the target's trials failed, as most of them say."""
 
     @property
     def job(self) -> ComparedJob:
@@ -90,12 +105,20 @@ class Claim:
     @property
     def over(self) -> str:
         """Return what the ratio is to; empty if it is not shown."""
-        return "" if self.found.ratio is None or self.span == TOO_NOISY else self.base
+        hidden = self.found.ratio is None or self.not_yet or self.span == TOO_NOISY
+        return "" if hidden else self.base
+
+    @property
+    def not_yet(self) -> str:
+        """Return ``not yet measured: 1 block of 5``; empty where there are blocks enough, or no ratio."""
+        return "" if self.found.ratio is None else not_yet(self.found.blocks)
 
     @property
     def value(self) -> str:
         """Return the ratio as far as it means something; the value where it is over nothing, a dash without any."""
         contrast = self.found
+        if self.not_yet:
+            return self.not_yet
         if contrast.ratio is None:
             return "-" if contrast.value is None else f"{number(contrast.value)} {contrast.metric.unit}".rstrip()
         return brief(contrast.ratio) if self.over else ""
@@ -104,7 +127,7 @@ class Claim:
     def span(self) -> str:
         """Return the interval of the ratio: ``(0.975 to 0.989)``; empty without one."""
         interval, after = self.found.interval, " after stopping" if self.around.decided else ""
-        if self.found.ratio is None or not interval:
+        if self.found.ratio is None or self.not_yet or not interval:
             return ""
         return f"({' to '.join(map(brief, interval))}{after})" if sensible(interval) else TOO_NOISY
 
@@ -139,7 +162,7 @@ class Claim:
 
     def _reasons(self) -> Iterator[str]:
         if not self.found.measured:
-            yield f"no trial finished ({self.found.failed} failed)" if self.found.failed else "no trial finished"
+            yield self._unfinished()
         elif self.slower is None:
             yield f"no {BASELINE} trial to compare with"
         elif self.withheld:
@@ -149,6 +172,13 @@ class Claim:
         else:
             details = "; ".join(filter(None, (self.costs, *self._of_tail())))
             yield f"{_SIDES[self.word]} the margin of {percent(self.margin)} ({details})"
+
+    def _unfinished(self) -> str:
+        """Return that no trial finished, how many failed, and why."""
+        if not self.found.failed:
+            return "no trial finished"
+        why = f": {shorten(self.failure, _LONGEST_FAILURE, placeholder=' ...')}" if self.failure else ""
+        return f"no trial finished ({self.found.failed} failed{why})"
 
     def _of_tail(self) -> Iterator[str]:
         if self.word in ("tail", "typical-only"):
