@@ -105,7 +105,7 @@ def between_runs(comparison: Comparison) -> Answer:
         slower = slower_by(ratio, more_is_faster=change.metric.more_is_faster)
         word = "slower" if slower > 0 else "faster"
         subject = f"{named(change.arm)}, {change.metric.name}, {new}"
-        rows.append(AnswerRow(subject, word, brief(ratio), str(old), span, why))
+        rows.append(AnswerRow(subject, word, brief(ratio), str(old), span, why=why))
     return formed(rows, WORDS, explaining((new,)), shortened=rows[:1])
 
 
