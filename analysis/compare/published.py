@@ -2,7 +2,8 @@
 
 A claim selects contrasts of a kind, or sides between which one is formed. Verdicts come from the interval and the
 verdict of each contrast, never from its value; ``standing`` decides which of them count. Every one has to confirm a
-claim, and one is enough to contradict it.
+claim, and one is enough to contradict it. A claim speaks of every target and model that it names: where some of these
+were not measured, it is confirmed in part.
 """
 
 from collections import defaultdict
@@ -11,6 +12,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from typing import Any, NamedTuple
 
 from analysis.compare.allocation import with_allocation
@@ -20,6 +22,8 @@ from analysis.compare.pairing import GROUP, grouped
 from analysis.compare.results import ClaimEvidence, ClaimVerdict, Comparison, Contrast, JudgedClaim, PublishedClaim
 from analysis.compare.standing import with_standing
 
+_NAMED = ("target", "model")
+"""The facts of which a claim names all that it speaks of; those of other facts stand for each other."""
 _BY_WORK: Mapping[str, ClaimVerdict] = {"weights": "confirmed", "other": "contradicted"}
 
 
@@ -47,11 +51,42 @@ def judge_claims(comparison: Comparison) -> Comparison:
     claims = []
     for claim in published_claims():
         evidence = tuple((_across if claim.over else _inside)(claim, items, comparison)) if claim.where else ()
-        verdicts = {item.verdict for item in evidence}
-        agreed: ClaimVerdict = "confirmed" if verdicts == {"confirmed"} else "undecided"
-        decided = "contradicted" if "contradicted" in verdicts else agreed
-        claims.append(JudgedClaim(claim, decided if claim.where else "not testable", evidence))
+        measured = {item.part for item in evidence}
+        missing = tuple(part for part in parts_of(claim) if part not in measured)
+        claims.append(JudgedClaim(claim, _verdict_of(claim, evidence, missing), evidence, missing))
     return replace(comparison, claims=tuple(claims))
+
+
+def _verdict_of(claim: PublishedClaim, evidence: Sequence[ClaimEvidence], missing: Sequence[str]) -> ClaimVerdict:
+    if not claim.where:
+        return "not testable"
+    verdicts = {item.verdict for item in evidence}
+    if "contradicted" in verdicts:
+        return "contradicted"
+    if verdicts != {"confirmed"}:
+        return "undecided"
+    return "confirmed in part" if missing else "confirmed"
+
+
+def parts_of(claim: PublishedClaim) -> list[str]:
+    """Return the parts of a claim: each target and model that it names, over each that it divides by."""
+    named = [side.get(name, ("",)) for side in (claim.where, claim.over) for name in _NAMED]
+    return [_part_name(patterns) for patterns in product(*named)]
+
+
+def _part_name(patterns: Sequence[str]) -> str:
+    own, base = (", ".join(filter(None, side)) for side in (patterns[:2], patterns[2:]))
+    return " over ".join(filter(None, (own, base))).replace("*", "")
+
+
+def _part(claim: PublishedClaim, own: Mapping[str, str], base: Mapping[str, str]) -> str:
+    """Return the part of a claim that a contrast of these facts, over one of those, belongs to."""
+    patterns = []
+    for side, facts in ((claim.where, own), (claim.over, base)):
+        for name in _NAMED:
+            matching = (one for one in side.get(name, ()) if fnmatchcase(facts.get(name, ""), one))
+            patterns.append(next(matching, ""))
+    return _part_name(patterns)
 
 
 def selected(facts: Mapping[str, str], patterns: Mapping[str, Sequence[str]]) -> bool:
@@ -110,18 +145,19 @@ def _inside(claim: PublishedClaim, items: Sequence[_Item], comparison: Compariso
         yield from _weights(claim, items, comparison)
     for contrast, facts in items:
         if contrast.kind == claim.kind and contrast.verdict and selected(facts, _wanted(claim)):
-            yield _evidence(claim, named(contrast.arm), contrast)
+            yield _evidence(claim, named(contrast.arm), contrast, _part(claim, facts, {}))
 
 
 def _weights(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
     wanted = {name: patterns for name, patterns in _wanted(claim).items() if name != "metric"}
-    arms = dict.fromkeys(item.contrast.arm for item in items if selected(item.facts, wanted))
+    arms = {item.contrast.arm: item.facts for item in items if selected(item.facts, wanted)}
     for group in comparison.groups:
         for work in group.same_work:
-            for arm in arms:
+            for arm, facts in arms.items():
                 if (arm[:2], arm.target) == (group.key, work.arm):
                     same = "the same, bit for bit" if work.kind == "weights" else f"unknown: {work.kind} alone agree"
-                    yield ClaimEvidence(named(arm), _BY_WORK.get(work.kind, "undecided"), None, work.text or same)
+                    verdict = _BY_WORK.get(work.kind, "undecided")
+                    yield ClaimEvidence(named(arm), verdict, None, work.text or same, _part(claim, facts, {}))
 
 
 def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
@@ -135,7 +171,8 @@ def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Compariso
     found = between(claim.kind, sides, sweeps_of(comparison.trials) if pairs else {}, comparison.margin)
     judged = with_standing(found, {group.key: group.circumstances for group in comparison.groups})
     for contrast, (base, one) in zip(judged, pairs, strict=True):
-        yield _evidence(claim, f"{named(contrast.arm)} over {base.differing(one, claim)}", contrast)
+        part = _part(claim, one.facts, base.facts)
+        yield _evidence(claim, f"{named(contrast.arm)} over {base.differing(one, claim)}", contrast, part)
 
 
 def _pairs(claim: PublishedClaim, items: Sequence[_Item]) -> list[tuple[_Item, _Item]]:
@@ -148,9 +185,10 @@ def _pairs(claim: PublishedClaim, items: Sequence[_Item]) -> list[tuple[_Item, _
     return [(base, item) for item in own for base in bases[item.common(claim)] if base is not item]
 
 
-def _evidence(claim: PublishedClaim, what: str, result: Contrast) -> ClaimEvidence:
+def _evidence(claim: PublishedClaim, what: str, result: Contrast, part: str) -> ClaimEvidence:
     reasons = result.verdict.withheld if result.verdict else ()
-    return ClaimEvidence(what, _decided(claim, result), result, ", ".join(why.partition(" (")[0] for why in reasons))
+    text = ", ".join(why.partition(" (")[0] for why in reasons)
+    return ClaimEvidence(what, _decided(claim, result), result, text, part)
 
 
 def _decided(claim: PublishedClaim, result: Contrast) -> ClaimVerdict:

@@ -20,7 +20,7 @@ from suite.request.repetitions import MARGIN
 from suite.request.traits import Traits, traits_of
 from suite.targets import BASELINE
 
-ClaimVerdict = Literal["confirmed", "contradicted", "undecided", "not testable"]
+ClaimVerdict = Literal["confirmed", "confirmed in part", "contradicted", "undecided", "not testable"]
 
 
 @dataclass(frozen=True)
@@ -407,6 +407,8 @@ class ClaimEvidence:
     verdict: ClaimVerdict
     effect: Effect | None
     text: str
+    part: str
+    """The target and model that the claim names, of which this is one: ``container, alexnet``."""
 
 
 @dataclass(frozen=True)
@@ -416,6 +418,17 @@ class JudgedClaim:
     claim: PublishedClaim
     verdict: ClaimVerdict
     evidence: tuple[ClaimEvidence, ...]
+    missing: tuple[str, ...]
+    """The parts of the claim that were not measured."""
+
+    @property
+    def word(self) -> str:
+        """Return ``confirmed for container, alexnet; 8 of 9 not measured``, or the verdict."""
+        if self.verdict != "confirmed in part":
+            return self.verdict
+        measured = dict.fromkeys(item.part for item in self.evidence)
+        parts = len(measured) + len(self.missing)
+        return f"confirmed for {' and '.join(measured)}; {len(self.missing)} of {parts} not measured"
 
 
 @dataclass(frozen=True, kw_only=True)

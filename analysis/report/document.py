@@ -80,12 +80,12 @@ def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
         printed = f"; printed: {row.claim.published}" if row.claim.published else ""
         paper = f": {row.claim.cited}" if row.claim.cited not in {"", *cited} else ""
         cited.add(row.claim.cited)
-        yield Line(f"{row.claim.sentence} ({row.claim.paper}{paper}{printed})", label=row.verdict)
+        yield Line(f"{row.claim.sentence} ({row.claim.paper}{paper}{printed})", label=row.word)
         for item in row.evidence:
             measured = filter(None, (formatting.ratio(item.effect) if item.effect else "", item.text))
             yield Line(f"{item.what}: {row.claim.metric} {'; '.join(measured)}", "dim", indent=2)
-        if row.verdict in ("undecided", "not testable"):
-            yield Line(f"{'to decide it: ' * (row.verdict == 'undecided')}{row.claim.advice}", "dim", indent=2)
+        if row.verdict in ("undecided", "confirmed in part", "not testable"):
+            yield Line(f"{'to decide it: ' * (row.verdict != 'not testable')}{row.claim.advice}", "dim", indent=2)
 
 
 def answer_elements(answered: Answer) -> Iterator[Element]:

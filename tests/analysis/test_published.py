@@ -160,6 +160,43 @@ def test_one_ratio_that_contradicts_is_enough(save: Save, judge: Judge) -> None:
     assert verdicts == ["contradicted", "confirmed", "contradicted"]
 
 
+TARGETS_AND_MODELS = {"target": ["container", "vm"], "model": ["resnet50", "alexnet", "gan*"]}
+
+
+def test_a_claim_about_all_is_confirmed_for_what_was_measured_and_says_how_much_was_not(
+    save: Save, judge: Judge
+) -> None:
+    for number in range(6):
+        block(save, number, **{"bare-metal": 10.0, "container": 8.0})
+    found = judge(kind="target", between=[0.75, 0.85], where=TARGETS_AND_MODELS)
+    assert found.verdict == "confirmed in part"
+    assert found.word == "confirmed for container, resnet50; 5 of 6 not measured"
+    assert found.missing[-1] == "vm, gan"
+    for number in range(6):
+        block(save, number, vm=8.0)
+    whole = judge(kind="target", between=[0.75, 0.85], where={**TARGETS_AND_MODELS, "model": ["resnet50"]})
+    assert (whole.verdict, whole.word) == ("confirmed", "confirmed")
+
+
+def test_a_claim_over_others_is_about_each_of_them(save: Save, judge: Judge) -> None:
+    for number in range(6):
+        block(save, number, **{"bare-metal": 10.0, "container": 8.0, "vm": 9.0})
+    sides = {"where": {"target": ["container"]}, "over": {"target": ["vm", "container-vm"]}}
+    found = judge(kind="slow-downs", expected="slower", **sides)
+    assert found.word == "confirmed for container over vm; 1 of 2 not measured"
+
+
+def test_what_was_measured_of_a_claim_and_what_decides_the_rest_is_shown(save: Save) -> None:
+    for number in range(6):
+        for target, speed in {"bare-metal": 10.0, "container": 9.9}.items():
+            save(block=number, target=target, model="alexnet", **measured(speed * (1 + 0.001 * (-1) ** number)))
+    shown = printed(document(judge_claims(save.compare())), 500)
+    (line,) = (line for line in shown.splitlines() if "(closer2018 L1:" in line)
+    assert line.startswith("confirmed for container, alexnet; 8 of 9 not measured: Alone, with synthetic data")
+    after = shown.partition("closer2018 L1:")[2].splitlines()
+    assert any("to decide it: bench run --scenario synthetic" in line for line in after[:3])
+
+
 def of_channels(save: Save, blocks: int = 6, **changes: Any) -> None:
     for number in range(blocks):
         for channels, speed in ((1, 10.0), (3, 8.0 * math.exp(0.001 * (-1) ** number))):
