@@ -28,7 +28,7 @@ import pandas as pd
 
 from analysis.compare.contrasts import ALLOCATION, Unjudged, effect, judged, order, valued
 from analysis.compare.pairing import job_of, substitutes_of
-from analysis.compare.results import Arm, Circumstances, Comparison, Contrast
+from analysis.compare.results import UNMEASURED, Arm, Circumstances, Comparison, Contrast
 from analysis.compare.scaling import SAME
 from analysis.compare.standing import with_standing
 from analysis.load.metrics import METRICS, Metric, with_trait
@@ -118,8 +118,11 @@ def _stage_times(cells: _Cells) -> Iterator[Contrast]:
 
 
 def _gain(cells: _Cells) -> Unjudged:
-    plan, logs = log_ratios(cells.seconds, cells.cpus)
-    parts: dict[str, Any] = {"members": tuple(map(str, plan)), "notes": substitutes_of(cells.trials)}
+    measured = np.asarray((cells.seconds > 0).all(axis=(0, 1)))
+    plan, logs = log_ratios(cells.seconds[:, :, measured], cells.cpus)
+    members = np.full(len(measured), UNMEASURED, dtype=object)
+    members[measured] = [str(number) for number in plan]
+    parts: dict[str, Any] = {"members": tuple(members), "notes": substitutes_of(cells.trials)}
     gain = Contrast(kind=ALLOCATION.name, arm=cells.arm, metric=METRICS[0], by_block=tuple(map(exp, logs)), **parts)
     return Unjudged(gain, locate(logs), cells.arm.job)
 

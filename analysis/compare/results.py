@@ -23,6 +23,10 @@ from suite.targets import BASELINE
 ClaimVerdict = Literal["confirmed", "confirmed in part", "contradicted", "undecided", "not testable"]
 
 
+UNMEASURED = "-"
+"""The place of a stage of which no step was measured, among the members of a contrast."""
+
+
 @dataclass(frozen=True)
 class Expected:
     """The expected cost, which a long queue of jobs pays: the ratio of the mean times, with its 95 % interval.

@@ -1,10 +1,10 @@
 """Decide whether a verdict stands. Trials that can decide nothing keep their numbers, and say why there is no verdict.
 
-Four things withhold it here: a profile that measures nothing, fewer than ``LEAST_BLOCKS`` blocks, blocks that depend on
-each other, and more disturbed trials than trimming leaves out at each end (``TRIM``), on either side. The bounds beyond
-which a trial counts as disturbed are those of ``warnings.conditions``. What failed trials withhold, ``contrasts`` has
-found before: that depends on the verdict and on the margin. This is the only place that decides:
-comparisons, explanations and the gate ask it, and what it withholds has no name that anything could show.
+Five things withhold it here: a profile that measures nothing, fewer than ``LEAST_BLOCKS`` blocks, blocks that depend on
+each other, stages without a step, and more disturbed trials than trimming leaves out at each end (``TRIM``), on either
+side. The bounds beyond which a trial counts as disturbed are those of ``warnings.conditions``. What failed trials
+withhold, ``contrasts`` has found before: that depends on the verdict and on the margin. This is the only place that
+decides: comparisons, explanations and the gate ask it, and what it withholds has no name that anything could show.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from dataclasses import replace
 from analysis.compare.contrasts import ContrastKind
 from analysis.compare.matching import named
 from analysis.compare.pairing import papers_order
-from analysis.compare.results import Circumstances, Contrast, Disturbed, GroupKey
+from analysis.compare.results import UNMEASURED, Circumstances, Contrast, Disturbed, GroupKey
 from analysis.statistics.power import TRIM
 from analysis.statistics.ratios import FAILS_MORE
 from analysis.statistics.sequential import LEAST_BLOCKS
@@ -58,6 +58,9 @@ def with_standing(
             if verdict.name == FAILS_MORE:
                 # It speaks of no trial that has finished: only a run that measures nothing cannot show it.
                 why = withheld(contrast.job.profile, LEAST_BLOCKS)
+            unmeasured = contrast.members.count(UNMEASURED)
+            if unmeasured:
+                why = (*why, f"{unmeasured} of {len(contrast.members)} stages had no step")
             if why:
                 contrast = replace(contrast, verdict=replace(verdict, name=None, withheld=(*verdict.withheld, *why)))
         standing.append(contrast)

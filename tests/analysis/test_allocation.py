@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,32 @@ def test_known_serial_shares_give_the_known_optimum(save: Save, noise: float) ->
     assert stages["stage=5", "cpus=2"].ratio == pytest.approx(0.5, rel=2 * noise + 1e-9)
     claims = {row.claim.paper.split()[1]: row.verdict for row in comparison.claims if "resource" in row.claim.paper}
     assert claims == {"R1": "undecided", "R2": "confirmed in part", "R3": "not testable", "R5": "contradicted"}
+
+
+def test_stages_without_a_step_have_no_cpus_and_leave_no_verdict_on_the_whole(save: Save) -> None:
+    # Two steps are of stages 3 and 5, which gain most of all; nothing is known of the three others.
+    for cpus, block in product((1, 2), range(8)):
+        steps_s = [1.0, 1.0 / cpus]
+        save(
+            f"sweep/cell-{cpus}",
+            block=block,
+            model="progressive-gan",
+            envelope=Envelope(cpus=tuple(range(cpus)), memory_bytes=2 * GIB, threads=cpus),
+            sizes=Sizes(batch=2, image_px=16, warmup_steps=1, steps=2),
+            steps=Steps(elapsed_s=steps_s, data_s=[0.0] * 2, compute_s=steps_s),
+            timeline=timeline(sum(steps_s), 50.0),
+            throughput_per_s=4 / sum(steps_s),
+            elapsed_s=50.0,
+        )
+    (save.path / "sweep/sweep.json").write_text("{}")
+    comparison = judged(save.path / "sweep")
+    gain = gain_of(comparison)
+    assert gain.members == ("-", "-", "1", "-", "2")
+    assert gain.verdict == replace(known(gain.verdict), name=None, withheld=("3 of 5 stages had no step",))
+    verdicts = {row.claim.paper[-2:]: row.verdict for row in comparison.claims if row.evidence}
+    assert verdicts["R5"] == "undecided"
+    told = bench_compare(*sorted((save.path / "sweep").glob("cell*")), "--force", "--allocation", columns=200).stdout
+    assert "no verdict: 3 of 5 stages had no step" in told
 
 
 @pytest.mark.parametrize(("model", "shares", "noise"), [("dcgan", [0.4], 0.05), ("progressive-gan", [0.4] * 5, 0.02)])
