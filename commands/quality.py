@@ -115,7 +115,9 @@ def _measured(
     request = stored_plan(run).request
     if job.sizes is None or request is None or job.dataset is None:
         raise RequestError(f"{run} trained on drawn images, which have no classes", remedy="train on a data set")
-    _, dataset = datasets.resolve(request.data.data or GENERATED, home(), job.dataset.frame_stride)
+    data = request.data.data or GENERATED
+    of_run = job.dataset.listing_sha256
+    _, dataset = datasets.resolve(data, home(), job.dataset.frame_stride, listing_sha256=of_run)
     if dataset.sha256 != job.dataset.sha256:
         raise RequestError(f"{dataset.directory} is not the data set of {run}: it has changed", remedy="restore it")
     sizes = {"batch": min(_BATCH, into.samples), "warmup_steps": 0, "steps": _STEPS, "epochs": None}

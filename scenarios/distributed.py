@@ -50,6 +50,9 @@ class Distributed(ReadingScenario):
     options = DistributedOptions
     joined = spread = inventory = keeps = True
 
+    def trainers(self, request: RunRequest) -> int:
+        return self.ranks(request)[0]
+
     def ranks(self, request: RunRequest) -> tuple[int, int]:
         asked = request.options(DistributedOptions)
         return asked.workers or 2, 0 if asked.strategy in SERVERLESS else asked.ps or 1

@@ -21,8 +21,11 @@ from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer, TurnTaker
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
+from suite.job.profiles import PROFILES
+from suite.job.sharing import architecture
 from suite.plan import Trial
 from suite.records.record import LOST_STEPS, MAKESPAN, OPENINGS, Epochs, MetricValue, Timeline
+from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 
@@ -37,16 +40,35 @@ class ReadingScenario(PlannedScenario):
 
     reads = True
 
+    def trainers(self, request: RunRequest) -> int:  # noqa: ARG002 (of some scenarios)
+        """Return the number of instances that train, each on images of its own."""
+        return 1
+
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
         asked = request.data.data or (GENERATED if self.needs_data else SYNTHETIC)
         if asked != SYNTHETIC:
-            return datasets.resolve(asked, home, request.data.frame_stride, note)
+            images = self.trainers(request) * _images_of(request)
+            return datasets.resolve(asked, home, request.data.frame_stride, note, images=images)
         if self.needs_data:
             raise RequestError(
                 f"{option('data')} {asked} with {option('scenario')} {self.name}",
                 remedy=f"use {option('scenario')} {SYNTHETIC} for it",
             )
         return SYNTHETIC, None
+
+
+def _images_of(request: RunRequest) -> int:
+    """Return the images that a rank of the largest job of a request takes: in all steps, or in one of whole epochs."""
+    profile = PROFILES.get(request.measurement.profile)
+    options = {name: request.value(name) for name in ("batch", "steps", "warmup_steps")}
+    changed = {name: int(value) for name, value in options.items() if value is not None}
+    most = 0
+    for model in request.models:
+        if profile and architecture(model) in WORKLOADS:
+            sizes = profile.sizes_of(architecture(model)).model_copy(update=changed)
+            steps = 1 if request.value("epochs") else sizes.warmup_steps + sizes.steps
+            most = max(most, sizes.batch * steps)
+    return most * (request.gpus.devices or 1)
 
 
 class TrainingScenario(PlannedScenario):

@@ -75,8 +75,8 @@ def parts_of(claim: PublishedClaim) -> list[str]:
 
 
 def _part_name(patterns: Sequence[str]) -> str:
-    own, base = (", ".join(filter(None, side)) for side in (patterns[:2], patterns[2:]))
-    return " over ".join(filter(None, (own, base))).replace("*", "")
+    sides = (", ".join(filter(None, side)) for side in (patterns[:2], patterns[2:]))
+    return " over ".join(filter(None, sides)).replace("*", "")
 
 
 def _part(claim: PublishedClaim, own: Mapping[str, str], base: Mapping[str, str]) -> str:
@@ -84,7 +84,7 @@ def _part(claim: PublishedClaim, own: Mapping[str, str], base: Mapping[str, str]
     patterns = []
     for side, facts in ((claim.where, own), (claim.over, base)):
         for name in _NAMED:
-            matching = (one for one in side.get(name, ()) if fnmatchcase(facts.get(name, ""), one))
+            matching = (pattern for pattern in side.get(name, ()) if fnmatchcase(facts.get(name, ""), pattern))
             patterns.append(next(matching, ""))
     return _part_name(patterns)
 

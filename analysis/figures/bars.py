@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 
 from analysis.compare.results import Comparison, Contrast, Group
 from analysis.figures import drawing
-from analysis.figures.reference import PAPER, SOURCE, Reference, figure_number, kind_of
+from analysis.figures.reference import PAPER, SOURCE, Reference, figure_of, kind_of
 from analysis.load.metrics import Metric
 from analysis.report.formatting import notes_by_target, rows_by_key, shown
 from analysis.statistics.ratios import NoiseFloor
@@ -45,7 +45,7 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[draw
     for metric, cells in cells_of.items():
         name = "-".join(filter(None, (metric.model, metric.name)))
         name += f"-{metric.unit.partition('/')[0]}" if columns[metric.column] > 1 else ""
-        figure = figure_number(job, name)
+        figure = figure_of(comparison, name)
         what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
         title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
         yield drawing.Drawing(name, title, _chart(cells, title, metric.unit or metric.name, reference), figure)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from analysis.compare.contrasts import SHARED_METRICS
 from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_first
 from analysis.figures import drawing
-from analysis.figures.reference import Reference, figure_number
+from analysis.figures.reference import Reference, figure_of
 from analysis.load.metrics import Metric
 from analysis.report.formatting import notes_by_target, notes_of
 from analysis.statistics.margins import slower_by
@@ -26,7 +26,7 @@ def loss_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]
     rows = {arm: measured for arm, measured in _as_they_are(comparison).items() if arm.aggressor == "alexnet"}
     for metric in SHARED_METRICS[:2]:
         if any(metric.name in measured for measured in rows.values()):
-            figure = figure_number(comparison.jobs[0], metric.name)
+            figure = figure_of(comparison, metric.name)
             what = f"{metric.name} beside AlexNet, shared scenario"
             title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
             with drawing.style():

@@ -12,13 +12,16 @@ from importlib.resources import files
 from itertools import product
 from typing import TYPE_CHECKING
 
+from analysis.load.records import read_record
+from analysis.warnings.types import AnalysisWarning
 from suite.job.job import Job
 from suite.job.sharing import PAPERS_VICTIMS
 from suite.plan import Plan
+from suite.records.reader import job_of
 from suite.targets import BASELINE, TARGETS
 
 if TYPE_CHECKING:
-    from analysis.compare.results import ComparedJob
+    from analysis.compare.results import ComparedJob, Comparison
 
 SOURCE = "Lin, Pai and Chou 2018"
 PAPERS_KEY = "closer2018"
@@ -63,8 +66,24 @@ def complete_figures(plans: Iterable[Plan]) -> list[int]:
 
 
 def figure_number(job: "ComparedJob | Job", metric: str) -> int | None:
-    """Return the number of the paper's figure that shows this metric of such a job, in the paper's sizes; else None."""
-    return _FIGURES.get((job.scenario, kind_of(job.data), metric)) if job.profile == PAPER else None
+    """Return the number of the paper's figure that shows this metric of such a job, in the paper's sizes; else None.
+
+    A planned job whose steps would see images again is none of the paper's.
+    """
+    if job.profile != PAPER or (isinstance(job, Job) and job.repeats_images):
+        return None
+    return _FIGURES.get((job.scenario, kind_of(job.data), metric))
+
+
+def figure_of(comparison: "Comparison", metric: str) -> int | None:
+    """Return the number of the paper's figure for the one job that a comparison holds, by its records; else None."""
+    number = figure_number(comparison.jobs[0], metric)
+    if number is None or comparison.trials.empty:
+        return number
+    first = comparison.trials.drop_duplicates(["run_id", "model"])
+    records = [read_record(path) for path in first["path"]]
+    jobs = [job_of(record.job) for record in records if not isinstance(record, AnalysisWarning)]
+    return None if any(job.repeats_images for job in jobs) else number
 
 
 def kind_of(data: str) -> str:

@@ -164,6 +164,15 @@ def _space(what: str, path: Path, size_bytes: int) -> Space:
     return Space(what, str(path), size_bytes, shutil.disk_usage(place).free)
 
 
+def _data_line(plan: Plan) -> Iterator[str]:
+    dataset = plan.job.dataset
+    if dataset is None or plan.job.command:
+        return
+    repeated = [job.model for job in plan.jobs if job.repeats_images]
+    again = f" (fewer than the steps of {', '.join(repeated)} take)" if repeated else ""
+    yield f"data: {plan.job.data}, {dataset.label}{again}"
+
+
 def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     """Yield the plan and its forecast, in lines of at most 80 columns for usual names."""
     # As above.
@@ -173,6 +182,7 @@ def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     job = plan.job
     engine = f" ({job.layers.engine})" if "container" in plan.targets else ""
     yield f"plan: {job.scenario}, {', '.join(plan.models)}, {job.profile} profile, {job.recipe} recipe"
+    yield from _data_line(plan)
     yield f"targets: {', '.join(plan.targets)}{engine}"
     for target in plan.targets:
         if switched := [label_of(name) for name in arms(target, plan.ablations)]:

@@ -31,6 +31,8 @@ class PlannedCell(Part):
     refused: str | None = None
     remedy: str | None = None
     targets: tuple[str, ...] = ()
+    data: str | None = None
+    """The data set that is read: ``imagefolder of 1,000 images, digest 0a1b2c3d``; None without one."""
     trials: int = 0
     trials_left: int = 0
     first_s: float | None = None
@@ -70,6 +72,11 @@ class PlannedOutput(Output):
             return ""
         share = self.budget_s / self.total_s
         return f"incomplete: the budget of {format_duration(self.budget_s)} ends it after about {share:.2g} of that"
+
+    @property
+    def data_sets(self) -> list[str]:
+        """Return a line for each data set that a cell reads."""
+        return [*dict.fromkeys(f"data set: {cell.data}" for cell in self.cells if cell.data)]
 
 
 def is_spent_before(budget_s: float | None, total_s: float | None) -> bool:
@@ -173,7 +180,8 @@ def _cell(sweep: Sweep, directory: SweepDirectory, planned: Planned, durations: 
     run = directory.cell(cell.cell_id, sweep.budget.retries)
     first, later = (durations.guess(*plan.trials_of(block)) for block in (0, 1))
     left = sum(map(len, run.left(plan, range(plan.blocks)).values()))
-    values = {"targets": plan.targets, "trials": sum(1 for _ in plan.trials()), "trials_left": left}
+    data = plan.job.dataset.label if plan.job.dataset else None
+    values = {"targets": plan.targets, "data": data, "trials": sum(1 for _ in plan.trials()), "trials_left": left}
     seconds = {"first_s": first.seconds, "block_s": later.seconds, "source": first.source}
     return cell.model_copy(update={**values, **seconds})
 
@@ -215,3 +223,4 @@ def _lines_of_cells(described: PlannedOutput) -> Iterator[str]:
             yield f"{cell.cell_id}: {count(cell.trials, 'trial')} on {targets}; a block: {block}"
     for reason, cells in refusals.items():
         yield f"refused: {', '.join(cells)}: {reason}"
+    yield from described.data_sets

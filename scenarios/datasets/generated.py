@@ -1,6 +1,7 @@
 """Generated sets: their plan, written first, their manifest, written once they are whole, and where they are."""
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from worker.workloads.workload import CLASSES
 PLAN, MANIFEST = "plan.json", "manifest.json"
 _MOST_BYTES = 1 << 29
 """A set of a few million files has a line of about 100 bytes for each in its manifest."""
+_USUAL_FORMAT = "imagefolder"
 _MAKE = "make one with: bench data make --images 1000"
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -30,7 +32,7 @@ class SetPlan(Part):
 
     schema_version: Literal[1] = 1
     seed: Annotated[int, Field(ge=0)]
-    format: str = "imagefolder"
+    format: str = _USUAL_FORMAT
     """A member of ``DATA_KINDS``. Sets of older suites lack it."""
     size: PictureSize | None = None
     images: Annotated[int, Field(gt=0)]
@@ -141,14 +143,37 @@ def generated_sets(home: Path) -> list[GeneratedSet]:
     return [generated for _, generated in sorted(dated, reverse=True, key=lambda pair: pair[0])]
 
 
-def newest(home: Path) -> Path:
-    """Return the newest finished set. Raises RequestError if there is none."""
+def newest(home: Path, images: int = 0, listing_sha256: str | None = None) -> Path:
+    """Return the newest finished imagefolder that has so many ``images``, or else the one that has most.
+
+    With a digest, return the set of this listing, of any format, if it is still here.
+    Raises RequestError if there is no finished imagefolder.
+    """
     sets = generated_sets(home)
     if not sets:
         raise RequestError(f"no data set has been generated in {data_folder(home)}", remedy=_MAKE)
-    if sets[0].manifest is None:
-        raise _unfinished(sets[0].directory, sets[0].plan)
-    return sets[0].directory
+    of_listing = [candidate for candidate in sets if candidate.manifest and candidate.manifest.sha256 == listing_sha256]
+    if of_listing:
+        return of_listing[0].directory
+    folders = [candidate for candidate in sets if candidate.plan.format == _USUAL_FORMAT]
+    if not folders:
+        formats = ", ".join(sorted({candidate.plan.format for candidate in sets}))
+        message = f"the generated sets in {data_folder(home)} are no imagefolder: {formats}"
+        raise RequestError(message, remedy=f"{_MAKE}; or name one as generated:DIR")
+    if folders[0].manifest is None:
+        raise _unfinished(folders[0].directory, folders[0].plan)
+    return _large_enough(folders, images).directory
+
+
+def _large_enough(folders: Sequence[GeneratedSet], images: int) -> GeneratedSet:
+    """Return the first finished set with so many images, or else the first of those with most."""
+    largest = folders[0]
+    for candidate in folders:
+        if candidate.manifest and candidate.plan.images >= images:
+            return candidate
+        if candidate.manifest and candidate.plan.images > largest.plan.images:
+            largest = candidate
+    return largest
 
 
 def is_unchanged(directory: Path, manifest: SetManifest) -> bool:
@@ -185,7 +210,7 @@ def _unfinished(directory: Path, plan: SetPlan) -> RequestError:
 
 def _continuing(directory: Path, plan: SetPlan) -> str:
     """Return the command that makes this very set."""
-    usual = {"format": "imagefolder", "size": "imagenet", "seed": 0, "classes": 1000}
+    usual = {"format": _USUAL_FORMAT, "size": "imagenet", "seed": 0, "classes": 1000}
     values = {name: getattr(plan, name) for name in usual}
     options = [f"--{name} {value}" for name, value in values.items() if value not in (usual[name], None)]
     return " ".join(["bench data make --images", str(plan.images), *options, "--out", str(directory)])

@@ -33,9 +33,18 @@ _known: dict[tuple[Path, str | None, int], tuple[DigestKind, str]] = {}
 """A process hashes a data set again only if a size or a time has changed."""
 
 
-def resolve(text: str, home: Path, frame_stride: int | None = None, note: Note = lambda _: None) -> tuple[str, Dataset]:
-    """Return the name of the data in records, and the data set. ``home`` is the suite's folder, for ``generated``.
+def resolve(
+    text: str,
+    home: Path,
+    frame_stride: int | None = None,
+    note: Note = lambda _: None,
+    *,
+    images: int = 0,
+    listing_sha256: str | None = None,
+) -> tuple[str, Dataset]:
+    """Return the name of the data in records, and the data set.
 
+    ``home`` is the suite's folder; ``images`` and ``listing_sha256`` choose the set of ``generated``; see ``newest``.
     ``note`` is called with the progress of hashing that takes more than a few seconds.
     Raises RequestError for what is not a data set, or not a whole one.
     """
@@ -45,7 +54,7 @@ def resolve(text: str, home: Path, frame_stride: int | None = None, note: Note =
             f"{option('data')} synthetic is drawn in memory: there are no files",
             remedy=f"use {option('scenario')} synthetic",
         )
-    directory = Path(path).expanduser() if path else newest(home)
+    directory = Path(path).expanduser() if path else newest(home, images, listing_sha256)
     try:
         root = _directory(directory).resolve()
         check_name(root, f"{option('data')} {name}")

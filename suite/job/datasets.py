@@ -46,6 +46,11 @@ class Dataset(Part):
     """The block device of the user's that holds it, and that every target then reads in place of the directory."""
 
     @property
+    def label(self) -> str:
+        """Return kind, size and digest: ``imagefolder of 1,000 images, digest 0a1b2c3d``."""
+        return f"{self.kind} of {self.images:,} images, digest {self.sha256[:8]}"
+
+    @property
     def listed_sha256(self) -> str | None:
         """Return the digest that a target takes again; None for the files of a command."""
         return self.sha256 if self.digest == "listing" else self.listing_sha256

@@ -187,6 +187,14 @@ class Job(Part):
         return units // (self.global_batch or 1) or (self.sizes.steps if self.sizes else 0) // (self.epochs or 1)
 
     @property
+    def repeats_images(self) -> bool:
+        """Return whether the data set has fewer images than all steps take, so that they see some again."""
+        if not (self.dataset and self.sizes):
+            return False
+        steps = self.sizes.warmup_steps + self.sizes.steps
+        return self.dataset.images < steps * (self.global_batch or 0)
+
+    @property
     def design(self) -> str:
         """Return the name of the design, which is part of the names of trials."""
         if not self.turns:

@@ -305,10 +305,10 @@ def ratio(job: Mapping[str, Any], target: str, metric: str) -> float:
     return normalised().get(key) or ALONE.get((scenario, metric), (1.0,) * 4)[TARGETS.index(target)]
 
 
-def job_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+def job_of(settings: Mapping[str, Any], images_of_set: int) -> dict[str, Any]:
     """The parts of a job in which the cells of the plan differ."""
     scenario, data = settings["scenario"], settings.get("data", "synthetic")
-    images = Dataset(kind="generated", sha256="d" * 64, images=10_000, size_bytes=10**9)
+    images = Dataset(kind="imagefolder", sha256="d" * 64, images=images_of_set, size_bytes=10**9)
     more: dict[str, Any] = {"dataset": images, "page_cache": "warm"} if data != "synthetic" else {}
     if scenario == "distributed":
         given = DistributedJob(strategy=settings["strategy"], workers=2, servers=1, network="host", lab=LAB)
@@ -321,13 +321,13 @@ def job_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"scenario": scenario, "model": settings["model"], "data": data, "profile": "paper", "sizes": sizes, **more}
 
 
-def forge(directory: Path, save: Save, *scenarios: str, blocks: int = 5) -> Path:
+def forge(directory: Path, save: Save, *scenarios: str, blocks: int = 5, images: int = 150_000) -> Path:
     """Save the records of a sweep of the plan, every cell a run of one model; return its directory."""
     sweep = load_sweep(PLAN)
     cells = [cell for cell in cells_of(sweep) if cell.settings["scenario"] in scenarios]
     SweepDirectory(directory / "paper").accept(sweep, cells)
     for cell in cells:
-        job = job_of(cell.settings)
+        job = job_of(cell.settings, images)
         base = (REAL_BASE if job["data"] != "synthetic" else BASE)[job["model"]]
         for block in range(blocks):
             drift = math.exp(0.3 * math.sin(block))  # of the machine, which the cells of a block share
@@ -424,3 +424,14 @@ def test_figures_2_to_10_show_the_printed_values_on_the_papers_marks(founding: C
         assert ("Lin, Pai and Chou 2018" in labels) == bool(marked[number])
     assert marked == {number: 9 if 5 <= number <= 9 else 0 for number in range(2, 11)}
     assert outlined == {2: 9, 3: 9, 4: 0, 5: 0, 6: 0, 7: 0, 8: 0, 9: 0, 10: 14}
+
+
+@pytest.mark.parametrize(("images", "numbers"), [(600, set()), (56_319, set()), (56_320, {4, 5})])
+def test_only_a_set_as_large_as_the_steps_need_gives_a_figure_its_number(
+    tmp_path: Path, save: Save, images: int, numbers: set[int]
+) -> None:
+    comparison = compare(load([forge(tmp_path, save, "real", blocks=1, images=images)]))
+    drawn = {one.drawing.number for job in comparison.jobs for one in pictures(comparison, job, normalised())}
+    assert drawn - {None} == numbers
+    said = f"imagefolder of {images:,} images, digest dddddddd"
+    assert said in answer(comparison).where

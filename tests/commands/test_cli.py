@@ -571,7 +571,9 @@ def test_the_command_of_a_plan_makes_an_equal_plan(
     (here / "mine/train.py").write_text("pass")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
-    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given.partition(":")[0], DATASET))
+    monkeypatch.setattr(
+        "scenarios.datasets.resolve.resolve", lambda given, *_, **__: (given.partition(":")[0], DATASET)
+    )
     first = ready(RunRequest.of(asked), print).plan
     monkeypatch.chdir("/")
     again = ready(request_of(run, run_command(first)[2:]), print).plan

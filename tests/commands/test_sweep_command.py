@@ -80,7 +80,7 @@ def _four_gpus(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     del bench  # whose machine it is
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_: (given.partition(":")[0], None))
+    monkeypatch.setattr("scenarios.datasets.resolve.resolve", lambda given, *_, **__: (given.partition(":")[0], None))
     monkeypatch.setattr("provisioning.sites.here.examined", lambda: (CARDS, None, None))
 
 

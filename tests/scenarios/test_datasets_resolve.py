@@ -1,6 +1,7 @@
 """From --data to a data set: what it is taken for, the identity of what it holds, and whether it is as it was made."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,31 @@ def test_without_a_directory_the_newest_finished_set_is_taken(tmp_path: Path) ->
     (generated(tmp_path / "data" / "later") / MANIFEST).unlink()
     fill(tmp_path / "data", "broken/plan.json", content=b"{")
     assert resolve("generated", tmp_path)[1].directory == str(second)
+
+
+def test_generated_is_the_newest_imagefolder_that_is_large_enough_and_never_another_format(tmp_path: Path) -> None:
+    large, small = generated(tmp_path / "data" / "large", 12), generated(tmp_path / "data" / "small", 4)
+    pictures = tmp_path / "data" / "cifar"
+    make(pictures, 20, name="cifar10", workers=1)
+    for age, directory in enumerate((large, small, pictures)):
+        os.utime(directory / MANIFEST, ns=(age + 1, age + 1))
+    found = {images: resolve("generated", tmp_path, images=images)[1] for images in (0, 4, 5, 12, 100)}
+    assert {images: one.directory for images, one in found.items()} == {
+        **dict.fromkeys((0, 4), str(small)),
+        **dict.fromkeys((5, 12, 100), str(large)),
+    }
+    assert found[12].label == f"imagefolder of 12 images, digest {found[12].sha256[:8]}"
+    shutil.rmtree(large)
+    shutil.rmtree(small)
+    refused("generated", tmp_path, "are no imagefolder: cifar10", "generated:DIR")
+
+
+def test_the_set_of_a_run_is_found_again_by_its_digest(tmp_path: Path) -> None:
+    first = generated(tmp_path / "data" / "first", 12)
+    of_run = resolve("generated", tmp_path)[1]
+    generated(tmp_path / "data" / "second", 20)
+    again = resolve("generated", tmp_path, listing_sha256=of_run.listing_sha256)[1]
+    assert (again.directory, again.sha256) == (str(first), of_run.sha256)
 
 
 def test_an_interrupted_set_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from analysis.compare.agreement import CONTRADICTION
 from analysis.compare.matching import named
 from analysis.compare.results import Circumstances, Comparison, TargetSummary
 from analysis.load.metrics import METRICS
+from analysis.load.records import read_record
 from analysis.report.answers.claim import WORDS, Claim, direction
 from analysis.report.answers.equal_work import same_work
 from analysis.report.answers.next_step import explaining, next_step
@@ -17,7 +18,9 @@ from analysis.report.formatting import brief, percent
 from analysis.report.tables import differing
 from analysis.statistics.margins import slower_by
 from analysis.statistics.ratios import FAILS_MORE
+from analysis.warnings.types import AnalysisWarning
 from suite.job.ablations import named_arm
+from suite.records.reader import job_of
 from suite.request.next_step import LABEL, NextStep
 from suite.targets import BASELINE
 from suite.units import count
@@ -85,7 +88,7 @@ def answer(comparison: Comparison) -> Answer:
     worst = min(claimed, key=_from_worst)
     shortened = _rows([*_of_several(comparison, "models"), worst])
     found = formed(_rows(claimed), WORDS, step, facts, shortened)
-    return replace(found, where=_where(claimed), claims=tuple(claimed))
+    return replace(found, where=_where(comparison, claimed), claims=tuple(claimed))
 
 
 def _from_worst(one: Claim) -> tuple[bool, float]:
@@ -165,8 +168,8 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED])}{more}"
 
 
-def _where(claimed: Sequence[Claim]) -> str:
-    """Return ``synthetic data, …; 20 blocks, host node7``: what all claims have in common."""
+def _where(comparison: Comparison, claimed: Sequence[Claim]) -> str:
+    """Return ``synthetic data, …; 20 blocks, host node7``: what all claims have in common, and their data sets."""
     hosts = dict.fromkeys(host for one in claimed for host in one.around.hosts)
     blocks = sorted({one.found.blocks for one in claimed if one.found.measured}) or [0]
     span = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks"
@@ -175,7 +178,23 @@ def _where(claimed: Sequence[Claim]) -> str:
     common = str(job).replace(", none data", "")
     if job.scenario in ("synthetic", "real"):  # its data says so
         common = common.removeprefix(f"{job.scenario} scenario, ")
-    return "; ".join(filter(None, (common, f"{span}, host {' and '.join(hosts)}" if hosts else span)))
+    where = f"{span}, host {' and '.join(hosts)}" if hosts else span
+    return "; ".join(filter(None, (common, " and ".join(_data_sets(comparison)), where)))
+
+
+def _data_sets(comparison: Comparison) -> list[str]:
+    """Return ``imagefolder of 1,000 images, digest 0a1b2c3d`` of each data set that was trained on."""
+    trials = comparison.trials
+    if trials.empty:
+        return []
+    paths: dict[str, str] = {}
+    for settings, path in trials.drop_duplicates("settings")[["settings", "path"]].itertuples(index=False):
+        digest = dict(settings.pairs).get("data_sha256")
+        if digest:
+            paths.setdefault(digest, path)
+    records = [read_record(path) for path in paths.values()]
+    jobs = [job_of(record.job) for record in records if not isinstance(record, AnalysisWarning)]
+    return [job.dataset.label for job in jobs if job.dataset and job.command is None]
 
 
 def switched(comparison: Comparison) -> Iterator[str]:
