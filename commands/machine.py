@@ -1,8 +1,8 @@
 """``bench doctor`` and ``bench clean``: what this machine can carry, and what crashed runs left on it."""
 
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 import click
@@ -17,7 +17,9 @@ from provisioning.paths import home
 from provisioning.uninstall import remove_everything
 from suite.errors import RequestError
 from suite.measurable import is_measured
+from suite.results.contents import is_known_run, kept_output
 from suite.results.layout import KEPT, RESULTS
+from suite.results.runs import find_runs
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 
@@ -134,6 +136,12 @@ def _tell_foreign(things: Sequence[ForeignThing]) -> None:
 
 def _remove_kept() -> Iterator[str]:
     """Remove the kept output of comparisons from the runs and cells in results/; yield the directories."""
-    for kept in (*RESULTS.glob(f"*/{KEPT}"), *RESULTS.glob(f"*/*/{KEPT}")):
-        shutil.rmtree(kept)
-        yield str(kept)
+    runs = find_runs([RESULTS]) if RESULTS.is_dir() else []
+    for run in filter(is_known_run, runs):
+        outputs = kept_output(run)
+        for output in outputs:
+            output.unlink(missing_ok=True)
+        if outputs:
+            with suppress(OSError):  # it holds a file that is not of the suite
+                (run / KEPT).rmdir()
+            yield str(run / KEPT)

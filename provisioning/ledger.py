@@ -30,6 +30,7 @@ from suite.process_identity import ProcessIdentity
 from suite.registries import ENGINES, MACHINES
 from suite.registry import Registry
 from suite.results import files
+from suite.results.layout import DOOMED
 from suite.results.store import sweep_temporaries, write_atomic
 
 UNMOUNTED_WITHIN_S = 60.0
@@ -99,9 +100,14 @@ def mount_points(mountinfo: str) -> list[str]:
     return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place) for place in places]
 
 
+def mounts() -> list[Path]:
+    """Return where something is mounted now."""
+    return [Path(point) for point in mount_points(MOUNTS.read_text())]
+
+
 def is_mounted(path: Path) -> bool:
     """Return whether something is mounted there; ``Path.is_mount`` misses a directory of the same file system."""
-    return str(path) in mount_points(MOUNTS.read_text())
+    return path in mounts()
 
 
 def _remove_mount(name: str) -> None:
@@ -116,6 +122,11 @@ def _remove_mount(name: str) -> None:
 def _remove_directory(name: str) -> None:
     if (path := _ours(name)).exists():
         shutil.rmtree(path)
+
+
+def _remove_doomed(name: str) -> None:
+    if os.path.lexists(name):
+        shutil.rmtree(name)
 
 
 def _remove_of(registry: Registry, name: str) -> None:
@@ -141,6 +152,7 @@ KINDS: dict[str, LedgerKind] = {
     "machine": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-vm-[0-9a-f]{12}@\S+", partial(_remove_of, MACHINES)),
     "kubernetes": LedgerKind(owned.FORM, owned.remove),
     "hired-machine": LedgerKind(clouds.FORM, lambda what: clouds.hired(what).remove()),
+    "removal": LedgerKind(rf"/.*/{re.escape(DOOMED)}-[0-9a-f]{{12}}", _remove_doomed),
     "run-directory": LedgerKind(r"/.*", lambda what: sweep_temporaries(Path(what))),
 }
 

@@ -203,9 +203,11 @@ def test_a_run_is_deleted_after_a_question(client: FlaskClient, results: Path, m
     asked = client.get("/delete/failed").text
     assert "Delete failed?" in asked
     assert "4 trials" in asked
+    (results / "failed" / "notes").write_text("mine")
+    assert "These are not of the suite, and stay: notes" in client.get("/delete/failed").text
     assert (results / "failed").exists()
     assert post(client, "/delete/failed").location == "/"
-    assert not (results / "failed").exists()
+    assert [path.name for path in (results / "failed").iterdir()] == ["notes"]
     (results / "early").mkdir()
     (results / "early" / LOG).write_text("bench: no image\n")
     assert post(client, "/delete/early").status_code == 303

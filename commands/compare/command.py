@@ -13,6 +13,7 @@ from commands.paths import UserPath
 from commands.run.options import choice, latest, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
+from suite.results.layout import REPORT
 
 if TYPE_CHECKING:
     from commands.compare.show import Shown
@@ -175,7 +176,7 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float | Non
     def write() -> Iterable[Path]:
         from commands.compare.show import report_of
 
-        page = report_of(chosen, html or chosen[0] / "report.html", margin, **options)
+        page = report_of(chosen, html or chosen[0] / REPORT, margin, **options)
         click.echo(page)
         return [page]
 

@@ -1,7 +1,6 @@
 """``bench results list``, ``show``, ``export`` and ``remove``: what has been measured so far."""
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,13 +13,13 @@ from rich.table import Table
 from commands.lazy import SuggestingGroup
 from commands.output import Output
 from commands.paths import UserPath
+from commands.results.removal import described, removable
+from commands.results.removal import remove as remove_contents
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
 from commands.run.options import latest
-from provisioning import ledger
 from suite.errors import RequestError
 from suite.results.layout import RESULTS
-from suite.results.runs import SWEEP, RunSummary, contains, find_run, find_runs, summarise
-from suite.results.store import LOG, PLAN
+from suite.results.runs import SWEEP, RunSummary, find_run, find_runs, summarise
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 
@@ -203,28 +202,23 @@ def show(name: str | None, as_json: bool) -> None:
 def remove(places: tuple[Path, ...], yes: bool) -> None:
     """Remove runs or whole sweeps, with their records, logs and figures. Asks first.
 
+    Only what the suite has written is removed. Other files in a run's directory stay and are named.
+
     \b
     Examples:
       bench results remove results/20180312T101500-4242
       bench results remove results/night --yes
     """
-    for place in places:
-        refuse_to_remove(place)
+    chosen = {place.resolve(): (place, removable(place)) for place in places}
+    for place, contents in chosen.values():
+        click.echo(f"to be removed: {place}: {described(contents)}", err=True)
+        for foreign in contents.foreign:
+            click.echo(f"stays, as it is not of the suite: {foreign}", err=True)
     if not yes:
-        click.confirm(f"Remove {', '.join(map(str, places))} for good?", abort=True, err=True)
-    for place in places:
-        shutil.rmtree(place)
+        click.confirm("Remove for good?", abort=True, err=True)
+    for place, contents in chosen.values():
+        remove_contents(contents)
         click.echo(f"removed: {place}")
-
-
-def refuse_to_remove(place: Path) -> None:
-    """Raise RequestError for what is no run or sweep, for a cell, and for what a bench writes."""
-    if place.is_symlink() or not any((place / name).is_file() for name in (PLAN, SWEEP, LOG)):
-        raise RequestError(f"{place} is no run and no sweep", remedy="name the directory of one: bench results list")
-    if (place.parent / SWEEP).is_file():
-        raise RequestError(f"{place} is a cell of a sweep", remedy=f"remove the whole sweep: {place.parent}")
-    if any(entry.kind == "run-directory" and contains(place, Path(entry.what)) for entry in ledger.living()):
-        raise RequestError(f"a running bench writes {place}", remedy="stop it first: bench sweep stop, or Ctrl-C")
 
 
 @results.command()

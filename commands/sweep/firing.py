@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,18 +11,19 @@ from typing import Any
 import click
 
 from commands.paths import UserPath
+from commands.results.removal import removable, remove
 from commands.sweep.resolve import PlanFile
 from commands.sweep.schedule import check_gate, firing_options, notify_argv, refuse_itself
 from provisioning import foreground
 from provisioning.kubernetes import owned
 from provisioning.paths import bench_argv
 from suite.errors import BenchError, RequestError
+from suite.results.layout import FIRING
 from suite.results.runs import contains, find_runs
 from suite.results.store import Run, StoreError, new_run_directory, write_atomic
 from suite.sweep.locks import holders
 from suite.units import parse_share
 
-RESULT = "schedule.json"
 NOTIFY_TIMEOUT_S = 60.0
 _SLOWER = 3
 """The exit code of a firing that was slower."""
@@ -70,7 +70,7 @@ def _store(result: dict[str, Any]) -> None:
     directory = Path(result["directory"])
     try:
         if directory.is_dir():
-            write_atomic(directory / RESULT, json.dumps(result, indent=1) + "\n")
+            write_atomic(directory / FIRING, json.dumps(result, indent=1) + "\n")
     except StoreError as error:
         result |= _failure(error)
 
@@ -80,7 +80,7 @@ def _failure(error: BenchError) -> dict[str, Any]:
 
 
 def _firings(into: Path) -> list[Path]:
-    return sorted(path.parent for path in into.glob(f"*/{RESULT}") if not path.parent.is_symlink())
+    return sorted(path.parent for path in into.glob(f"*/{FIRING}") if not path.parent.is_symlink())
 
 
 def _not_slower(into: Path) -> list[Path]:
@@ -89,7 +89,7 @@ def _not_slower(into: Path) -> list[Path]:
     for firing in _firings(into):
         result: Any = {}
         with suppress(OSError, ValueError):
-            result = json.loads((firing / RESULT).read_text(encoding="utf-8"))
+            result = json.loads((firing / FIRING).read_text(encoding="utf-8"))
         if isinstance(result, dict) and result.get("sweep_exit_code") == 0 and result.get("exit_code") != _SLOWER:
             usable.append(firing)
     return usable
@@ -143,8 +143,8 @@ def _remove_older(into: Path, keep: int, old: Sequence[Path]) -> list[str]:
         if holders(firing) or any(contains(firing, baseline) for baseline in old):
             continue
         try:
-            shutil.rmtree(firing)
+            remove(removable(firing))
             removed.append(str(firing))
-        except OSError as error:  # the next firing tries again; the result of this one must not be lost for it
-            click.echo(f"warning: cannot remove {firing}: {error.strerror}", err=True)
+        except (BenchError, OSError) as error:  # the next firing tries again; this result must not be lost for it
+            click.echo(f"warning: cannot remove {firing}: {error}", err=True)
     return removed

@@ -6,7 +6,6 @@ Reports and answers are made once, in the background, and kept.
 import hashlib
 import json
 import math
-import shutil
 import tempfile
 import threading
 from collections import defaultdict
@@ -21,7 +20,7 @@ from typing import Any, cast
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
-from commands.results.command import refuse_to_remove
+from commands.results.removal import described, removable, remove
 from commands.results.show import run_lines
 from commands.run.outlook import interval_text, intervals_so_far
 from commands.web.app import settings
@@ -212,10 +211,11 @@ def control(name: str) -> AnyResponse:
 @PAGES.route("/delete/<path:name>", methods=["GET", "POST"])
 def delete(name: str) -> str | AnyResponse:
     """Ask whether a run is to be deleted with all of its files; delete it when the form is sent."""
-    refuse_to_remove(run := located(name))
+    contents = removable(located(name))
     if request.method != "POST":
-        return render_template("delete.html.j2", name=name, summary=facts(run, written(run)).summary)
-    shutil.rmtree(run)
+        foreign = [path.relative_to(contents.directory) for path in contents.foreign]
+        return render_template("delete.html.j2", name=name, described=described(contents), foreign=foreign)
+    remove(contents)
     return redirect(url_for("runs.listing"), 303)
 
 

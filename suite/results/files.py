@@ -183,6 +183,11 @@ def temporary_name(writer: ProcessIdentity) -> str:
     return f".virtbench.{who}.{secrets.token_hex(8)}.tmp"
 
 
+def is_temporary(name: str) -> bool:
+    """Return whether it is the name of a file that a process of the suite writes, or was killed while it wrote it."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def remove_temporaries(path: Path) -> list[Path]:
     """Remove the temporary files of this machine's killed writers from a directory; return what was removed.
 

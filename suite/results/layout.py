@@ -9,6 +9,16 @@ PLAN, SWEEP, TRIALS = "plan.json", "sweep.json", "trials"
 PLOTS = "plots"
 KEPT = ".kept"
 """The directory for the output of ``bench compare`` and ``bench report`` on a run."""
+REPORT = "report.html"
+"""The file that ``bench report`` writes unless it is told another."""
+CONVERGED, POOL, CLUSTER = "converged.json", "pool.json", "slurm-cluster"
+"""Files of a sweep: its cells that need no further block, its machines, and the Slurm cluster that took its jobs."""
+FIRING = "schedule.json"
+"""The result of one firing of a schedule, in the directory of its sweep."""
+LOGS = "logs"
+"""The directory for the logs of a sweep's blocks."""
+DOOMED = ".virtbench-removal"
+"""How the name of a directory begins whose content is being deleted."""
 
 
 def latest_run(results: Path = RESULTS) -> Path:

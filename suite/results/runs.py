@@ -64,7 +64,8 @@ def _runs(directory: Path, depth: int) -> Iterator[Path]:
         below: list[str] = []
         with suppress(OSError), os.scandir(directory) as entries:
             # Links are not followed: they lead to what belongs elsewhere.
-            below = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+            directories = (entry for entry in entries if entry.is_dir(follow_symlinks=False))
+            below = sorted(entry.path for entry in directories if not entry.name.startswith(layout.DOOMED))
         for path in below:
             yield from _runs(Path(path), depth - 1)
 

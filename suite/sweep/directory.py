@@ -24,6 +24,7 @@ from suite.plan import Plan, Trial
 from suite.records.record import TrialRecord
 from suite.request.option import without_gone
 from suite.results.files import read
+from suite.results.layout import CONVERGED
 from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, read_record, write_atomic
 from suite.sweep.cells import Cell
 from suite.sweep.file import Sweep
@@ -89,7 +90,6 @@ class CellRun(Run):
 
 StopRule = Callable[[CellRun], str | None]
 """Returns why a cell needs no further block; None if it does."""
-CONVERGED = "converged.json"
 IRRELEVANT = {"output", "engine", "budget"}
 """Tables that decide where a sweep runs, and not what is measured."""
 

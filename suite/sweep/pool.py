@@ -16,14 +16,13 @@ from suite.records.course import OF_TRIAL
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.results.files import SpecialFileError, read
+from suite.results.layout import POOL
 from suite.results.store import ATTEMPTS, PLAN, TRIALS, read_record, write_atomic
 from suite.sweep.cells import Cell, cells_of, request_of
 from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import TransferError, decode
 from suite.trial_names import attempt_file, record_file
-
-POOL = "pool.json"
 
 
 class PoolMember(BaseModel):

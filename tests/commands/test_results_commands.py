@@ -15,9 +15,11 @@ from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, TrialRecord
 from suite.results.runs import find_runs, summarise
 from suite.results.store import Run, stored_plan
+from suite.sweep.directory import Accepted
 from tests.commands.conftest import Bench, refused
 from tests.jobs import identity
 from tests.suite.conftest import FAILED, make_plan, make_record
+from tests.suite.sweep.conftest import make_sweep
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def sweep(runs: Path) -> Path:
         cell = Run(place / f"synthetic-{model}-reference-quick-podman-4c953a61")
         cell.begin(make_plan(models=(model,)))
         cell.save(make_record(started_at="2026-02-01T00:00:00+00:00"))
-    (place / "sweep.json").write_text("{}")
+    (place / "sweep.json").write_text(Accepted.of(make_sweep(), (), "ab" * 8).text())
     return place
 
 

@@ -14,9 +14,12 @@ import cli
 from commands.sweep import firing as scheduled
 from provisioning import foreground
 from suite.results.store import Run, StoreError
+from suite.sweep.directory import Accepted
 from suite.sweep.locks import WHOLE, locked
 from tests.analysis.conftest import measured, record, without_plan
 from tests.commands.conftest import Bench, ended_well, refused
+from tests.jobs import identity
+from tests.suite.sweep.conftest import make_sweep
 
 
 @pytest.fixture
@@ -41,10 +44,13 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def cell(sweep: Path, images_per_s: float, day: int = 1) -> None:
+    """Write a sweep with one cell."""
     for block in range(6):
-        one = record(block=block, **measured(images_per_s + block / 100))
+        one = record(run_id=identity(str(sweep)), block=block, **measured(images_per_s + block / 100))
         at = {"started_at": f"2026-01-{day:02}T00:{10 * block:02}:00+00:00"}
         without_plan(sweep / "cell").save(one.model_copy(update=at))
+    accepted = Accepted.of(make_sweep(), (), "ab" * 8).model_copy(update={"cells": {"cell": {}}})
+    (sweep / "sweep.json").write_text(accepted.text())
 
 
 def fire(bench: Bench, *words: str) -> tuple[int, dict[str, Any]]:
@@ -142,13 +148,15 @@ def test_older_firings_are_removed_and_named_and_baselines_links_and_other_runs_
         cell(place / name, 10.0)
     cell(tmp_path / "elsewhere", 10.0)
     (place / "a-link").symlink_to(tmp_path / "elsewhere")
-    for firing in ("a-baseline", "a-link", "b-old", "c-newest"):
+    (place / "a-users").mkdir()
+    (place / "a-users/notes").write_text("mine")
+    for firing in ("a-baseline", "a-link", "a-users", "b-old", "c-newest"):
         (place / firing / "schedule.json").write_text("{}")
     words = ("--baseline", "results/night/a-baseline", "--fail-above", "5%", "--keep", "2")
     _, result = fire(bench, *words)
     assert result["removed"] == [str(Path("results/night/b-old"))]
     left = {path.name for path in place.iterdir() if path.is_dir()}
-    assert left == {"a-baseline", "a-link", "c-newest", "d-not-a-firing", Path(result["directory"]).name}
+    assert left == {"a-baseline", "a-link", "a-users", "c-newest", "d-not-a-firing", Path(result["directory"]).name}
     assert (tmp_path / "elsewhere/cell").is_dir()
 
 

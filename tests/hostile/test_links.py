@@ -17,6 +17,7 @@ from scenarios.datasets.writer import make
 from suite.errors import BenchError, RequestError
 from suite.records.headers import read_head, read_header
 from suite.results import files
+from suite.results.layout import POOL
 from suite.results.store import (
     MANIFEST,
     PLAN,
@@ -35,7 +36,6 @@ from suite.results.store import (
 from suite.sweep.directory import CellRun, SweepDirectory
 from suite.sweep.file_transfer import Outbox, encode, receive_file
 from suite.sweep.locks import holders, locked
-from suite.sweep.pool import POOL
 from tests.analysis.conftest import a_comparison, known
 from tests.analysis.test_plots import group
 from tests.suite.conftest import FAILED, make_plan, make_record

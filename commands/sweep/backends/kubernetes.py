@@ -25,6 +25,7 @@ from provisioning.kubernetes.refusals import ApiError, AwayError, refused_as_req
 from provisioning.kubernetes.states import JobState, events_of
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
+from suite.results.layout import LOGS
 from suite.sweep.cells import cells_of
 from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import ENDED, FILE, GIVEN, encode, encode_file, packed
@@ -97,7 +98,7 @@ def _cluster(sweep: Sweep) -> Cluster:
 
 
 def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster, blocks: list[int]) -> None:
-    logs = request.directory.path / "logs"
+    logs = request.directory.path / LOGS
 
     def start(block: int) -> JobProcess:
         return JobProcess(cluster, _job(request, options, block), logs, options.poll_s)

@@ -11,13 +11,14 @@ from provisioning.batch.remote import StreamProcess
 from suite.errors import MeasurementError, RequestError
 from suite.plan import Plan
 from suite.records.record import TrialRecord
+from suite.results.layout import CONVERGED, LOGS, POOL
 from suite.results.store import PLAN, stop_requested, stored_plan
 from suite.sweep.cells import cells_of
-from suite.sweep.directory import CONVERGED, CellRun, StopRule
+from suite.sweep.directory import CellRun, StopRule
 from suite.sweep.estimate import durations_below
 from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import encode_file
-from suite.sweep.pool import POOL, Receiver
+from suite.sweep.pool import Receiver
 from suite.trial_names import files_of_block
 from suite.units import count
 
@@ -74,7 +75,7 @@ def stream(
 
     def start(block: int) -> StreamProcess:
         files = [encode_file(directory, path) for path in files_to_send(directory, block)]
-        return StreamProcess(wrap([*words, str(block)]), files, directory / "logs" / f"{name}.log")
+        return StreamProcess(wrap([*words, str(block)]), files, directory / LOGS / f"{name}.log")
 
     return start
 

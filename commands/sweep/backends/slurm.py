@@ -25,6 +25,7 @@ from provisioning.batch.options import SlurmOptions
 from provisioning.foreground import call
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.job.envelope import format_cpu_list
+from suite.results.layout import CLUSTER, LOGS
 from suite.results.store import write_atomic
 from suite.sweep.cells import cells_of
 from suite.sweep.file import Sweep
@@ -39,7 +40,7 @@ MOST_FOLLOWED = 256
 """The most blocks of an array job that are followed at once, each by a thread; the others follow in their turn."""
 ENDED_CODES = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
 """Codes of squeue for tasks that have ended and were not requeued."""
-CLUSTER, CLUSTER_NAME = "slurm-cluster", re.compile(r"[\w.-]+")
+CLUSTER_NAME = re.compile(r"[\w.-]+")
 """The file of a sweep with the name of the cluster that took its jobs."""
 NOTICE_S = 60
 """Seconds before the time limit at which bench is asked to end: closing a target in order takes a VM seconds."""
@@ -102,7 +103,7 @@ def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -
     before = tasks(selection(request.sweep, directory))
     queued = {task.block for task in before if not task.ended}
     if new := [block for block in blocks if block not in queued]:
-        (directory / "logs").mkdir(exist_ok=True)
+        (directory / LOGS).mkdir(exist_ok=True)
         job, cluster = submit(_script(request, options, new))
         if cluster:  # a later command may have another environment
             write_atomic(directory / CLUSTER, f"{cluster}\n", below=directory)
@@ -170,7 +171,7 @@ def script(
     It holds only fixed text and quoted words. Relative paths of the plan start from the directory of this process.
     Raises RequestError for a word that no quotes can hold.
     """
-    log = str(directory / "logs" / "slurm").replace("%", "%%") + "-%A_%a.log"
+    log = str(directory / LOGS / "slurm").replace("%", "%%") + "-%A_%a.log"
     at_once = f"%{options.at_once}" if options.at_once else ""
     options_of_sbatch = [
         *dict.fromkeys([*resources(options, name, limit), *clusters(options)]),
