@@ -5,6 +5,7 @@ from dataclasses import replace
 from commands.run.resolve import Resolved
 from suite.errors import RequestError, option, spelled
 from suite.interfaces import Note, TurnScenario
+from suite.request.deciding import leaves_turns_to_the_run
 from suite.request.repetitions import DECIDED, DECIDING_BUDGETS, DECIDING_MARGIN
 from suite.request.request import RunRequest
 from suite.targets import BASELINE
@@ -50,10 +51,9 @@ def _fits_in_turns(resolved: Resolved, host_memory_bytes: int) -> bool:
     site = resolved.site
     scenario = resolved.inputs.scenario
     request = resolved.inputs.request
-    # Ablations are also about opening and elapsed times, and quotas refill while a job waits.
-    if request.measurement.design or request.targets.ablate or request.gpus.device != "cpu" or site.no_turns:
+    if site.no_turns or not leaves_turns_to_the_run(request):
         return False
-    if not (scenario.trains and isinstance(scenario, TurnScenario)) or scenario.hinders_turns(request):
+    if not isinstance(scenario, TurnScenario) or scenario.hinders_turns(request):
         return False
     instances = len(site.targets) + request.repetitions.aa
     return instances * max(envelope.memory_bytes for envelope in site.envelopes(resolved.inputs)) <= host_memory_bytes

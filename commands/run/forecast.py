@@ -15,7 +15,8 @@ from suite.interfaces import Note
 from suite.job.ablations import arms, label_of
 from suite.job.envelope import GIB, format_cpu_list
 from suite.plan import WARM_UP, Plan
-from suite.request.repetitions import DECIDING_BLOCKS, DECIDING_BUDGETS, MARGIN, MOST_BLOCKS, RepetitionOptions
+from suite.request.deciding import deciding_budget
+from suite.request.repetitions import MARGIN, MOST_BLOCKS, RepetitionOptions
 from suite.request.request import RunRequest
 from suite.results.store import RESULTS, Run
 from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
@@ -67,21 +68,15 @@ def with_budget(made: Ready, request: RunRequest, store: Run, note: Note) -> Rea
 
     budget = request.repetitions.budget
     if budget is None:
-        budget = _deciding_budget(made.plan, earlier_durations(store))
+        guess = earlier_durations(store).guess(*made.plan.trials_of(1))
+        length_unknown = guess.source == "rough" and made.plan.job.sizes is None
+        budget = deciding_budget(guess.seconds, length_unknown=length_unknown)
     asked = made.plan.request.changed(budget=budget)
     limit = format_duration(parse_duration_s(budget))
     turns = "in turns, " if asked.measurement.turns else ""
     margin = 100 * parse_share(str(repetitions.margin))
     note(f"{turns}until decided at {margin:.3g} %, at most {limit}; --blocks {LEAST_BLOCKS} for a fixed number")
     return replace(made, plan=made.plan.model_copy(update={"request": asked}))
-
-
-def _deciding_budget(plan: Plan, durations: Durations) -> str:
-    guess = durations.guess(*plan.trials_of(1))
-    length_unknown = guess.source == "rough" and plan.job.sizes is None
-    budgets = DECIDING_BUDGETS[1:] if length_unknown else DECIDING_BUDGETS
-    expected_s = DECIDING_BLOCKS * guess.seconds
-    return next((budget for budget in budgets if parse_duration_s(budget) >= expected_s), budgets[-1])
 
 
 def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: float) -> Forecast:

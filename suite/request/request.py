@@ -114,7 +114,12 @@ class RunRequest(OptionGroup):
         return self.of({name: value for name, value in {**self.given(), **options}.items() if value is not None})
 
     def command(self) -> list[str]:
-        return command_of(self.given())
+        """Return the command of this request, with its scenario unless the other options imply it."""
+        given = self.given()
+        scenario = given.pop("scenario")
+        if _scenario_of(given) != scenario:
+            given["scenario"] = scenario
+        return command_of(given)
 
     def refuse_idle(self) -> None:
         """Raise RequestError for an option that was given and would change nothing."""

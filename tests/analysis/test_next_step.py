@@ -29,7 +29,9 @@ from analysis.report.sweeps.by import by_answer, by_document
 from commands.run.command import run as run_command
 from commands.run.request_command import request_of
 from suite.records.usage import Conditions
+from suite.request.deciding import DEFAULT_MARGIN, until_decided
 from suite.request.next_step import NextStep, bench
+from suite.request.repetitions import MARGIN
 from suite.request.request import RunRequest
 from suite.results.store import PLAN
 from tests.analysis.conftest import Save, bench_compare, json_of, known, measured, printed
@@ -193,10 +195,46 @@ def test_a_run_is_explained_or_extended(
 
 def test_what_no_number_of_blocks_decides_is_measured_in_turns(forged: Forged) -> None:
     found = forged.measure(0.9802, 10, noise=0.1, given={"blocks": 10}).answer().next
-    argv = known(found).argv
-    assert argv[:2] == ("bench", "run")
-    assert ("--design", "alternating") in itertools.pairwise(argv)
-    assert ("--until", "decided") in itertools.pairwise(argv)
+    assert str(found).partition(", ")[0] == (
+        "bench run --target bare-metal --target container  # until decided at 5 %"
+    ), "turns, the budget and the margin are what a run chooses by itself"
+
+
+CHOSEN = {"until": "decided", "margin": "5%", "budget": "10m", "design": "alternating"}
+"""The options that a run has chosen by itself, as its plan holds them."""
+
+
+@pytest.mark.parametrize(
+    ("given", "margin", "words"),
+    [
+        (CHOSEN, 0.05, ""),
+        (CHOSEN, 0.1, "--margin 0.1"),
+        (CHOSEN | {"max_blocks": 20}, 0.05, ""),
+        ({}, 0.02, ""),
+        ({"margin": "2%"}, 0.02, "--margin 0.02"),
+        ({"detect": "2%"}, 0.02, ""),
+        (CHOSEN | {"rounds": 30}, 0.05, "--design alternating --rounds 30"),
+        ({"design": "sequential"}, 0.02, "--design sequential"),
+        ({"design": "alternating", "ablate": ("seccomp",)}, 0.02, "--design alternating"),
+        ({"design": "alternating", "scenario": "probe"}, 0.02, "--design alternating"),
+    ],
+)
+def test_a_proposed_run_names_no_more_than_it_must(given: dict[str, object], margin: float, words: str) -> None:
+    request = RunRequest.of({"target": ("bare-metal", "container"), **given})
+    chosen = margin if "margin" in given or margin != MARGIN else DEFAULT_MARGIN
+    command = " ".join(until_decided(request, chosen).command())
+    assert re.findall(r"--(?:design|rounds|margin|until|budget|max-blocks|detect) \S+", command) == re.findall(
+        r"--\S+ \S+", words
+    )
+
+
+def test_a_smoke_run_where_bare_metal_alone_is_measured_is_repeated_with_what_the_machine_has(forged: Forged) -> None:
+    given = {"profile": "smoke", "blocks": 1}
+    forged.measure(0.8, 1, targets=("bare-metal",), given=given, profile="smoke")
+    assert known(forged.answer().next).argv == ("bench", "run")
+    both = Forged(forged.save, "both").measure(0.8, 1, targets=("bare-metal", "vm"), given=given, profile="smoke")
+    both.save("both", target="vm", profile="smoke", substitutes=("accelerator:tcg",))
+    assert known(both.answer().next).argv == ("bench", "run")
 
 
 def test_a_target_that_failed_is_shown_and_a_run_without_bare_metal_gets_it(forged: Forged) -> None:

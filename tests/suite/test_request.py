@@ -16,7 +16,7 @@ from suite.errors import RequestError, flag
 from suite.job import ablations
 from suite.registries import SCENARIOS
 from suite.request.option import ALL, Option
-from suite.request.request import OPTIONS, RunRequest, command_of
+from suite.request.request import OPTIONS, RunRequest
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import key_of
 
@@ -106,7 +106,6 @@ def test_a_request_is_stored_as_it_is_and_its_command_asks_for_the_same(scenario
     assert request_of(run, words) == request
     assert RunRequest.model_validate_json(request.model_dump_json()) == request
     assert RunRequest.of(request.given()) == request
-    assert request.command() == command_of(request.given())
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.own)
@@ -143,7 +142,12 @@ def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypa
 
 def test_a_request_says_nothing_of_a_default_that_its_scenario_does_not_know() -> None:
     fewer = RunRequest.model_validate({"probes": {"probe": ["disk"]}})
-    assert fewer.command() == ["bench", "run", "--scenario", "synthetic"]
+    assert fewer.command() == ["bench", "run"]
+
+
+def test_a_command_names_its_scenario_unless_the_other_options_imply_it() -> None:
+    assert RunRequest.of({"scenario": "probe"}).command() == ["bench", "run", "--scenario", "probe"]
+    assert RunRequest.of({"scenario": "probe", "probe": ("disk",)}).command() == ["bench", "run", "--probe", "disk"]
 
 
 def test_paths_are_made_absolute_and_nothing_else_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,16 +13,15 @@ from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.measurable import is_measured
+from suite.request.deciding import DEFAULT_MARGIN, until_decided
 from suite.request.next_step import NextStep, bench
-from suite.request.repetitions import DECIDED, MARGIN
+from suite.request.repetitions import MARGIN
 from suite.request.request import RunRequest
 from suite.request.traits import traits_of
 from suite.results.runs import is_run, sweep_around
 from suite.targets import BASELINE
-from suite.units import count, parse_duration_s
+from suite.units import count
 
-BUDGET = "10m"
-"""The budget of a proposed run that goes on until it is decided."""
 _LONG_S = 3600.0
 """An extension that takes longer gives way to turns, where the jobs can take them."""
 
@@ -86,7 +85,7 @@ def _first_comparison(comparison: Comparison) -> NextStep | None:
         return failures_of(places)
     if {summary.target for summary in summaries} == {BASELINE}:
         request = _request_of(_last_run(comparison))
-        return _anew(request, comparison.margin, target=None)
+        return _anew(comparison, request, targets=())
     return bench("compare", *places, "--verbose", decides="every metric")
 
 
@@ -96,8 +95,8 @@ def _with_baseline(comparison: Comparison) -> NextStep | None:
     if tried:
         return failures_of(comparison.places)
     request = _request_of(_last_run(comparison))
-    targets = [*request.targets.target] if request else []
-    return _anew(request, comparison.margin, target=(BASELINE, *targets))
+    targets = request.targets.target if request else ()
+    return _anew(comparison, request, targets=(BASELINE, *targets))
 
 
 def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> NextStep | None:
@@ -105,23 +104,15 @@ def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> NextStep |
     run = _last_run(comparison, worst)
     request = _request_of(run)
     if not measure(one.job.profile for one in still_open):
-        return _anew(request, comparison.margin, profile=None, target=_measured(comparison, request))
+        return _anew(comparison, request)
     lacking, block_s = _lacking(worst), worst.around.block_s or 0.0
     if lacking == math.inf or lacking * block_s > _LONG_S:
         in_turns = _in_turns(comparison, still_open, request)
         if in_turns or lacking == math.inf:
             return in_turns
     if run is None or sweep_around(run):  # a plan file gives the blocks of a sweep
-        return _anew(request, comparison.margin)
+        return _anew(comparison, request)
     return extending(run, int(lacking), block_s=block_s, at_least=any(one.withheld for one in still_open))
-
-
-def _measured(comparison: Comparison, request: RunRequest | None) -> tuple[str, ...] | None:
-    """Return the targets of a request without those that only prove their path; None for those of its machine."""
-    summaries = [summary for group in comparison.groups for summary in group.targets]
-    path_only = {summary.target for summary in summaries if not is_measured(summary.substitutes)}
-    targets = request.targets.target if request else ()
-    return tuple(target for target in targets if target not in path_only) or None
 
 
 def _lacking(one: Claim) -> float:
@@ -133,7 +124,7 @@ def _in_turns(comparison: Comparison, still_open: Sequence[Claim], request: RunR
     taken = {group.job for group in comparison.groups if group.turns}
     if not all(hasattr(one.job.traits, "turn_taker") and one.job not in taken for one in still_open):
         return None
-    return _anew(request, comparison.margin, design="alternating", steps=None)
+    return _anew(comparison, request, design="alternating", steps=None)
 
 
 def _last_run(comparison: Comparison, claim: Claim | None = None) -> Path | None:
@@ -151,20 +142,41 @@ def _request_of(run: Path | None) -> RunRequest | None:
     return plan.request if plan else None
 
 
-def _anew(request: RunRequest | None, margin: float, **changes: object) -> NextStep | None:
-    """Return the command of a request with ``changes`` that goes on until it is decided; None where it cannot be."""
+def _anew(
+    comparison: Comparison, request: RunRequest | None, targets: Sequence[str] | None = None, **changes: object
+) -> NextStep | None:
+    """Return the command of a request with ``changes`` that goes on until it is decided; None where it cannot be.
+
+    It leaves out what measures nothing: such targets and such a profile.
+    """
     if request is None:
         return None
+    if targets is None:
+        targets = request.targets.target
+    if not measure([request.measurement.profile]):
+        changes["profile"] = None
     try:
-        changed = request.changed(blocks=None, warmup_blocks=None, **changes)
+        changed = request.changed(target=_measured(comparison, targets), **changes)
         if not traits_of(request.scenario).normalised:
-            again = changed.changed(blocks=LEAST_BLOCKS)
+            again = changed.changed(blocks=LEAST_BLOCKS, warmup_blocks=None)
             return bench(*again.command()[1:], decides=f"to measure, {count(LEAST_BLOCKS, 'block')}")
-        wanted = None if margin == MARGIN else f"{margin:.12g}"
-        options = {"margin": changed.repetitions.margin or wanted, "budget": changed.repetitions.budget or BUDGET}
-        again = changed.changed(until=DECIDED, detect=None, **options)
+        margin = _margin(comparison, request)
+        again = until_decided(changed, margin)
     except RequestError:  # an option of this run goes with no verdict
         return None
-    budget_s = parse_duration_s(options["budget"] or BUDGET)
-    decides = f"until decided at a margin of {percent(margin)}"
-    return bench(*again.command()[1:], decides=decides, takes_s=budget_s, at_most=True)
+    decides = f"until decided at {percent(margin)}, within a budget that it prints first"
+    return bench(*again.command()[1:], decides=decides)
+
+
+def _margin(comparison: Comparison, request: RunRequest) -> float:
+    """Return the margin that was chosen for what is compared; where none was, that at which a run decides by itself."""
+    chosen = request.repetitions.margin is not None or comparison.margin != MARGIN
+    return comparison.margin if chosen else DEFAULT_MARGIN
+
+
+def _measured(comparison: Comparison, targets: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the targets without those that only prove their path; None, for those of the machine, if none compares."""
+    summaries = [summary for group in comparison.groups for summary in group.targets]
+    path_only = {summary.target for summary in summaries if not is_measured(summary.substitutes)}
+    measured = tuple(target for target in targets if target not in path_only)
+    return measured if {*measured} - {BASELINE} else None
