@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -20,8 +21,9 @@ import cli
 from commands.web import generate, runs, start, states
 from commands.web.app import WebSettings, create_app
 from provisioning import ledger
+from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
-from suite.results.store import LOG, stop_requested
+from suite.results.store import LOG, StoreError, stop_requested
 from tests.commands.conftest import ended_well, refused
 
 RUNS = Path(__file__).parent / "samples" / "runs"
@@ -295,6 +297,37 @@ def test_the_list_and_the_run_show_number_and_word_once_they_are_made(
     writing(results / "failed", monkeypatch)
     client.get("/")
     assert begun == [None], "nothing is made while a run is measured"
+
+
+@pytest.mark.parametrize("accident", [StoreError("No space left on device"), OSError(28, "No space left on device")])
+def test_an_accident_is_not_kept_and_takes_down_no_page(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, accident: Exception
+) -> None:
+    monkeypatch.setattr(runs, "answer_of", Mock(return_value='[["podman", "", "slower"]]'))
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "write_atomic", Mock(side_effect=accident))
+        shown_at_last(client, "/", lambda text: "no answer" in text)
+        assert [client.get(path).status_code for path in ("/", "/runs/synthetic-podman")] == [200, 200]
+    assert "slower" in shown_at_last(client, "/runs/synthetic-podman", lambda text: "slower" in text)
+
+
+def asked_until_it_raises(parts: list[str], make: Mock) -> None:
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        runs.kept("answer", parts, make)
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("results")
+def test_a_refusal_is_kept_and_an_accident_is_tried_again() -> None:
+    made: list[Exception] = [RequestError("nothing to compare"), StoreError("the disk is full")]
+    for error in made:
+        make = Mock(side_effect=error)
+        parts = [str(error)]
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                asked_until_it_raises(parts, make)
+        assert make.call_count == (1 if isinstance(error, RequestError) else 2)
 
 
 def test_the_address_says_which_runs_are_compared(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from flask.testing import FlaskClient
@@ -221,3 +222,11 @@ def test_what_is_started_outlives_who_started_it_and_writes_its_log(tmp_path: Pa
     assert (tmp_path / LOG).read_text().splitlines() == ["True", "the end"]
     with pytest.raises(FileExistsError):
         start_detached(["true"], tmp_path / LOG)
+
+
+def test_a_machine_is_examined_again_until_a_target_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    full, well = (Diagnosis(targets, (), (), ("answer",), "next") for targets in ((), ("vm",)))
+    monkeypatch.setattr(start, "_FOUND", [])
+    monkeypatch.setattr(start, "examine_as_far_as_possible", list)
+    monkeypatch.setattr(start, "diagnose", Mock(side_effect=[full, well]))
+    assert [start.diagnosis(), start.diagnosis(), start.diagnosis()] == [full, well, well]

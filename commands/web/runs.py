@@ -26,7 +26,7 @@ from commands.run.outlook import interval_text, intervals_so_far
 from commands.web.app import settings
 from commands.web.states import WORDS, RunState, facts, processes, state_of, written
 from provisioning import paths
-from suite.errors import RequestError
+from suite.errors import BenchError, RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results import quality
 from suite.results.files import read
@@ -70,7 +70,8 @@ def _live(template: str, shown: object, values: Callable[[], Mapping[str, Any]])
 def kept(kind: str, parts: Sequence[object], make: Callable[[], str] | None) -> str | None:
     """Return what was made of these parts by this suite; else have it made, and return None while it is not ready.
 
-    Without ``make``, nothing is begun. Raises what making it has raised.
+    Without ``make``, nothing is begun. Raises what making it has raised: a refusal always, an accident such as a full
+    disk once, after which it is made again.
     """
     key = hashlib.sha256(repr([suite_version(), *parts]).encode()).hexdigest()
     path = paths.state("cache", "web") / f"{kind}-{key}"
@@ -78,6 +79,8 @@ def kept(kind: str, parts: Sequence[object], make: Callable[[], str] | None) -> 
         return read(path).decode()
     begun = _MAKING.get(path)
     if begun and begun.done():
+        if not isinstance(begun.exception(), RequestError):
+            _MAKING.pop(path, None)
         begun.result()
     elif make and not begun:
         _MAKING[path] = Future()
@@ -129,7 +132,11 @@ def _answers(run: Path, state: RunState, running: Mapping[Path, ProcessIdentity]
     if state.word in ("waiting", "running", "refused"):
         return ()
     make = None if running else lambda: answer_of(run)
-    return cast("Sequence[Sequence[str]]", json.loads(kept("answer", [run, written(run)], make) or "[]"))
+    try:
+        answers = kept("answer", [run, written(run)], make)
+    except (BenchError, OSError):  # a full disk, say: the page shows the rest, and the next one has it made again
+        return [("", "", "no answer")]
+    return cast("Sequence[Sequence[str]]", json.loads(answers or "[]"))
 
 
 @PAGES.get("/")

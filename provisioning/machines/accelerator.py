@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from suite.errors import BenchError, CommandError, RequestError, option
 from suite.interfaces import Node, Note
 from suite.part import Part
 from suite.process_identity import boot_id
-from suite.results.store import write_atomic
+from suite.results.store import StoreError, write_atomic
 
 Accelerator = Literal["kvm", "tcg"]
 KVM = Path("/dev/kvm")
@@ -68,14 +69,16 @@ def probe_kvm() -> KvmProbe:
     if kept and kept.boot_id == boot_id() and (not kept.usable or kept.evidence == evidence):
         return kept
     begin = time.monotonic()
-    missing = reason = _missing()
-    if not missing:
+    reason = _missing()
+    is_settled = not reason  # what is missing can be installed, or granted, at any time
+    if is_settled:
         sector = state("cache") / "boot-sector.img"
         sector.write_bytes(_SECTOR)
         try:
             with local_node((), None) as node:
                 reason = boot(node, kernel, str(sector))
-        except BenchError as error:
+        except BenchError as error:  # no guest was tried
+            is_settled = False
             reason = error.message
     probe = KvmProbe(
         usable=not reason,
@@ -84,8 +87,9 @@ def probe_kvm() -> KvmProbe:
         boot_id=boot_id(),
         took_s=round(time.monotonic() - begin, 2),
     )
-    if not missing:  # what is missing can be installed, or granted, at any time
-        write_atomic(cache, probe.model_dump_json())
+    if is_settled:
+        with suppress(StoreError):  # a full disk: the next command asks again
+            write_atomic(cache, probe.model_dump_json())
     return probe
 
 

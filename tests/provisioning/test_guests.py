@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,10 +22,11 @@ from provisioning.remote.network import DEVICE, routed
 from provisioning.sites.here import Here
 from provisioning.targets import Choices
 from scenarios.training import Synthetic
-from suite.errors import CommandError, MeasurementError, RequestError
+from suite.errors import BenchError, CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 from suite.job.ablations import properties_of
 from suite.process_identity import boot_id
+from suite.results.store import StoreError
 from tests.provisioning.conftest import MakeImage, Program, fake_node, raises
 
 MTU = Completed(0, json.dumps([{"mtu": 1450}]), "")
@@ -232,6 +234,18 @@ def test_the_kernel_of_the_image_ends_in_order_where_the_sector_has_a_status_of_
     qemu("exit 0")
     (home / "cache/kvm.json").unlink()
     assert probe_kvm().reason == "a guest (the image's kernel) boots under it"
+
+
+def test_an_accident_of_the_probe_is_not_kept(qemu: Qemu, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    qemu("exit 33")
+    with monkeypatch.context() as patch:
+        patch.setattr(accelerator, "boot", Mock(side_effect=BenchError("cannot start it: Too many open files")))
+        assert "Too many open files" in probe_kvm().reason
+    with monkeypatch.context() as patch:
+        patch.setattr(accelerator, "write_atomic", Mock(side_effect=StoreError("No space left on device")))
+        assert probe_kvm().usable
+    assert not (home / "cache/kvm.json").exists()
+    assert probe_kvm().usable
 
 
 def test_what_a_host_lacks_is_told_and_asked_again(qemu: Qemu, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
