@@ -90,20 +90,19 @@ class Loop:
         return records
 
     def _recorded(self, courses: Sequence[Course], finished: Set[str]) -> list[TrialRecord]:
-        """Save the models and the records of a group. Raises StoreError, after the records if models cannot be kept.
+        """Save the records of a group, then its models. Raises StoreError, at the end if models cannot be kept.
 
-        A trial whose models cannot be stored has failed.
+        A full disk thus costs a model, and no measurement: the audit names records whose models are gone.
         """
+        made = [course.record() for course in courses]
+        self._save(made, finished)
         unwritten: list[StoreError] = []
         for course in courses:
             if course.measurement and not course.failure:
                 try:
                     self.store.keep_models(course.measurement.models)
                 except StoreError as error:
-                    course.failure = error
                     unwritten.append(error)
-        made = [course.record() for course in courses]
-        self._save(made, finished)
         for record in made:
             self.observer.trial_finished(record)
         if unwritten:

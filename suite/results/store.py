@@ -243,11 +243,24 @@ class Run:
         return path
 
     def keep_models(self, models: Mapping[str, bytes]) -> None:
-        """Write the models that are not there yet, by the digests of their weights. Raises StoreError."""
+        """Write the models that are not there yet, by the digests of their weights.
+
+        Raises StoreError, once all were tried, with the names of those that could not be written.
+        """
+        lost: dict[str, StoreError] = {}
         for digest, content in models.items():
             path = self.directory / MODELS / f"{digest}.pt"
-            if not path.exists():
-                write_atomic(path, content, below=self.directory)
+            try:
+                if not path.exists():
+                    write_atomic(path, content, below=self.directory)
+            except StoreError as error:
+                lost[path.name] = error
+        if lost:
+            why = next(iter(lost.values())).message
+            raise StoreError(
+                f"{len(lost)} of {len(models)} models could not be kept, {', '.join(lost)}: {why}",
+                remedy="free some space, and go on with the run; the trial is recorded and is not measured again",
+            )
 
     def demand_space(self, size_bytes: int) -> None:
         """Raise StoreError if the disk has less space for the models of the next trial."""

@@ -17,6 +17,7 @@ from suite.plan import Plan
 from suite.records.headers import headers, read_head, read_header
 from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import SCHEMA_VERSION, TrialRecord
+from suite.results import store
 from suite.results.layout import latest_run
 from suite.results.runs import find_run, find_runs, summarise
 from suite.results.store import Run, StoreError, new_run_directory, stored_plan, write_atomic
@@ -186,6 +187,23 @@ def test_equal_models_are_one_file_which_goes_with_the_run(tmp_path: Path) -> No
     run.keep_models({"ab" * 32: b"again"})
     models = {path.name: path.read_bytes() for path in (run.directory / "models").iterdir()}
     assert models == {f"{'ab' * 32}.pt": b"first", f"{'cd' * 32}.pt": b"other"}
+
+
+def test_models_that_cannot_be_written_are_named_and_the_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = store.write_atomic
+
+    def full(path: Path, *content: Any, **options: Any) -> None:
+        if path.stem.startswith("ab"):
+            raise StoreError("cannot write it: No space left on device")
+        write(path, *content, **options)
+
+    monkeypatch.setattr(store, "write_atomic", full)
+    run = Run(tmp_path / "run")
+    with pytest.raises(StoreError, match=f"1 of 2 models could not be kept, {'ab' * 32}.pt: .*No space left"):
+        run.keep_models({"ab" * 32: b"first", "cd" * 32: b"other"})
+    assert [path.stem for path in (run.directory / "models").iterdir()] == ["cd" * 32]
 
 
 @pytest.fixture
