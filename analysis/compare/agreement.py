@@ -5,12 +5,14 @@ interval, a mean over both is a number of neither: the answer is then the ratio 
 verdict. Both must be of one machine and have ``LEAST_BLOCKS`` blocks.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from analysis.compare.contrasts import RUN
 from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Change, regress
-from analysis.compare.results import Comparison, Contrast
+from analysis.compare.results import ComparedJob, Comparison, Contrast
+from analysis.load.plans import Terms
 from analysis.load.records import Records, part_of
 from analysis.statistics.margins import bounds_of
 from analysis.statistics.sequential import LEAST_BLOCKS
@@ -18,7 +20,7 @@ from analysis.statistics.sequential import LEAST_BLOCKS
 CONTRADICTION = "the two runs contradict each other"
 
 
-def contradictions(records: Records, margin: float) -> tuple[Change, ...]:
+def contradictions(records: Records, terms: Mapping[ComparedJob, Terms]) -> tuple[Change, ...]:
     """Return what the second of two runs measures otherwise than the first; none for any other number of them."""
     if len(records.places) != 2:
         return ()
@@ -26,7 +28,7 @@ def contradictions(records: Records, margin: float) -> tuple[Change, ...]:
     if not (len(old.trials) and len(new.trials)) or other_hosts(old.trials, new.trials):
         return ()
     changes = [change for change in regress(old, new).changes if _decides(change)]
-    return tuple(change for change in changes if _apart(change, margin))
+    return tuple(change for change in changes if _apart(change, terms[change.job].margin))
 
 
 def _decides(change: Change) -> bool:
@@ -42,7 +44,7 @@ def _apart(change: Change, margin: float) -> bool:
 
 def with_agreement(comparison: Comparison, records: Records) -> Comparison:
     """Return a comparison without verdicts on models of which two runs contradict each other, and the changes."""
-    between = contradictions(records, comparison.margin)
+    between = contradictions(records, comparison.terms)
     if not between:
         return comparison
     models = {"", *(change.model for change in between)}

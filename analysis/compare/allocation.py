@@ -61,7 +61,7 @@ def with_allocation(comparison: Comparison) -> Comparison:
     by_arm = {cells.arm: cells for cells in _cells(comparison.trials)}
     every = [by_arm[arm] for arm in sorted(by_arm, key=order)]
     contrasts = [contrast for cells in every for contrast in _stage_times(cells)]
-    for gain in judged([_gain(cells) for cells in every], comparison.margin):
+    for gain in judged([_gain(cells) for cells in every], comparison.common_terms):
         spoiled = disturbed(by_arm[gain.arm].trials, ["target", "cpus"])
         around = Circumstances(disturbed={f"with cpus={key[1]}": kinds for key, kinds in spoiled.items()})
         contrasts += with_standing([gain], {gain.arm[:2]: around})

@@ -24,7 +24,7 @@ from analysis.compare.results import Arm, Circumstances, ComparedJob, Comparison
 from analysis.compare.standing import with_standing
 from analysis.compare.validity import changes, shortened
 from analysis.load.metrics import Metric, by_ratio, in_units, metrics_of
-from analysis.load.plans import plan_of
+from analysis.load.plans import Terms, plan_of, terms_of
 from analysis.load.records import Records
 from analysis.statistics.counts import between_runs, inside_blocks, judge_differences
 from analysis.statistics.ratios import Location, exp, locate
@@ -34,7 +34,6 @@ from suite.errors import RequestError, nearest
 from suite.job.job import IN_COLUMNS
 from suite.job.profiles import PROFILES
 from suite.registries import WORKLOADS
-from suite.request.repetitions import MARGIN
 from suite.results.runs import accepted_sweep
 
 PLACES = ("host", "machine", "context", "inventory", "place")
@@ -75,12 +74,14 @@ class CellTrials:
         return blocks.dropna()
 
 
-def compare_by(records: Records, keys: Values, base: Values = (), *, margin: float = MARGIN) -> Comparison:
+def compare_by(records: Records, keys: Values, base: Values = (), *, margin: float | None = None) -> Comparison:
     """Compare the values of ``keys``, each with ``base`` or the first, on every target and for every metric.
 
-    Raises RequestError for an unknown key, for one with a single value, and for a base that no record has.
+    Raises RequestError for an unknown key, for one with a single value, for a base that no record has, and where the
+    plans state different margins and none is given.
     """
     trials = plain(records.trials[records.trials["ok"]]).sort_values("started_at", kind="stable")
+    common_margin = terms_of(records.directories, margin).margin
     jobs = settings_of(trials)
     ranks = _ranks(jobs, keys, base)
     formed: list[Unjudged] = []
@@ -98,13 +99,12 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     if not formed:
         raise RequestError(f"no two records agree in all but {' and '.join(keys)}", remedy=_offer(jobs))
     # Trainings are the question; the probes after them explain.
-    rows = sorted(judged(formed, margin), key=lambda row: (row.job.traits.probes, order(row.arm)))
+    rows = sorted(judged(formed, Terms(common_margin)), key=lambda row: (row.job.traits.probes, order(row.arm)))
     return Comparison(
         runs=tuple(records.trials["run_id"].unique()),
         groups=(),
         contrasts=with_standing(rows, around),
         warnings=records.warnings,
-        margin=margin,
         warmup_trials=records.warmup_trials,
         places=records.places,
     )

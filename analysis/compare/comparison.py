@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -19,14 +20,14 @@ import pandas as pd
 from analysis.compare import contrasts as kinds
 from analysis.compare.agreement import with_agreement
 from analysis.compare.groups import ALL_IN, circumstances, costs, groups, measured, with_costs
-from analysis.compare.pairing import GROUP, ROW, baseline, grouped, means_of_blocks, plain, with_variants
-from analysis.compare.results import Arm, BurstVariation, Comparison, Contrast, GroupKey
+from analysis.compare.pairing import GROUP, JOB, ROW, baseline, grouped, means_of_blocks, plain, with_variants
+from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Contrast, GroupKey
 from analysis.compare.same_work import same_work
 from analysis.compare.scaling import growth, quality, scaling, trials_with_workers
 from analysis.compare.standing import with_standing
 from analysis.load.bursts import step_variance, switching
 from analysis.load.metrics import Metric, by_ratio, metrics_of
-from analysis.load.plans import looked_after
+from analysis.load.plans import Terms, terms_of
 from analysis.load.records import Records
 from analysis.statistics.alternating import Components, Costs, Design, SwitchingCost, choose, components
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
@@ -35,26 +36,25 @@ from analysis.warnings.findings import failures, hosts_differ, missing_trials, m
 from analysis.warnings.training import diverged, learning
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.records.record import Alternation
-from suite.request.repetitions import MARGIN
 from suite.targets import BASELINE
 
 Turns = tuple[Alternation, Alternation]
 """The turns of a target and of bare metal in one block."""
 
 
-def compare(records: Records, *, margin: float = MARGIN, force: bool = False) -> Comparison:
-    """Compare the targets of every group, in the order of the paper. Never raises for what the records hold.
+def compare(records: Records, *, margin: float | None = None, force: bool = False) -> Comparison:
+    """Compare the targets of every group, in the order of the paper. Never raises for what the records hold alone.
 
-    ``margin``: the share (0.02 is 2 %) by which a ratio may differ from 1 and still be called equivalent. ``force``
-    forms the ratios that validity refuses, and marks them.
+    ``margin`` replaces that of each job's plans, which must agree (RequestError). ``force`` only marks refused ratios.
     """
     return with_agreement(_pooled(records, margin=margin, force=force), records)
 
 
-def _pooled(records: Records, *, margin: float, force: bool) -> Comparison:
+def _pooled(records: Records, *, margin: float | None, force: bool) -> Comparison:
     trials, metrics = with_costs(with_changes(with_variants(records.trials))), records.metrics
     finished = trials[trials["ok"]]
-    ok, looked = plain(finished), looked_after(records.directories)
+    ok = plain(finished)
+    terms = terms_by_job(trials, margin)
     targets = kinds.form(kinds.TARGET, plain(trials), metrics, force=force, also=[ALL_IN])
     second = kinds.form(kinds.AGAIN, plain(trials), metrics)
     again = second.ratios
@@ -62,26 +62,24 @@ def _pooled(records: Records, *, margin: float, force: bool) -> Comparison:
     tabled = {kind: kinds.form(kind, trials, metrics, force=force) for kind in kinds.tabled_kinds()}
     sweeps = kinds.sweeps_of(trials)
     floors = dict(noise_floors(finished, again, metrics))
-    around = circumstances(trials, disturbed(ok), decided=looked is not None)
+    around = circumstances(trials, disturbed(ok), terms)
     summaries = groups(plain(trials), targets.pairs, metrics)
     machines = kinds.machines_of(trials)
-    ratios = kinds.contrasts(
-        kinds.TARGET, targets.ratios, metrics, margin, looked=looked, failed=targets.failed, machines=machines
-    )
+    ratios = kinds.contrasts(kinds.TARGET, targets.ratios, metrics, terms, failed=targets.failed, machines=machines)
     over_base = [*measured(summaries, targets.pairs, ok, ratios, floors, targets.failed)]
     notes = dict(map(attrgetter("arm", "notes"), over_base))
     switched = {**tabled, kinds.AGGRESSOR: victims}
     several = trials_with_workers(ok, records.evidence)
     every = (
         *over_base,
-        *kinds.contrasts(kinds.AGAIN, again, metrics, margin, looked=looked, failed=second.failed),
-        *_interactions(targets, sweeps, metrics, margin),
-        *_switched(switched, metrics, margin, floors),
+        *kinds.contrasts(kinds.AGAIN, again, metrics, terms, failed=second.failed),
+        *_interactions(targets, sweeps, metrics, terms),
+        *_switched(switched, metrics, terms, floors),
         *kinds.beside(finished),
-        *_isolation(victims, sweeps, metrics, margin),
-        *_over_models(targets, sweeps, metrics, margin, looked, notes),
+        *_isolation(victims, sweeps, metrics, terms),
+        *_over_models(targets, sweeps, metrics, terms, notes),
         *scaling(several),
-        *quality(several, metrics, margin),
+        *quality(several, metrics, terms),
         *growth(finished),
     )
     contrasted = with_standing(every, around)
@@ -113,7 +111,7 @@ def _pooled(records: Records, *, margin: float, force: bool) -> Comparison:
         groups=complete,
         contrasts=contrasted,
         warnings=(*of_records, *of_states, *refused, *of_trust),
-        margin=margin,
+        terms=terms,
         ratios={kinds.TARGET.name: targets.ratios, kinds.AGGRESSOR.name: victims.ratios},
         warmup_trials=records.warmup_trials,
         trials=ok,
@@ -129,33 +127,38 @@ def _by_group(contrasts: Iterable[Contrast]) -> dict[GroupKey, tuple[Contrast, .
 
 
 def _switched(
-    formed: Mapping[kinds.ContrastKind, kinds.Formed], metrics: Sequence[Metric], margin: float, floors: kinds.Floors
+    formed: Mapping[kinds.ContrastKind, kinds.Formed],
+    metrics: Sequence[Metric],
+    terms: kinds.TermsByJob,
+    floors: kinds.Floors,
 ) -> Iterator[Contrast]:
     """Yield the contrasts of a target with itself: those of ablations, and of victims beside aggressors."""
     for kind, sides in formed.items():
         of_base = floors if kind is kinds.AGGRESSOR else {}
         yield from kinds.contrasts(
-            kind, sides.ratios, metrics, margin, notes=sides.notes, floors=of_base, failed=sides.failed
+            kind, sides.ratios, metrics, terms, notes=sides.notes, floors=of_base, failed=sides.failed
         )
 
 
 def _interactions(
-    targets: kinds.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], margin: float
+    targets: kinds.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], terms: kinds.TermsByJob
 ) -> list[Contrast]:
     """Return container-vm against container times vm."""
     # Opening is left out: one layer comes after the other, and their times add.
     layered = [metric for metric in by_ratio(metrics) if metric.name != "opening"]
     layers = kinds.layers(targets.ratios)
     failed = kinds.failed_together(kinds.layer_members(layers), targets.failed, sweeps)
-    return kinds.contrasts(kinds.LAYERS, layers, layered, margin, failed=failed)
+    return kinds.contrasts(kinds.LAYERS, layers, layered, terms, failed=failed)
 
 
-def _isolation(victims: kinds.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], margin: float) -> list[Contrast]:
+def _isolation(
+    victims: kinds.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], terms: kinds.TermsByJob
+) -> list[Contrast]:
     """Return the mean over all victims beside aggressors of each target, the best first."""
     ratios, members = kinds.combined(kinds.ISOLATION, victims.ratios, sweeps)
     failed = kinds.failed_together(members, victims.failed, sweeps)
     ranked = kinds.contrasts(
-        kinds.ISOLATION, ratios, metrics, margin, members=members, notes=victims.notes, failed=failed
+        kinds.ISOLATION, ratios, metrics, terms, members=members, notes=victims.notes, failed=failed
     )
     return sorted(ranked, key=lambda contrast: (contrast.job, -(contrast.ratio or 0.0)))
 
@@ -164,16 +167,22 @@ def _over_models(
     targets: kinds.Formed,
     sweeps: kinds.Sweeps,
     metrics: Sequence[Metric],
-    margin: float,
-    looked: int | None,
+    terms: kinds.TermsByJob,
     notes: Mapping[Arm, tuple[str, ...]],
 ) -> list[Contrast]:
     """Return the mean over all models of each target."""
     ratios, members = kinds.combined(kinds.MODELS, targets.ratios, sweeps)
     failed = kinds.failed_together(members, targets.failed, sweeps)
-    return kinds.contrasts(
-        kinds.MODELS, ratios, metrics, margin, looked=looked, members=members, notes=notes, failed=failed
-    )
+    return kinds.contrasts(kinds.MODELS, ratios, metrics, terms, members=members, notes=notes, failed=failed)
+
+
+def terms_by_job(trials: pd.DataFrame, margin: float | None = None) -> dict[ComparedJob, Terms]:
+    """Return how each job is judged, by the plans of its runs unless a margin is given."""
+    terms: dict[ComparedJob, Terms] = {}
+    for (job, *_), rows in grouped(trials, JOB):
+        runs = dict.fromkeys(Path(path).parents[1] for path in rows["path"])
+        terms[job] = terms_of(runs, margin)
+    return terms
 
 
 def noise_floors(

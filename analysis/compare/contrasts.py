@@ -29,6 +29,7 @@ from analysis.compare.pairing import (
 from analysis.compare.results import Arm, ComparedJob, Contrast, Effect, Expected, known_first
 from analysis.compare.validity import marks_of, usable
 from analysis.load.metrics import METRICS, Metric, by_ratio, metrics_of, with_trait
+from analysis.load.plans import Terms
 from analysis.statistics.counts import MeanDifference, inside_blocks, judge_differences
 from analysis.statistics.failures import NONE_FAILED, Failures, count_failures, failing_more, may_hide
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
@@ -53,6 +54,7 @@ ByColumn = Mapping[str, Ratios]
 """Those of several metrics, by the metric's column."""
 Members = Mapping[Arm, tuple[Arm, ...]]
 """What each ratio is the mean over."""
+TermsByJob = Mapping[ComparedJob, Terms]
 Floors = Mapping[tuple[Arm, str], NoiseFloor]
 Failed = Mapping[Arm, pd.DataFrame]
 """Whether the trial of each side failed, by run and block; without the arms of which no trial failed."""
@@ -239,16 +241,15 @@ def contrasts(
     kind: ContrastKind,
     ratios: ByColumn,
     metrics: Sequence[Metric],
-    margin: float,
+    terms: TermsByJob,
     *,
-    looked: int | None = None,
     members: Members = MappingProxyType({}),
     notes: Mapping[Arm, tuple[str, ...]] = MappingProxyType({}),
     floors: Floors = MappingProxyType({}),
     failed: Failed = MappingProxyType({}),
     machines: Machines = MappingProxyType({}),
 ) -> list[Contrast]:
-    """Return the contrast of every ratio with its verdict, in the order of the paper. ``looked``: see ``judged``.
+    """Return the contrast of every ratio with its verdict by the terms of its job, in the order of the paper.
 
     Those of a metric and job are one family. Combined ratios have the notes of their ``members``, and all others their
     own and the noise floor of their base. ``failed`` holds the blocks of trials that have no value, ``machines`` the
@@ -275,7 +276,8 @@ def contrasts(
             )
             tail = _tail(of_arm, metric, failures.get(arm, NONE_FAILED), machines)
             unjudged.append(Unjudged(contrast, locate(of_arm[RATIO].to_numpy()), (arm.job, metric.column), tail))
-    found = judged([one for one in unjudged if one.location], margin, looked)
+    located = [contrast for contrast in unjudged if contrast.location]
+    found = judged(located, _terms_for(kind, terms))
     return sorted((*found, *counted), key=lambda contrast: order(contrast.arm))
 
 
@@ -337,27 +339,48 @@ class Unjudged(NamedTuple):
         return self.contrast.metric.more_is_faster and self.contrast.kind != SLOWDOWNS.name
 
 
-def judged(unjudged: Sequence[Unjudged], margin: float, looked: int | None = None) -> Iterator[Contrast]:
+def judged(unjudged: Sequence[Unjudged], terms: Terms | TermsByJob) -> Iterator[Contrast]:
     """Yield the contrasts of each family with their verdicts; dependence is corrected for all of them.
 
-    ``looked``: the blocks after which the run began to look whether they decide; None if it did not.
+    ``terms`` are those of all, or of each job; a family is then of one job.
     """
     levels = holm([dependence(one.contrast.by_block) for one in unjudged])
     families: dict[object, list[tuple[Unjudged, float]]] = defaultdict(list)
     for one, level in zip(unjudged, levels, strict=True):
         families[one.family].append((one, level))
     for members in families.values():
-        locations = [one.location for one, _ in members]
-        level = level_of(locations, looked) if looked else SIGNIFICANCE
-        directions = [one.more_is_faster for one, _ in members]
-        verdicts = judge(locations, margin, more_is_faster=directions, level=level)
-        verdicts = qualified(verdicts, locations, [one.tail for one, _ in members], margin)
-        verdicts = failing_more(verdicts, [one.contrast.failures for one, _ in members])
+        own_terms = terms if isinstance(terms, Terms) else terms[members[0][0].contrast.job]
+        verdicts = _verdicts([one for one, _ in members], own_terms)
         for ((contrast, location, _, tail), level), verdict in zip(members, verdicts, strict=True):
             dependent = level if level <= DEPENDENCE_LEVEL else None
-            carried = _carried(verdict, contrast.failures, margin)
-            effects = vars(effect(location, carried, tail)) if location else {}
+            effects = vars(effect(location, verdict, tail)) if location else {}
             yield replace(contrast, **{**effects, "by_block": contrast.by_block, "dependent": dependent})
+
+
+def _verdicts(family: Sequence[Unjudged], terms: Terms) -> Iterator[Verdict | None]:
+    """Yield the verdict of each contrast of a family, with the margin that it was judged by."""
+    margin = terms.margin
+    locations = [one.location for one in family]
+    directions = [one.more_is_faster for one in family]
+    verdicts = judge(locations, margin, more_is_faster=directions, level=_level(locations, terms))
+    verdicts = qualified(verdicts, locations, [one.tail for one in family], margin)
+    verdicts = failing_more(verdicts, [one.contrast.failures for one in family])
+    for one, verdict in zip(family, verdicts, strict=True):
+        carried = _carried(verdict, one.contrast.failures, margin)
+        yield carried and replace(carried, margin=margin)
+
+
+def _level(locations: Sequence[Location | None], terms: Terms) -> float:
+    return level_of(locations, terms.looked) if terms.looked else SIGNIFICANCE
+
+
+def _terms_for(kind: ContrastKind, terms: TermsByJob) -> TermsByJob:
+    return terms if kind in (TARGET, AGAIN, MODELS) else unlooked(terms)
+
+
+def unlooked(terms: TermsByJob) -> TermsByJob:
+    """Return the terms of ratios at which no stop rule looks."""
+    return {job: replace(of_job, looked=None) for job, of_job in terms.items()}
 
 
 def _carried(verdict: Verdict | None, failures: Failures | None, margin: float) -> Verdict | None:
@@ -482,7 +505,7 @@ class Side(NamedTuple):
     logs: pd.DataFrame
 
 
-def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margin: float) -> list[Contrast]:
+def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, terms: Terms) -> list[Contrast]:
     """Return the contrast of every side over another, ``(base, own)``; the verdicts of all are one family.
 
     Sides that share blocks, of a run or of a sweep, are divided block by block, all others as two samples.
@@ -492,7 +515,7 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, margi
         own_logs, base_logs = (by_sweep(side.logs, sweeps)[RATIO].dropna() for side in (own, base))
         contrast = Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric)
         unjudged.append(Unjudged(contrast, over(own_logs, base_logs)[1]))
-    return [*judged(unjudged, margin)]
+    return [*judged(unjudged, terms)]
 
 
 def over(

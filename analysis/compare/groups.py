@@ -14,9 +14,20 @@ import pandas as pd
 
 from analysis.compare import pairing
 from analysis.compare.contrasts import TARGET, Failed, Floors, effect, failures_of, valued
-from analysis.compare.results import Arm, Circumstances, Contrast, Cost, Disturbed, Group, GroupKey, TargetSummary
+from analysis.compare.results import (
+    Arm,
+    Circumstances,
+    ComparedJob,
+    Contrast,
+    Cost,
+    Disturbed,
+    Group,
+    GroupKey,
+    TargetSummary,
+)
 from analysis.compare.validity import all_named, compact
 from analysis.load.metrics import Metric, in_units, metrics_of, with_trait
+from analysis.load.plans import Terms
 from analysis.statistics.ratios import Location, locate
 from suite.job.envelope import GIB
 from suite.targets import BASELINE
@@ -135,7 +146,7 @@ def mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
 
 
 def circumstances(
-    trials: pd.DataFrame, disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]], *, decided: bool = False
+    trials: pd.DataFrame, disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]], terms: Mapping[ComparedJob, Terms]
 ) -> dict[GroupKey, Circumstances]:
     """Return engine, hosts, what a further block takes, and what disturbed all trials that count, by job and model."""
     block_s, groups = _block_seconds(trials), {}
@@ -146,7 +157,7 @@ def circumstances(
             engine=", ".join(sorted(rows["engine"].dropna().astype(str).unique())),
             hosts=tuple(sorted(rows["hostname"].dropna().astype(str).unique())),
             block_s=float(spans.median()) if len(spans) else None,
-            decided=decided,
+            decided=terms[key[0]].looked is not None,
             disturbed={target: kinds for (*group, target), kinds in disturbed.items() if group == own},
         )
     return groups

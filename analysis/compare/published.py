@@ -168,7 +168,7 @@ def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Compariso
     can_be = [one for one in items if one.contrast.kind in kinds and (of_values or one.contrast.verdict)]
     pairs = _pairs(claim, can_be)
     sides = [(base.side(claim, comparison), one.side(claim, comparison)) for base, one in pairs]
-    found = between(claim.kind, sides, sweeps_of(comparison.trials) if pairs else {}, comparison.margin)
+    found = between(claim.kind, sides, sweeps_of(comparison.trials) if pairs else {}, comparison.common_terms)
     judged = with_standing(found, {group.key: group.circumstances for group in comparison.groups})
     for contrast, (base, one) in zip(judged, pairs, strict=True):
         part = _part(claim, one.facts, base.facts)

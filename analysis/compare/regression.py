@@ -236,7 +236,7 @@ def _count_change(arm: Arm, metric: Metric, runs: Sequence[Sequence[Samples]], b
         spread=None,
         blocks=difference_of_means.n,
         difference=difference_of_means,
-        verdict=name and Verdict(name, difference_of_means.p),
+        verdict=name and Verdict(name, difference_of_means.p, margin=bound),
     )
 
 
@@ -274,7 +274,8 @@ def _verdict(
     if decides and (name == "undecided" or least > 0):
         needed = least if half is None else more_blocks(*places, abs(lost - bound))
     share = None if seen is None or seen >= math.log(10) else slower_by(exp(sign * seen), more_is_faster=sign < 0)
-    return Verdict(name, None, None if needed is None else max(needed, least), share, reasons)
+    more = None if needed is None else max(needed, least)
+    return Verdict(name, None, more, share, reasons, margin=fail_above)
 
 
 def _decided(

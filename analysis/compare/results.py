@@ -9,12 +9,14 @@ import pandas as pd
 
 from analysis.load.computed import Kind
 from analysis.load.metrics import METRICS, Metric, by_ratio
+from analysis.load.plans import Terms
 from analysis.statistics.alternating import Components, Design, SwitchingCost
 from analysis.statistics.counts import MeanDifference
 from analysis.statistics.failures import Failures
 from analysis.statistics.ratios import NoiseFloor, Verdict
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import AnalysisWarning
+from suite.errors import RequestError
 from suite.records.record import EPOCH, FIRST_EPOCH, SCALED_EPOCH
 from suite.request.repetitions import MARGIN
 from suite.request.traits import Traits, traits_of
@@ -444,7 +446,8 @@ class Comparison(Selection):
     warnings: tuple[AnalysisWarning, ...]
     claims: tuple[JudgedClaim, ...] = ()
     """The published claims; empty unless they were judged."""
-    margin: float = MARGIN
+    terms: Mapping[ComparedJob, Terms] = field(default_factory=dict)
+    """How each job is judged; empty where all are judged alike."""
     ratios: Mapping[str, Mapping[str, Mapping[Arm, pd.DataFrame]]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -466,6 +469,28 @@ class Comparison(Selection):
         groups = tuple(group for group in self.groups if group.job == job)
         contrasts = tuple(contrast for contrast in self.contrasts if contrast.job == job)
         return replace(self, trials=trials, groups=groups, contrasts=contrasts)
+
+    @property
+    def margins(self) -> tuple[float, ...]:
+        """Return the margins by which its verdicts were judged, mostly one; the least of its jobs without a verdict."""
+        verdicts = (contrast.verdict for contrast in self.contrasts)
+        judged = {verdict.margin for verdict in verdicts if verdict and verdict.margin is not None}
+        return tuple(sorted(judged)) or (self.least_margin,)
+
+    @property
+    def least_margin(self) -> float:
+        """Return the margin of its jobs, the strictest of several."""
+        return min((terms.margin for terms in self.terms.values()), default=MARGIN)
+
+    @property
+    def common_terms(self) -> Terms:
+        """Return the terms of contrasts between jobs. Raises RequestError where these were planned differently."""
+        margins = {terms.margin for terms in self.terms.values()}
+        if len(margins) > 1:
+            stated = " and ".join(f"{margin:.3g}" for margin in sorted(margins))
+            remedy = f"give the one that counts, such as --margin {max(margins) * 100:g}%"
+            raise RequestError(f"jobs that are compared were planned with different margins: {stated}", remedy=remedy)
+        return Terms(margins.pop()) if margins else Terms()
 
     @property
     def decided(self) -> bool:

@@ -20,7 +20,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.contrasts import DIVISION, STRONG, WEAK, ContrastKind, Unjudged, judged, order, valued
+from analysis.compare.contrasts import (
+    DIVISION,
+    STRONG,
+    WEAK,
+    ContrastKind,
+    TermsByJob,
+    Unjudged,
+    judged,
+    order,
+    unlooked,
+    valued,
+)
 from analysis.compare.groups import mean_losses
 from analysis.compare.pairing import JOB, ROW, by_block, grouped, job_of, substitutes_of
 from analysis.compare.results import Arm, Contrast, Division
@@ -192,7 +203,7 @@ def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Itera
         yield "fitted serial share", (value, *sorted(ends))
 
 
-def quality(trials: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> list[Contrast]:
+def quality(trials: pd.DataFrame, metrics: Sequence[Metric], terms: TermsByJob) -> list[Contrast]:
     """Return each way to divide the work of ``trials_with_workers``, over that with the fewest workers."""
     own = [metric for metric in metrics if metric.name in IMAGE_METRICS]
     if trials.empty or not own:
@@ -202,12 +213,12 @@ def quality(trials: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> l
     jobs = trials.groupby([*SAME, "task", "images_seen"], dropna=False, observed=True)
     contrasts: list[Contrast] = []
     for _, alike in jobs:
-        contrasts += _quality(alike, by_ratio(own), margin)
+        contrasts += _quality(alike, by_ratio(own), terms)
         contrasts += _amounts(alike, own)
     return sorted(contrasts, key=lambda one: (*order(one.arm), one.arm.division and one.arm.division.images_seen))
 
 
-def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> Iterator[Contrast]:
+def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], terms: TermsByJob) -> Iterator[Contrast]:
     """Yield the ways of jobs that have seen as many images; none if there is one."""
     ways = [trials for _, trials in alike.groupby(["workers", "strategy", "batch"])]
     compared: dict[Metric, dict[int, Location]] = {}
@@ -225,7 +236,7 @@ def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], margin: float) -> I
             parts: dict[str, Any] = {"value": location.ratio, "trials": trials, "notes": notes}
             contrast = Contrast(kind=DIVISION.name, arm=arm, metric=metric, **parts)
             unjudged.append(Unjudged(contrast, None if location is base else difference(base, location), metric))
-    yield from judged(unjudged, margin)
+    yield from judged(unjudged, unlooked(terms))
 
 
 def _amounts(alike: pd.DataFrame, metrics: Sequence[Metric]) -> Iterator[Contrast]:

@@ -17,7 +17,7 @@ from analysis.compare.results import Comparison, Contrast
 from analysis.figures.drawing import MARKERS, Drawing, canvas, palette, style
 from analysis.figures.reference import Reference
 from analysis.report.answers.answer import answer, claims
-from analysis.report.formatting import floor, one_line, percent, ratio, sensible, verdict
+from analysis.report.formatting import floor, margins, one_line, ratio, sensible, verdict
 from analysis.statistics.margins import bounds_of, log_difference
 from analysis.statistics.ratios import exp_ends
 from suite.targets import BASELINE
@@ -98,11 +98,12 @@ def _rows(comparison: Comparison) -> Iterator[Contrast]:
 
 def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
     colours = palette([contrast.target for contrast in rows])
-    band = bounds_of(comparison.margin).ratios
-    low, high = _limits(rows, band)
+    bands = [bounds_of(margin).ratios for margin in comparison.margins]
+    low, high = _limits(rows, bands)
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    axes.axvspan(*band, color="0.85", zorder=0)
+    for band in bands:
+        axes.axvspan(*band, color="0.85", zorder=0)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     for place, contrast in enumerate(rows):
         look: dict[str, Any] = {"color": colours[contrast.target], "zorder": 3}
@@ -118,12 +119,12 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
         names.append(" beside ".join(filter(None, (what, contrast.arm.aggressor))) + f": {contrast.target}")
     axes.set_yticks(range(len(rows)), names, fontsize=9)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    _label(axes, rows, comparison.margin)
+    _label(axes, rows, margins(comparison))
 
 
-def _limits(rows: Sequence[Contrast], band: Interval) -> tuple[float, float]:
+def _limits(rows: Sequence[Contrast], bands: Sequence[Interval]) -> tuple[float, float]:
     """Return the ends of the axis: it holds every dot, and the intervals as far as they leave the dots apart."""
-    dots = [*band]
+    dots = [end for band in bands for end in band]
     for contrast in rows:
         dots += [contrast.ratio or 1.0, *contrast.by_block]
     ends = [*dots, *(end for contrast in rows for end in _span(contrast) or ())]
@@ -132,14 +133,14 @@ def _limits(rows: Sequence[Contrast], band: Interval) -> tuple[float, float]:
     return low / room, high * room
 
 
-def _label(axes: Axes, rows: Sequence[Contrast], margin: float) -> None:
+def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     low, high = axes.get_xlim()
     near = MaxNLocator(5, steps=[1, 2, 5, 10]) if high < 4 * low else LogLocator(subs=(1, 2, 5))
     axes.xaxis.set_major_locator(near if high < 100 * low else LogLocator())
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     base = "the same victim alone" if any(contrast.kind == "aggressor" for contrast in rows) else BASELINE
-    what = f"ratio to {base}, log scale; grey band: the margin of {percent(margin)}; small dots: blocks"
+    what = f"ratio to {base}, log scale; grey band: the margin of {margin}; small dots: blocks"
     axes.set_xlabel(what, fontsize=8.5)
     axes.grid(visible=False, axis="y")
 

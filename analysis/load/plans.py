@@ -1,7 +1,8 @@
 """The plans of runs, and how they are to be judged: their margin, and whether they went on until they had a verdict."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.statistics.sequential import LEAST_BLOCKS
@@ -20,18 +21,36 @@ def plan_of(run: Path) -> Plan | None:
         return None
 
 
-def margin_of(runs: Iterable[Path], requested: float | None = None) -> float:
-    """Return the margin, a share: the requested one, else the one that all plans state, else the usual one."""
-    if requested is not None:
-        return requested
-    planned = {plan.margin if (plan := plan_of(run)) else None for run in runs}
-    return planned.pop() or MARGIN if len(planned) == 1 else MARGIN
+@dataclass(frozen=True)
+class Terms:
+    """How the ratios of a job are judged."""
+
+    margin: float = MARGIN
+    """The share by which a ratio may differ from 1 and still be called equivalent."""
+    looked: int | None = None
+    """The blocks after which a run ``--until decided`` began to look; None where no run of the job did."""
 
 
-def looked_after(runs: Iterable[Path]) -> int | None:
-    """Return the blocks after which a run ``--until decided`` began to look; None if there is none among the runs."""
-    plans = filter(None, map(plan_of, runs))
-    return LEAST_BLOCKS if any(plan.request and plan.request.repetitions.decides for plan in plans) else None
+def terms_of(runs: Iterable[Path], requested: float | None = None) -> Terms:
+    """Return the terms of what is judged together: the requested margin, else the one that the plans of its runs have.
+
+    A run whose plan cannot be read states none. Raises RequestError where the margins differ.
+    """
+    plans = {run: plan for run in runs if (plan := plan_of(run))}
+    decides = any(plan.request and plan.request.repetitions.decides for plan in plans.values())
+    margins = {run: plan.margin or MARGIN for run, plan in plans.items()}
+    return Terms(_common(margins) if requested is None else requested, LEAST_BLOCKS if decides else None)
+
+
+def _common(margins: Mapping[Path, float]) -> float:
+    """Return the margin that all runs were planned with, the usual one without a plan. Raises RequestError."""
+    differing = sorted(set(margins.values()))
+    if len(differing) > 1:
+        examples = (next(run for run, margin in margins.items() if margin == stated) for stated in differing)
+        stated = ", ".join(f"{run} {margin:.3g}" for run, margin in zip(examples, differing, strict=True))
+        message = f"runs that are judged together were planned with different margins: {stated}"
+        raise RequestError(message, remedy=f"give the one that counts, such as --margin {differing[-1] * 100:g}%")
+    return differing[0] if differing else MARGIN
 
 
 def extendable(directories: Sequence[Path]) -> Path | None:

@@ -147,9 +147,9 @@ def decisions(comparison: Comparison, amount: Amount, places: Places) -> Iterato
         usual = money.pop(MONEY, None)
         own, other = (places.get((one.cell, one.target)) for one in (arm, base))
         use = _break_even(own, other, usual)
-        yield f"{name} {_claims([*filter(None, (time, usual))], over, comparison.margin)}{use}."
+        yield f"{name} {_claims([*filter(None, (time, usual))], over)}{use}."
         for kind, row in money.items():
-            yield f"At the price of {kind.partition('-')[2]}, {name} {_claims([row], over, comparison.margin)}."
+            yield f"At the price of {kind.partition('-')[2]}, {name} {_claims([row], over)}."
     if withheld:
         yield f"No verdict: {'; '.join(withheld)}."
 
@@ -172,18 +172,18 @@ def name_of(arm: Arm, every: Mapping[Arm, Measured]) -> str:
     return f"{arm.model} on " * (len(models) > 1) + " in ".join(filter(None, (target, cell))) + variant
 
 
-def _claims(rows: Sequence[Contrast], over: str, margin: float) -> str:
+def _claims(rows: Sequence[Contrast], over: str) -> str:
     """Return ``takes 12 % (9 % to 15 %) longer and costs 31 % (29 % to 33 %) less per 50 epochs than cellar``."""
     claimed = all(row.verdict and row.verdict.name in _DIFFERENT for row in rows)
-    texts = " and ".join(_claim(row, margin) for row in rows)
+    texts = " and ".join(map(_claim, rows))
     return f"{texts} {over.format('than' if claimed else 'in comparison with')}"
 
 
-def _claim(row: Contrast, margin: float) -> str:
+def _claim(row: Contrast) -> str:
     verb, more, less, what = _WORDS.get(row.metric.name, _WORDS[MONEY])
     verdict, ratio = row.verdict or _OPEN, row.ratio or 1.0
     if verdict.name == "equivalent":
-        return f"{verb} as much {what} (within {percent(margin)})"
+        return f"{verb} as much {what} (within {percent(verdict.margin or 0.0)})"
     if verdict.name in _DIFFERENT:
         ends = [abs(end - 1) for end in row.interval or ()]
         span = f" ({' to '.join(map(percent, sorted(ends)))})" * bool(ends)

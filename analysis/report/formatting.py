@@ -70,6 +70,11 @@ def percent(share: float) -> str:
     return f"{text.removesuffix('.0')} %"
 
 
+def margins(comparison: Comparison) -> str:
+    """Return the margin of the verdicts; of jobs with several ``2 % or 5 %``, of which the answer names each."""
+    return " or ".join(map(percent, comparison.margins))
+
+
 def floor(share: float) -> str:
     """Return a noise floor, or a difference that blocks detect; above 100 % it would be a number without a meaning."""
     return f"{number(share * 100)} %" if share <= 1 else TOO_NOISY
@@ -279,7 +284,7 @@ def reading_guide(comparison: Comparison) -> str:
     if any(estimate.interval for estimate in estimates):
         text += (
             f", trimmed; a to b: its 95 % t interval{', after stopping it covers 89 to 95 %' * comparison.decided}; "
-            f"equivalent: within {percent(comparison.margin)} of 1, slower or faster: beyond "
+            f"equivalent: within {margins(comparison)} of 1, slower or faster: beyond "
             "(two one-sided tests, Holm); "
             "+n: more blocks that would probably decide"
         )

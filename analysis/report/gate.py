@@ -108,9 +108,8 @@ def answer(regression: Regression) -> Answer:
 
 
 def _claims(regression: Regression) -> "Iterator[_GateClaim]":
-    bound = regression.fail_above or 0.0
     judged = filter(attrgetter("verdict"), regression.changes)
-    return (_GateClaim(change, change.model, bound, Circumstances()) for change in judged)
+    return (_GateClaim(change, change.model, Circumstances()) for change in judged)
 
 
 class _GateClaim(Claim):
@@ -127,7 +126,7 @@ class _GateClaim(Claim):
     @property
     def why(self) -> tuple[str, ...]:
         change, verdict = self.change, self.change.verdict or Verdict(None, None)
-        bound, runs = f"the bound of {percent(self.margin)}", ""
+        bound, runs = f"the bound of {percent(self.margin or 0.0)}", ""
         if change.difference:
             side = {"slower": "beyond", "not slower": "within"}.get(self.word, "within or beyond")
             return verdict.withheld or (f"{side} {bound} ({' after '.join(reversed(_values(change)))})",)

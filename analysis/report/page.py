@@ -33,7 +33,6 @@ from analysis.report.elements import (
 )
 from analysis.report.provenance import provenance
 from analysis.selftest.judging import certificate_document
-from suite.request.repetitions import MARGIN
 from suite.results.store import write_output
 from suite.selftest.certificate import Certificate
 from suite.targets import BASELINE
@@ -43,7 +42,7 @@ def write_report(
     records: Records,
     path: Path,
     *,
-    margin: float = MARGIN,
+    margin: float | None = None,
     force: bool = False,
     certificate: Certificate | None = None,
     claims: bool = False,

@@ -103,6 +103,8 @@ class Row(JobColumns):
     """``equivalent``, ``slower``, ``faster`` or ``undecided``; ``tail`` or ``typical-only`` if only the typical trial
     is equivalent; ``fails more`` if more trials fail than on the other side. Null if the trials decide nothing, and
     ``withheld`` gives the reasons, or if nothing is judged."""
+    margin: float | None = _at("verdict", "margin", default=None)
+    """The margin (a share) of the verdict: that of the plan of its job, or the one that was given."""
     withheld: tuple[str, ...] = _at("verdict", "withheld", default=())
     """Why there is no verdict, whatever the tests say; empty where it stands."""
     p: float | None = _at("verdict", "p", default=None)
@@ -155,7 +157,7 @@ class ClaimRow(JobColumns):
     slower_low: float | None = _at("interval", 0, default=None)
     slower_high: float | None = _at("interval", 1, default=None)
     blocks: int = _at("found", "blocks", default=0)
-    margin: float
+    margin: float | None
     verdict: VerdictName | None = _at("found", "verdict", "name", default=None)
     withheld: tuple[str, ...]
     more_blocks: int | None
@@ -203,7 +205,6 @@ class ComparisonOutput(Columns):
     schema_version: Literal[3] = 3
     answer: AnswerOutput
     runs: tuple[str, ...]
-    margin: float
     rows: tuple[Row, ...]
     groups: tuple[GroupOutput, ...]
     published: tuple[JudgedClaim, ...]
@@ -215,7 +216,6 @@ def comparison_output(comparison: Comparison) -> ComparisonOutput:
     return ComparisonOutput(
         answer=answer_output(comparison),
         runs=comparison.runs,
-        margin=comparison.margin,
         rows=tuple(rows(comparison)),
         groups=tuple(map(GroupOutput.model_validate, comparison.groups)),
         published=comparison.claims,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analysis.compare.comparison import terms_by_job
 from analysis.compare.contrasts import ABLATION, contrasts, form
 from analysis.compare.pairing import with_variants
 from analysis.compare.results import Effect, by_arm
@@ -52,7 +53,8 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
     plan = store.plan()
     trials = with_changes(with_variants(load([run]).trials))
     ratios = form(ABLATION, trials[trials["ok"].astype(bool)], METRICS_OF_INJURIES).ratios
-    arms = by_arm(contrasts(ABLATION, ratios, METRICS_OF_INJURIES, margin))
+    terms = terms_by_job(trials, margin)
+    arms = by_arm(contrasts(ABLATION, ratios, METRICS_OF_INJURIES, terms))
     by_injury = {(arm.target, arm.ablation): effects for arm, effects in arms.items()}
     records = [record for record in store.records() if not record.warm_up]
     findings = [

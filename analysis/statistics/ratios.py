@@ -122,6 +122,8 @@ class Verdict:
     detectable: float | None = None
     withheld: tuple[str, ...] = ()
     """Why the trials decide nothing, whatever the tests say of them; empty where the verdict stands."""
+    margin: float | None = None
+    """The margin, or the bound of a gate, that it was judged by; None before that is known."""
 
 
 def judge(

@@ -76,7 +76,6 @@ class ByOutput(Output):
 
     schema_version: Literal[3] = 3  # type: ignore[assignment]
     by: tuple[str, ...]
-    margin: float
     answer: AnswerText
     rows: tuple[Row, ...]
     warnings: tuple[WarningOutput, ...]
@@ -94,7 +93,6 @@ class JobOutput(Output):
 
     job: str
     by: tuple[str, ...]
-    margin: float
     answer: tuple[str, ...]
     rows: tuple[ValueRow, ...]
     warnings: tuple[WarningOutput, ...]

@@ -22,7 +22,6 @@ from analysis.costs.prices import read_prices
 from analysis.explain.attribution import explain as explain_records
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
-from analysis.load.plans import margin_of
 from analysis.load.records import Records, load
 from analysis.report.answers.answer import answer
 from analysis.report.costs import costs_document, decisions, places_by_arm
@@ -115,8 +114,7 @@ def _make_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
 
 
 def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
-    margin = margin_of(records.directories, options["margin"])
-    comparison = compare_records(records, margin=margin, force=options["force"])
+    comparison = compare_records(records, margin=options["margin"], force=options["force"])
     if options["claims"]:
         comparison = judge_claims(comparison)
     elif options["allocation"]:
@@ -150,12 +148,11 @@ def _explanation(explained: Explained) -> ExplanationOutput:
 
 
 def _make_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Made:
-    margin = margin_of(records.directories, options["margin"])
-    comparison = compare_by(records, options["by"], options["base"], margin=margin)
+    comparison = compare_by(records, options["by"], options["base"], margin=options["margin"])
 
     def output() -> ByOutput:
         answered, warned = AnswerText.model_validate(by_answer(comparison)), warning_outputs(comparison.warnings)
-        return ByOutput(by=options["by"], margin=margin, answer=answered, rows=tuple(rows(comparison)), warnings=warned)
+        return ByOutput(by=options["by"], answer=answered, rows=tuple(rows(comparison)), warnings=warned)
 
     return comparison, partial(_print, options["form"], comparison, output, by_document(comparison))
 
@@ -164,7 +161,7 @@ def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -
     """Compare what a job takes: at every value of the keys or, without keys, in every place or on every target."""
     amount, prices = parse_amount(options["job"]), options["prices"] and read_prices(options["prices"])
     preemption = options["preempt"] and parse_preemption(options["preempt"])
-    priced, margin = with_job(records, amount, prices, preemption), margin_of(records.directories, options["margin"])
+    priced, margin = with_job(records, amount, prices, preemption), options["margin"]
     several = len({settings["place"] for settings in settings_of(records.trials)}) > 1
     keys = options["by"] or (("place",) if several else ())
     if keys:
@@ -178,7 +175,6 @@ def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -
         return JobOutput(
             job=str(amount),
             by=keys,
-            margin=margin,
             answer=tuple(decisions(comparison, amount, places)),
             rows=tuple(map(ValueRow.model_validate, comparison.contrasts)),
             warnings=warning_outputs(comparison.warnings),
@@ -219,5 +215,5 @@ def report_of(
     from analysis.report.page import write_report
 
     records = audited(load(directories), force=force)
-    chosen_margin, certificate = margin_of(records.directories, margin), _certificate_of(records)
-    return write_report(records, path, margin=chosen_margin, force=force, certificate=certificate, claims=claims)
+    certificate = _certificate_of(records)
+    return write_report(records, path, margin=margin, force=force, certificate=certificate, claims=claims)

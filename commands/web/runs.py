@@ -113,12 +113,11 @@ def answer_of(run: Path) -> str:
     # Here, since pandas takes as long to import as everything else together.
     from analysis.audit.audit import audited
     from analysis.compare.comparison import compare
-    from analysis.load.plans import margin_of
     from analysis.load.records import load
     from analysis.report.answers.answer import answer
 
     try:
-        rows = answer(compare(audited(load([run])), margin=margin_of([run]))).rows
+        rows = answer(compare(audited(load([run])))).rows
     except RequestError:  # the page of the comparison shows why
         rows = ()
     return json.dumps([(row.subject, row.number, row.word) for row in rows] or [("", "", "no answer")])

@@ -32,7 +32,7 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import MetricValue, Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
-from suite.request.repetitions import MARGIN, Repetitions
+from suite.request.repetitions import Repetitions
 from suite.results.store import PLAN, Run
 from suite.untrusted.console import PlainConsole
 from tests.jobs import identity, in_job
@@ -195,7 +195,7 @@ class Save:
     def load(self, *runs: str) -> Records:
         return load([self.path / run for run in runs or ("run",)])
 
-    def compare(self, *runs: str, margin: float = MARGIN, force: bool = False) -> Comparison:
+    def compare(self, *runs: str, margin: float | None = None, force: bool = False) -> Comparison:
         return compare(self.load(*runs), margin=margin, force=force)
 
     def explain(self, *runs: str) -> Explained:

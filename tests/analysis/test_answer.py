@@ -14,6 +14,7 @@ import pytest
 from analysis.compare.contrasts import AGAIN, RATIO, contrasts
 from analysis.compare.results import Arm, Comparison
 from analysis.load.metrics import METRICS
+from analysis.load.plans import Terms
 from analysis.report.answers.answer import AnswerRow, answer, claims
 from analysis.report.document import document
 from analysis.report.formatting import ratio
@@ -185,9 +186,8 @@ def test_many_comparisons_are_those_that_cost_most_and_a_count(save: Save) -> No
 def test_only_what_is_equivalent_is_called_within_the_margin(save: Save, name: VerdictName) -> None:
     comparison = run(save, 0.999, targets=("container", "vm"))
     (group,) = comparison.groups
-    contrasts = tuple(
-        replace(one, verdict=Verdict(name, 0.01)) if one.target == "container" else one for one in group.contrasts
-    )
+    verdict = Verdict(name, 0.01, margin=0.02)
+    contrasts = tuple(replace(one, verdict=verdict) if one.target == "container" else one for one in group.contrasts)
     found = answer(replace(comparison, groups=(replace(group, contrasts=contrasts),)))
     assert [row.word for row in found.rows] == [name, "equivalent"]
     assert "vm: within the margin of 2 % (" in found.why
@@ -205,7 +205,7 @@ def test_the_interval_of_a_run_that_stopped_at_its_verdict_says_so(tmp_path: Pat
     comparison = run(save, factor)
     assert "after stopping" not in only(comparison).number
     (tmp_path / "run/plan.json").write_text(plan.model_dump_json())
-    stopped = save.compare(margin=comparison.margin)
+    stopped = save.compare()
     assert "after stopping" in only(stopped).number
     assert "after stopping it covers 89 to 95 %" in as_markdown(stopped)
 
@@ -233,7 +233,7 @@ def test_order_is_tested_at_one_level_over_all_ratios_of_a_comparison() -> None:
         ratios = {
             Arm(job, "model", str(target)): pd.DataFrame({RATIO: rng.normal(0, 0.004, 12)}) for target in range(60)
         }
-        judged = contrasts(AGAIN, {METRICS[0].column: ratios}, METRICS[:1], 0.02)
+        judged = contrasts(AGAIN, {METRICS[0].column: ratios}, METRICS[:1], {job: Terms()})
         alarms += any(contrast.dependent is not None for contrast in judged)
     assert alarms <= 3
 

@@ -1,11 +1,13 @@
 """One meaning of "10 % slower": of verdicts, words, gate, figure, forecast and stop rules."""
 
 import math
+from pathlib import Path
 
 import matplotlib.axes
 import numpy as np
 import pytest
 
+from analysis.compare.by import compare_by
 from analysis.compare.regression import _verdict
 from analysis.figures.forest import forest
 from analysis.report.answers.answer import answer
@@ -14,8 +16,13 @@ from analysis.statistics.power import detectable
 from analysis.statistics.ratios import Location, detectable_share, detection_level, judge
 from analysis.statistics.sequential import should_stop, should_stop_deciding
 from analysis.statistics.tails import qualified, tail_of
-from tests.analysis.conftest import Save, known
+from suite.errors import RequestError
+from suite.request.request import RunRequest
+from suite.results.store import PLAN
+from tests.analysis.conftest import Save, as_markdown, json_of, known
 from tests.analysis.test_answer import run
+from tests.jobs import identity
+from tests.suite.conftest import make_plan
 
 MARGIN = 0.10
 
@@ -92,3 +99,57 @@ def test_an_interval_within_a_share_and_a_detected_difference_are_so_in_both_dir
     seen = detectable(known(place.deviation), 17, 20, level=detection_level(1))
     assert min(abs(math.log(1 + share)), abs(math.log(1 - share))) == pytest.approx(seen)
     assert share_of(log_difference(0.1)) == pytest.approx(0.1)
+
+
+def planned(run: Path, margin: float | None, **asked: object) -> None:
+    request = RunRequest.of(asked)
+    plan = make_plan(request=request).model_copy(update={"margin": margin, "run_id": identity(run.name)})
+    (run / PLAN).write_text(plan.model_dump_json())
+
+
+def two_runs(save: Save, *, second: str = "alexnet") -> None:
+    """Save runs of a job each, of a container that is 4 % slower, planned with margins of 5 % and 2 %."""
+    profiles = {"wide": ("resnet50", "quick"), "narrow": (second, "paper")}
+    for name, (model, profile) in profiles.items():
+        for block in range(12):
+            for target, speed in (("bare-metal", 10.0), ("container", 9.6)):
+                noise = 1 + 0.0005 * (block % 3)
+                save(name, block=block, target=target, model=model, profile=profile, throughput_per_s=speed * noise)
+    planned(save.path / "wide", 0.05, until="decided")
+    planned(save.path / "narrow", None)
+
+
+def test_each_job_is_judged_by_the_plan_of_its_runs(save: Save) -> None:
+    two_runs(save)
+    comparison = save.compare("wide", "narrow")
+    found = {
+        group.job.profile: (group.of_target("container")["throughput"].verdict, group.circumstances.decided)
+        for group in comparison.groups
+    }
+    told = {profile: (known(verdict).name, known(verdict).margin, stops) for profile, (verdict, stops) in found.items()}
+    assert told == {"quick": ("equivalent", 0.05, True), "paper": ("slower", 0.02, False)}
+    rows = {row.subject: row for row in answer(comparison).rows}
+    assert [("after stopping" in row.number) for row in rows.values()] == ["quick" in name for name in rows]
+    assert {row["margin"] for row in json_of(comparison)["rows"] if row["verdict"]} == {0.02, 0.05}
+    assert "within 2 % or 5 % of 1" in as_markdown(comparison)
+    assert save.compare("wide", "narrow", margin=0.1).margins == (0.1,)
+
+
+def test_runs_of_one_job_that_were_planned_with_different_margins_ask_for_one(save: Save) -> None:
+    two_runs(save)
+    planned(save.path / "narrow", 0.03)
+    for block in range(12):
+        for target, speed in (("bare-metal", 10.0), ("container", 9.6)):
+            save("wide", block=block, target=target, model="alexnet", profile="paper", throughput_per_s=speed)
+    with pytest.raises(RequestError, match=r"different margins: .*narrow 0\.03, .*wide 0\.05") as refused:
+        save.compare("wide", "narrow")
+    assert "--margin 5%" in str(refused.value.remedy)
+    assert save.compare("wide", "narrow", margin=0.03).groups
+
+
+def test_contrasts_between_jobs_of_different_margins_ask_for_one(save: Save) -> None:
+    two_runs(save)
+    with pytest.raises(RequestError, match=r"different margins"):
+        compare_by(save.load("wide", "narrow"), ("profile",))
+    with pytest.raises(RequestError, match=r"jobs that are compared were planned with different margins: 0\.02 and 0"):
+        _ = save.compare("wide", "narrow").common_terms

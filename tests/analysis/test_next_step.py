@@ -19,7 +19,6 @@ from analysis.audit.audit import audited
 from analysis.compare.by import compare_by
 from analysis.compare.comparison import compare
 from analysis.compare.regression import regress
-from analysis.load.plans import margin_of
 from analysis.load.records import load
 from analysis.report.answers.answer import Answer, answer
 from analysis.report.document import document
@@ -88,7 +87,7 @@ class Forged:
         return self
 
     def answer(self) -> Answer:
-        return answer(compare(load([self.directory]), margin=margin_of([self.directory])))
+        return answer(compare(load([self.directory])))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from scipy import special
 
 from analysis.compare.comparison import compare
 from analysis.compare.convergence import PILOT_BLOCKS, pilot_of, plan_detection, should_stop_detecting, should_stop_run
-from analysis.load.plans import looked_after
+from analysis.load.plans import terms_of
 from analysis.load.records import Records
 from analysis.report.formatting import group_lines
 from analysis.statistics.ratios import judge, locate
@@ -19,6 +19,7 @@ from suite.request.repetitions import RepetitionOptions, Repetitions
 from suite.request.request import RunRequest
 from suite.results.store import PLAN
 from tests.analysis.conftest import WITHIN_2, Save, judged, known
+from tests.jobs import identity
 from tests.suite.conftest import make_plan
 
 
@@ -142,7 +143,8 @@ def planned(run: Path, **asked: object) -> Path:
     """Write the plan of a run that was asked for so."""
     run.mkdir(exist_ok=True)
     request = RunRequest(repetitions=RepetitionOptions.model_validate(asked))
-    (run / PLAN).write_text(make_plan().model_copy(update={"request": request}).model_dump_json())
+    plan = make_plan().model_copy(update={"request": request, "run_id": identity(run.name)})
+    (run / PLAN).write_text(plan.model_dump_json())
     return run
 
 
@@ -163,8 +165,8 @@ def test_the_verdict_of_a_run_that_looked_for_it_holds_at_the_level_of_its_looks
 def test_a_run_until_decided_looks_from_the_fewest_blocks_on(tmp_path: Path) -> None:
     untils: list[dict[str, object]] = [{}, {"until": "2%"}, {"until": "decided"}]
     fixed, narrow, decided = (planned(tmp_path / str(number), **asked) for number, asked in enumerate(untils))
-    assert [looked_after([one]) for one in (fixed, narrow, decided)] == [None, None, 5]
-    assert looked_after([fixed, decided, tmp_path]) == 5
+    assert [terms_of([one]).looked for one in (fixed, narrow, decided)] == [None, None, 5]
+    assert terms_of([fixed, decided, tmp_path]).looked == 5
 
 
 @pytest.fixture

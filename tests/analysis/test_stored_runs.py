@@ -98,7 +98,7 @@ def compared(name: str) -> dict[str, Any]:
         for what in ("targets", "costs")
     }
     lists = {what: by_key({**told, **facts}[what], names) for what, names in KEYS.items()}
-    return {"runs": told["runs"], "margin": told["margin"], "warmup_trials": told["warmup_trials"], **lists}
+    return {"runs": told["runs"], "warmup_trials": told["warmup_trials"], **lists}
 
 
 def explained(name: str) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def test_a_single_block_is_not_said_to_be_undecided_in_every_cell() -> None:
 
 def test_json_and_csv_have_the_documented_keys_and_nothing_where_nothing_was_measured() -> None:
     found = json.loads(as_json(COMPARISON))
-    parts = ("schema_version", "answer", "runs", "margin", "rows", "groups", "published", "warmup_trials", "warnings")
+    parts = ("schema_version", "answer", "runs", "rows", "groups", "published", "warmup_trials", "warnings")
     assert tuple(found) == parts
     assert [tuple(row) for row in found["rows"]] == [KEYS] * 8
     last, nested = found["rows"][-2], found["groups"][0]["targets"][1]

@@ -91,7 +91,7 @@ def compared_once() -> Iterator[None]:
     """Form the comparison of one run once, in however many forms it is shown: it takes most of the time."""
     kept: dict[bool, Comparison] = {}
 
-    def once(records: Records, *, margin: float, force: bool) -> Comparison:
+    def once(records: Records, *, margin: float | None, force: bool) -> Comparison:
         if force not in kept:
             kept[force] = compare(records, margin=margin, force=force)
         return kept[force]

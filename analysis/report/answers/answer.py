@@ -100,7 +100,6 @@ def _from_worst(one: Claim) -> tuple[bool, float]:
 def between_runs(comparison: Comparison) -> Answer:
     """Return the answer of two runs that contradict each other: the ratio between them."""
     old, new = comparison.places
-    why = (f"{CONTRADICTION}: beyond the margin of {percent(comparison.margin)}",)
     rows = []
     for change in comparison.between:
         ratio = change.ratio or 1.0
@@ -108,6 +107,8 @@ def between_runs(comparison: Comparison) -> Answer:
         slower = slower_by(ratio, more_is_faster=change.metric.more_is_faster)
         word = "slower" if slower > 0 else "faster"
         subject = f"{named(change.arm)}, {change.metric.name}, {new}"
+        margin = percent(comparison.terms[change.job].margin)
+        why = (f"{CONTRADICTION}: beyond the margin of {margin}",)
         rows.append(AnswerRow(subject, word, brief(ratio), str(old), span, why=why))
     return formed(rows, WORDS, explaining((new,)), shortened=rows[:1])
 
@@ -218,7 +219,9 @@ def claims(comparison: Comparison) -> list[Claim]:
     """
     found = (
         Claim(
-            *(group.over_base(one.target, metric), group.model, comparison.margin, group.circumstances),
+            group.over_base(one.target, metric),
+            group.model,
+            group.circumstances,
             notes=_notes(one),
             failure=one.failure,
         )
@@ -235,7 +238,7 @@ def _of_several(comparison: Comparison, kind: str, what: str = "") -> Iterator[C
         if one.kind == kind and one.metric == METRICS[0]:
             # The models of a job share the circumstances of the first.
             around = next((group.circumstances for group in comparison.groups if group.job == one.job), Circumstances())
-            yield Claim(one, what or count(len(one.members), "model"), comparison.margin, around, one.notes)
+            yield Claim(one, what or count(len(one.members), "model"), around, one.notes)
 
 
 def _notes(summary: TargetSummary) -> tuple[str, ...]:

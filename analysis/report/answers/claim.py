@@ -52,7 +52,6 @@ class Claim:
     found: Contrast
     what: str
     """The model or the probe, or what stands for several."""
-    margin: float
     around: Circumstances
     notes: tuple[str, ...] = ()
     """Substitutes, and marks without which the number must not be read."""
@@ -70,6 +69,11 @@ class Claim:
     @property
     def metric(self) -> str:
         return self.found.metric.name
+
+    @property
+    def margin(self) -> float | None:
+        """Return the margin that it was judged by; None where nothing was judged."""
+        return self.found.verdict.margin if self.found.verdict else None
 
     @property
     def withheld(self) -> tuple[str, ...]:
@@ -171,7 +175,7 @@ class Claim:
             yield f"it fails more often than {self.base}, and the ratio is that of trials that finished ({self.costs})"
         else:
             details = "; ".join(filter(None, (self.costs, *self._of_tail())))
-            yield f"{_SIDES[self.word]} the margin of {percent(self.margin)} ({details})"
+            yield f"{_SIDES[self.word]} the margin of {percent(self.margin or 0.0)} ({details})"
 
     def _unfinished(self) -> str:
         """Return that no trial finished, how many failed, and why."""

@@ -170,8 +170,8 @@ def _anew(
 
 def _margin(comparison: Comparison, request: RunRequest) -> float:
     """Return the margin that was chosen for what is compared; where none was, that at which a run decides by itself."""
-    chosen = request.repetitions.margin is not None or comparison.margin != MARGIN
-    return comparison.margin if chosen else DEFAULT_MARGIN
+    chosen = request.repetitions.margin is not None or comparison.least_margin != MARGIN
+    return comparison.least_margin if chosen else DEFAULT_MARGIN
 
 
 def _measured(comparison: Comparison, targets: Sequence[str]) -> tuple[str, ...] | None:

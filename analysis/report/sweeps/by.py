@@ -14,7 +14,7 @@ from analysis.report.answers.claim import NO_VERDICT, UNDECIDED, WORDS, Claim
 from analysis.report.answers.next_step import explaining, extending, measure
 from analysis.report.document import answer_elements, published_elements
 from analysis.report.elements import Element, Head, Heading, Line, Notes, Table, warnings
-from analysis.report.formatting import percent, ratio, rows_by_key
+from analysis.report.formatting import margins, ratio, rows_by_key
 from analysis.warnings.types import notices
 from suite.request.next_step import NextStep
 
@@ -42,7 +42,7 @@ def by_document(comparison: Comparison) -> Iterator[Element]:
 def by_answer(comparison: Comparison) -> Answer:
     """Return the answer of the values of keys, by the metric that decides; which machines are slow is its fact."""
     decisive = [row for row in rows_by_key(comparison) if row.metric.name == row.job.traits.deciding[0]]
-    claims = [Claim(row, row.model, comparison.margin, Circumstances()) for row in decisive if row.verdict]
+    claims = [Claim(row, row.model, Circumstances()) for row in decisive if row.verdict]
     facts = tuple(slow_machines(comparison))
     if not claims:
         return Answer((), "nothing to compare: no two values have a metric in common", None, facts)
@@ -79,7 +79,7 @@ def slow_machines(comparison: Comparison) -> Iterator[str]:
     if machines := len({row.arm.cell for row in decisive}):
         slow = dict.fromkeys(row.arm.cell for row in decisive if _verdict(row) in _BEYOND)
         names = "; ".join(f"{', '.join(values)} (by {_shown_by(values, rows)})" for values in slow)
-        bound = f"from the median of the others by more than {percent(comparison.margin)} (Holm)"
+        bound = f"from the median of the others by more than {margins(comparison)} (Holm)"
         text = f"{names} of {machines} machines differ" if names else f"None of {machines} machines differs"
         yield f"{text} {bound}{_undecided(decisive)}."
 
@@ -142,7 +142,7 @@ def allocation_document(comparison: Comparison) -> Iterator[Element]:
     gains = [contrast for contrast in every if contrast.members]
     yield Heading("CPUs by stage", "1.000x: no gain")
     rows = tuple((Head(job_on(gain.arm), gain.notes), (", ".join(gain.members), gain)) for gain in gains)
-    caption = _GAIN.format(margin=percent(comparison.margin))
+    caption = _GAIN.format(margin=margins(comparison))
     yield Table("job", "", (Head("CPUs of each stage"), Head("gain")), rows, caption)
     if reasons := withheld(gains):
         yield Line("; ".join(reasons), label="no verdict")

@@ -10,7 +10,7 @@ from itertools import groupby
 from analysis.compare.results import Arm, Comparison, Contrast, Measured
 from analysis.compare.scaling import EACH, FAILED, SCALED, TIMES
 from analysis.report.elements import Cell, Element, Head, Heading, Line, Notes, Table
-from analysis.report.formatting import notes_of, percent, ratio
+from analysis.report.formatting import margins, notes_of, percent, ratio
 from suite.job.ablations import named_arm
 from suite.trial_names import instances_in
 from suite.units import count, number
@@ -43,7 +43,7 @@ def scaling_elements(comparison: Comparison) -> Iterator[Element]:
     for kind, (title, caption) in _KINDS.items():
         for (job, model), arms in groupby(comparison.of_kind(kind).items(), lambda item: item[0][:2]):
             yield Heading(f"{model}: {title}", str(job))
-            yield _table(dict(arms), caption.format(margin=percent(comparison.margin)), seen=kind == "division")
+            yield _table(dict(arms), caption.format(margin=margins(comparison)), seen=kind == "division")
 
 
 def _table(arms: Mapping[Arm, Measured], caption: str, *, seen: bool) -> Table:
