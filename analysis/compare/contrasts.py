@@ -32,6 +32,7 @@ from analysis.load.metrics import METRICS, Metric, by_ratio, metrics_of, with_tr
 from analysis.load.plans import Terms
 from analysis.statistics.counts import MeanDifference, inside_blocks, judge_differences
 from analysis.statistics.failures import NONE_FAILED, Failures, count_failures, failing_more, may_hide
+from analysis.statistics.margins import WIDER_MARGINS
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
 from analysis.statistics.ratios import SIGNIFICANCE, Location, NoiseFloor, Verdict, exp, exp_ends, holm, judge, locate
 from analysis.statistics.sequential import level_of
@@ -350,11 +351,29 @@ def judged(unjudged: Sequence[Unjudged], terms: Terms | TermsByJob) -> Iterator[
         families[one.family].append((one, level))
     for members in families.values():
         own_terms = terms if isinstance(terms, Terms) else terms[members[0][0].contrast.job]
-        verdicts = _verdicts([one for one, _ in members], own_terms)
+        verdicts = _with_wider([one for one, _ in members], own_terms)
         for ((contrast, location, _, tail), level), verdict in zip(members, verdicts, strict=True):
             dependent = level if level <= DEPENDENCE_LEVEL else None
             effects = vars(effect(location, verdict, tail)) if location else {}
             yield replace(contrast, **{**effects, "by_block": contrast.by_block, "dependent": dependent})
+
+
+def _with_wider(family: Sequence[Unjudged], terms: Terms) -> list[Verdict | None]:
+    """Return the verdicts of one family at its margin; what is undecided there is judged at wider ones, too.
+
+    Each verdict is the one that a comparison at the wider margin gives. Only ``equivalent`` can come of it.
+    """
+    verdicts = list(_verdicts(family, terms))
+    # The widest first, so that the least that decides remains.
+    for wider in reversed(WIDER_MARGINS):
+        still_open = [verdict is not None and verdict.name == "undecided" for verdict in verdicts]
+        if wider <= terms.margin or not any(still_open):
+            break
+        for index, at_wider in enumerate(_verdicts(family, replace(terms, margin=wider))):
+            verdict = verdicts[index]
+            if still_open[index] and verdict and at_wider and at_wider.name == "equivalent":
+                verdicts[index] = replace(verdict, equivalent_at=wider)
+    return verdicts
 
 
 def _verdicts(family: Sequence[Unjudged], terms: Terms) -> Iterator[Verdict | None]:

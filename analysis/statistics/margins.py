@@ -11,6 +11,9 @@ a tenth (1.1). A margin of 10 % therefore reaches from 0.9 to 1.1. It is not sym
 import math
 from dataclasses import dataclass
 
+WIDER_MARGINS = (0.03, 0.05, 0.1, 0.2)
+"""The margins at which a ratio is judged that is undecided at a narrower one."""
+
 
 def slower_by(ratio: float, *, more_is_faster: bool) -> float:
     """Return the share by which a ratio is slower: what a rate loses, what a time adds. Negative is faster."""

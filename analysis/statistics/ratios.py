@@ -124,6 +124,8 @@ class Verdict:
     """Why the trials decide nothing, whatever the tests say of them; empty where the verdict stands."""
     margin: float | None = None
     """The margin, or the bound of a gate, that it was judged by; None before that is known."""
+    equivalent_at: float | None = None
+    """The least of ``WIDER_MARGINS`` at which an undecided ratio is equivalent; None for none."""
 
 
 def judge(

@@ -199,6 +199,24 @@ def test_what_no_number_of_blocks_decides_is_measured_in_turns(forged: Forged) -
     ), "turns, the budget and the margin are what a run chooses by itself"
 
 
+def test_what_is_undecided_says_at_which_wider_margin_it_is_decided_as_a_comparison_there_does(forged: Forged) -> None:
+    forged.measure(0.98, 10, noise=0.03)
+    found = forged.answer()
+    assert found.rows[0].word == "undecided"
+    (wider,) = re.findall(r"already equivalent at (\d+) %", found.why)
+    records = load([forged.directory])
+    words = {margin: answer(compare(records, margin=margin / 100)).rows[0].word for margin in (2, 3, 5, 10)}
+    assert next(margin for margin, word in words.items() if word == "equivalent") == int(wider)
+    assert "already" not in Forged(forged.save, "far").measure(0.5, 3, noise=0.4).answer().why
+
+
+def test_a_proposed_run_is_not_decided_by_default_where_the_default_margin_is_decided_already(forged: Forged) -> None:
+    forged.measure(0.9802, 20, noise=0.03)
+    found = forged.answer()
+    assert "already equivalent at 5 %" in found.why
+    assert known(found.next).command.endswith("--target container --margin 0.02"), found.next
+
+
 CHOSEN = {"until": "decided", "margin": "5%", "budget": "10m", "design": "alternating"}
 """The options that a run has chosen by itself, as its plan holds them."""
 

@@ -80,6 +80,12 @@ class Claim:
         return self.found.verdict.withheld if self.found.verdict else ()
 
     @property
+    def equivalent_at(self) -> float | None:
+        """Return a wider margin at which an undecided claim is decided already; None where there is none."""
+        undecided = self.word == UNDECIDED and not self.not_yet
+        return self.found.verdict.equivalent_at if self.found.verdict and undecided else None
+
+    @property
     def slower(self) -> float | None:
         """Return the share by which the target is slower; negative where it is faster, None without a ratio."""
         if self.found.ratio is None:
@@ -176,6 +182,8 @@ class Claim:
         else:
             details = "; ".join(filter(None, (self.costs, *self._of_tail())))
             yield f"{_SIDES[self.word]} the margin of {percent(self.margin or 0.0)} ({details})"
+            if self.equivalent_at:
+                yield f"already equivalent at {percent(self.equivalent_at)}"
 
     def _unfinished(self) -> str:
         """Return that no trial finished, how many failed, and why."""

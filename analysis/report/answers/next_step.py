@@ -104,14 +104,14 @@ def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> NextStep |
     run = _last_run(comparison, worst)
     request = _request_of(run)
     if not measure(one.job.profile for one in still_open):
-        return _anew(comparison, request)
+        return _anew(comparison, request)  # another profile: nothing of it is decided
     lacking, block_s = _lacking(worst), worst.around.block_s or 0.0
     if lacking == math.inf or lacking * block_s > _LONG_S:
         in_turns = _in_turns(comparison, still_open, request)
         if in_turns or lacking == math.inf:
             return in_turns
     if run is None or sweep_around(run):  # a plan file gives the blocks of a sweep
-        return _anew(comparison, request)
+        return _anew(comparison, request, still_open)
     return extending(run, int(lacking), block_s=block_s, at_least=any(one.withheld for one in still_open))
 
 
@@ -124,7 +124,7 @@ def _in_turns(comparison: Comparison, still_open: Sequence[Claim], request: RunR
     taken = {group.job for group in comparison.groups if group.turns}
     if not all(hasattr(one.job.traits, "turn_taker") and one.job not in taken for one in still_open):
         return None
-    return _anew(comparison, request, design="alternating", steps=None)
+    return _anew(comparison, request, still_open, design="alternating", steps=None)
 
 
 def _last_run(comparison: Comparison, claim: Claim | None = None) -> Path | None:
@@ -143,7 +143,11 @@ def _request_of(run: Path | None) -> RunRequest | None:
 
 
 def _anew(
-    comparison: Comparison, request: RunRequest | None, targets: Sequence[str] | None = None, **changes: object
+    comparison: Comparison,
+    request: RunRequest | None,
+    still_open: Sequence[Claim] = (),
+    targets: Sequence[str] | None = None,
+    **changes: object,
 ) -> NextStep | None:
     """Return the command of a request with ``changes`` that goes on until it is decided; None where it cannot be.
 
@@ -160,7 +164,7 @@ def _anew(
         if not traits_of(request.scenario).normalised:
             again = changed.changed(blocks=LEAST_BLOCKS, warmup_blocks=None)
             return bench(*again.command()[1:], decides=f"to measure, {count(LEAST_BLOCKS, 'block')}")
-        margin = _margin(comparison, request)
+        margin = _margin(comparison, request, still_open)
         again = until_decided(changed, margin)
     except RequestError:  # an option of this run goes with no verdict
         return None
@@ -168,10 +172,12 @@ def _anew(
     return bench(*again.command()[1:], decides=decides)
 
 
-def _margin(comparison: Comparison, request: RunRequest) -> float:
-    """Return the margin that was chosen for what is compared; where none was, that at which a run decides by itself."""
+def _margin(comparison: Comparison, request: RunRequest, still_open: Sequence[Claim]) -> float:
+    """Return the margin that was chosen for what is compared, or that of a run by default, if it decides more."""
     chosen = request.repetitions.margin is not None or comparison.least_margin != MARGIN
-    return comparison.least_margin if chosen else DEFAULT_MARGIN
+    decided = [one for one in still_open if one.equivalent_at and one.equivalent_at <= DEFAULT_MARGIN]
+    decides_more = len(decided) < len(still_open) or not still_open
+    return DEFAULT_MARGIN if decides_more and not chosen else comparison.least_margin
 
 
 def _measured(comparison: Comparison, targets: Sequence[str]) -> tuple[str, ...] | None:
