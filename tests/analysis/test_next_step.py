@@ -126,7 +126,9 @@ def names_no_place_holder(step: NextStep) -> None:
     parses(step.argv)
 
 
-STORED = [*NAMES, *TOGETHER]
+KINDS = ("command", "failed", "probe", "shared", "sweep", "synthetic")
+"""A stored run of each kind of answer; the others, and those that are compared together, are tried thoroughly."""
+STORED = [name if name in KINDS else pytest.param(name, marks=pytest.mark.thorough) for name in (*NAMES, *TOGETHER)]
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -158,7 +160,10 @@ def test_a_gate_and_values_of_a_key_have_a_step_that_can_be_pasted(monkeypatch: 
         pasted(printed(by_document(comparison), 80), step)
 
 
-@pytest.mark.parametrize("form", [(), ("--csv",), ("--markdown",), ("--explain",), ("--json",)])
+@pytest.mark.parametrize(
+    "form",
+    [(), ("--csv",), ("--markdown",), ("--json",), pytest.param(("--explain",), marks=pytest.mark.thorough)],
+)
 def test_every_form_has_the_same_step(forged: Forged, form: tuple[str, ...]) -> None:
     forged.measure(0.98, 10, noise=0.03)
     step = known(forged.answer().next)
