@@ -7,15 +7,45 @@ A package adds one with an entry point of the registry's group, such as::
     nerdctl = "my_package.nerdctl:NERDCTL"
 """
 
+import os
+import signal
 import sys
+import threading
+import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from suite.errors import RequestError, nearest
+
+LOADS_WITHIN_S = 10.0
+"""How long the module of another package may take to import: commands that do not need it wait for it, too."""
+
+
+class SlowImportError(BaseException):
+    """A module took too long to import. Not an Exception, which the module might catch."""
+
+
+@contextmanager
+def _within(limit_s: float | None) -> Iterator[None]:
+    """Raise SlowImportError when the time is over. Signals reach the main thread alone: others have no limit."""
+    if limit_s is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_number: int, _frame: object) -> None:
+        raise SlowImportError(f"it was not imported within {limit_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)
@@ -35,6 +65,7 @@ class Registry:
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     _adopted: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
     _refused: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _failed: dict[str, RequestError] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def _places(self) -> dict[str, EntryPoint]:
@@ -70,15 +101,24 @@ class Registry:
                 f"the {self.what} {name!r} cannot be used: {why}",
                 remedy=f"mend or uninstall the package that provides {location}",
             )
+        if failed := self._failed.get(name):
+            raise failed
         if name not in self._loaded:
+            limit_s = None if name in self.own else LOADS_WITHIN_S
             try:
-                with redirect_stdout(sys.stderr):  # a module may print: standard output is for results
+                # A module may print: standard output is for results.
+                with redirect_stdout(sys.stderr), _within(limit_s):
                     self._loaded[name] = self._places[name].load()
-            except Exception as error:
-                raise RequestError(
+            except (Exception, SlowImportError, SystemExit) as error:
+                if os.environ.get("VIRTBENCH_DEBUG"):
+                    traceback.print_exception(error)
+                failed = RequestError(
                     f"the {self.what} {name!r} cannot be loaded: {type(error).__name__}: {error}",
-                    remedy=f"mend or uninstall the package that provides {location}",
-                ) from error
+                    remedy=f"mend or uninstall the package that provides {location}; VIRTBENCH_DEBUG=1 shows where",
+                )
+                if not isinstance(error, (OSError, MemoryError)):  # those may pass
+                    self._failed[name] = failed
+                raise failed from error
         return self._loaded[name]
 
     def place(self, name: str) -> str:

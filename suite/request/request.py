@@ -197,7 +197,9 @@ def _groups() -> Iterator[tuple[str, type[OptionGroup], dict[str, str]]]:
         broken, models = registry.failures(), set[type[OptionGroup]]()
         for name in registry:
             model = None if name in broken else registry.options_of(name)
-            if model and model not in models:  # one that inherits from another leaves the options to it
+            if model and not (isinstance(model, type) and issubclass(model, OptionGroup)):
+                registry.refuse(name, "its options are not a model of options")
+            elif model and model not in models:  # one that inherits from another leaves the options to it
                 models.add(model)
                 yield f"{kind}:{name}", model, {kind: name}
 
