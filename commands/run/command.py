@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from commands.paths import UserPath
-from commands.run.forecast import as_lines, earlier_durations, forecast, with_budget
+from commands.run.forecast import as_lines, earlier_durations, forecast, with_budget, with_trial_limit
 from commands.run.options import BUSY_HELP
 from commands.run.outlook import Outlook
 from commands.run.prepare import Ready, host_environment, observing, ready
@@ -106,11 +106,11 @@ def run(
 def _made(request: RunRequest, store: Run, note: Note, lifetime: ExitStack | None = None, *, continued: bool) -> Ready:
     """Return the checked run, with the end that the suite chooses where nothing says when a new one ends."""
     made = ready(request, note, lifetime=lifetime, decides_by_default=not continued)
-    if continued:
-        return made
-    if made.plan.request:  # with the targets that it takes by default
-        refuse_ignored(made.plan.request)
-    return with_budget(made, request, store, note)
+    if not continued:
+        if made.plan.request:  # with the targets that it takes by default
+            refuse_ignored(made.plan.request)
+        made = with_budget(made, request, store, note)
+    return with_trial_limit(made, store)
 
 
 class RunLog:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commands.output import Output
-from commands.run.prepare import Ready, this_host
+from commands.run.prepare import PATIENCE, Ready, this_host
 from commands.run.steps import begun_blocks, known_detection, spent_s
 from provisioning.paths import home
 from provisioning.volumes import disk_of, packed_bytes
@@ -69,14 +69,40 @@ def with_budget(made: Ready, request: RunRequest, store: Run, note: Note) -> Rea
     budget = request.repetitions.budget
     if budget is None:
         guess = earlier_durations(store).guess(*made.plan.trials_of(1))
-        length_unknown = guess.source == "rough" and made.plan.job.sizes is None
-        budget = deciding_budget(guess.seconds, length_unknown=length_unknown)
+        budget = deciding_budget(guess.seconds, length_unknown=_length_unknown(made.plan, guess))
     asked = made.plan.request.changed(budget=budget)
     limit = format_duration(parse_duration_s(budget))
     turns = "in turns, " if asked.measurement.turns else ""
     margin = 100 * parse_share(str(repetitions.margin))
     note(f"{turns}until decided at {margin:.3g} %, at most {limit}; --blocks {LEAST_BLOCKS} for a fixed number")
     return replace(made, plan=made.plan.model_copy(update={"request": asked}))
+
+
+def _length_unknown(plan: Plan, guess: Guess) -> bool:
+    """Return whether nothing says how long the trials take: neither earlier ones nor sizes."""
+    return guess.source == "rough" and plan.job.sizes is None
+
+
+def with_trial_limit(made: Ready, store: Run) -> Ready:
+    """Return a run whose trials are given up within its budget, unless the user chose their limit or they take longer.
+
+    A run that continues has the limit of its beginning, whatever has been measured or extended since.
+    """
+    plan, budget_s = made.plan, made.repetitions.budget_s
+    if plan.request and plan.request.measurement.trial_timeout:
+        return made
+    stored = store.plan()
+    if stored and stored.request and not stored.request.measurement.trial_timeout:
+        limit_s = stored.trial_timeout_s
+    elif stored or budget_s is None:
+        return made
+    else:
+        durations = earlier_durations(store)
+        longest = max(durations.guess(trial) for trial in plan.trials_of(1))
+        if _length_unknown(plan, longest):  # it may well take longer than the budget, whose first block is finished
+            return made
+        limit_s = min(plan.trial_timeout_s, math.ceil(max(budget_s, PATIENCE * longest.seconds)))
+    return replace(made, plan=plan.model_copy(update={"trial_timeout_s": limit_s}))
 
 
 def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: float) -> Forecast:

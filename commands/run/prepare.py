@@ -51,8 +51,8 @@ _SNAPSHOTS = "virtbench.snapshots"
 """The key, in the meta of click's context, of this command's snapshots by directory."""
 _NOTED_BYTES = 1 << 30
 """The size from which a copy is announced, since it takes seconds."""
-EMULATED_PATIENCE = 10
-"""The limit of an emulated trial in forecasts: these are within a factor of 5, and other work may halve the CPU."""
+PATIENCE = 10
+"""The limit of a trial in forecasts: these are within a factor of 5, and other work may halve the CPU."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _patient(plan: Plan) -> Plan:
         return plan
     # Not from earlier trials: a run that continues must have the limit of its beginning.
     slowest_s = max((rough_s(trial) for trial in plan.trials_of(0) if is_emulated(trial)), default=0.0)
-    limit_s = max(plan.trial_timeout_s, math.ceil(EMULATED_PATIENCE * slowest_s))
+    limit_s = max(plan.trial_timeout_s, math.ceil(PATIENCE * slowest_s))
     return plan.model_copy(update={"trial_timeout_s": limit_s})
 
 

@@ -222,7 +222,7 @@ class MeasurementOptions(OptionGroup):
     trial_timeout: Count | None = about(
         None,
         "Seconds after which a job, or one turn of it, is aborted. Default: the profile's; with an emulated CPU ten "
-        "times the forecast, if that is more.",
+        f"times the forecast, if that is more; within a {option('budget')}, unless ten times the forecast are more.",
         meaning=False,
     )
 

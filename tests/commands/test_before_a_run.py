@@ -32,7 +32,7 @@ from suite.plan import Detection, Plan, Trial
 from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
 from suite.request.request import RunRequest
-from suite.results.store import Run
+from suite.results.store import Run, stored_plan
 from suite.targets import TARGETS
 from suite.units import format_duration
 from tests.commands.conftest import SMALL, Bench, Machine, ended_well, refused
@@ -546,6 +546,34 @@ def test_a_budget_that_holds_no_verdict_is_said_before(bench: Bench) -> None:
     dry = ended_well(bench("run", *SMALL, "--dry-run", "--budget", "1s")).stdout
     assert "no verdict: the budget holds about 0 blocks, and a verdict takes 5" in dry
     assert "no verdict" not in ended_well(bench("run", *SMALL, "--dry-run")).stdout
+
+
+@pytest.mark.usefixtures("emulating")
+@pytest.mark.parametrize(
+    ("words", "limit_s"),
+    [
+        ("", 600),
+        ("--budget 12m", 720),
+        ("--budget 5h", 1800),
+        ("--trial-timeout 900", 900),
+        ("--blocks 2", 1800),
+        ("--budget 5m --scenario command --command true", 1800),
+    ],
+)
+def test_a_stuck_trial_is_given_up_within_the_budget(bench: Bench, words: str, limit_s: int) -> None:
+    words = f"--profile quick --target bare-metal --target container {words}"
+    assert planned_by_default(bench, *words.split())[1].trial_timeout_s == limit_s
+
+
+@pytest.mark.usefixtures("machine", "unaudited")
+def test_a_run_that_continues_has_the_trial_limit_of_its_beginning(bench: Bench, here: Path) -> None:
+    limits = []
+    begun = (*SMALL, "--target", "container", "--until", "decided", "--budget", "12m", "--max-blocks", "1")
+    for words in (begun, ("--continue", "out", "--max-blocks", "2")):
+        ended_well(bench("run", *words))
+        limits.append(stored_plan(here / "out").trial_timeout_s)
+    ended_well(bench("run", "--continue", "out", "--budget", "20m", "--max-blocks", "3"))
+    assert [*limits, stored_plan(here / "out").trial_timeout_s] == [720, 720, 720]
 
 
 def test_a_run_that_is_decided_by_default_stops_where_every_trial_fails(bench: Bench, machine: Machine) -> None:
