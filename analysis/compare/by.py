@@ -18,18 +18,29 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare.contrasts import BY, MACHINE, Unjudged, judged, order, over, valued
+from analysis.compare.contrasts import BY, MACHINE, Unjudged, by_run, judged, order, over, valued
 from analysis.compare.pairing import decided_by, may_decide, plain, substitutes_of
-from analysis.compare.results import Arm, Circumstances, ComparedJob, Comparison, Contrast, GroupKey, known_first
+from analysis.compare.results import (
+    Arm,
+    Circumstances,
+    ComparedJob,
+    Comparison,
+    Contrast,
+    Disturbed,
+    GroupKey,
+    known_first,
+)
 from analysis.compare.standing import with_standing
 from analysis.compare.validity import changes, shortened
 from analysis.load.metrics import Metric, by_ratio, in_units, metrics_of
 from analysis.load.plans import Terms, plan_of, terms_of
 from analysis.load.records import Records
 from analysis.statistics.counts import between_runs, inside_blocks, judge_differences
+from analysis.statistics.margins import share_of
 from analysis.statistics.ratios import Location, exp, locate
-from analysis.statistics.two_samples import difference
+from analysis.statistics.two_samples import LEAST_RUNS, difference
 from analysis.warnings.conditions import disturbed
+from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError, nearest
 from suite.job.job import IN_COLUMNS
 from suite.job.profiles import PROFILES
@@ -59,6 +70,8 @@ class CellTrials:
     settings: Settings
     trials: pd.DataFrame
     metrics: Mapping[str, Metric]
+    failed: pd.DataFrame
+    """The trials of the target at these values that failed."""
 
     @property
     def name(self) -> Values:
@@ -80,34 +93,73 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     Raises RequestError for an unknown key, for one with a single value, for a base that no record has, and where the
     plans state different margins and none is given.
     """
-    trials = plain(records.trials[records.trials["ok"]]).sort_values("started_at", kind="stable")
+    trials = _placed(plain(records.trials)).sort_values("started_at", kind="stable")
     common_margin = terms_of(records.directories, margin).margin
     jobs = settings_of(trials)
     ranks = _ranks(jobs, keys, base)
     formed: list[Unjudged] = []
+    failed: list[AnalysisWarning] = []
     around: dict[GroupKey, Circumstances] = defaultdict(Circumstances)
-    for arm, cells in _alike(trials, records.metrics, jobs, keys):
+    for arm, tried in _alike(trials, records.metrics, jobs, keys):
+        failed += _failures(arm, tried)
+        cells = [cell for cell in tried if len(cell.trials)]
         cells.sort(key=lambda cell: [rank.index(value) for rank, value in zip(ranks, cell.values, strict=True)])
         if len(cells) > 1 and cells[0].values[: len(base)] == base:
             before = around[arm.job, arm.model].disturbed
-            by_cell = {", ".join((arm.target, *cell.name)): cell.trials for cell in cells}
-            kinds = ((name, disturbed(rows, ["target", "model"])) for name, rows in by_cell.items())
-            spoiled = {name: tuple(chain(*of_cell.values())) for name, of_cell in kinds}
-            around[arm.job, arm.model] = Circumstances(disturbed={**before, **spoiled})
+            around[arm.job, arm.model] = Circumstances(disturbed={**before, **_disturbed(arm, cells)})
             formed += _over_base(arm, cells)
             formed += _over_others(arm, cells) if keys == ("machine",) else ()
     if not formed:
-        raise RequestError(f"no two records agree in all but {' and '.join(keys)}", remedy=_offer(jobs))
+        reasons = [f"no two records agree in all but {' and '.join(keys)}", *(warning.finding for warning in failed)]
+        raise RequestError("; ".join(reasons), remedy=_offer(jobs))
     # Trainings are the question; the probes after them explain.
     rows = sorted(judged(formed, Terms(common_margin)), key=lambda row: (row.job.traits.probes, order(row.arm)))
     return Comparison(
         runs=tuple(records.trials["run_id"].unique()),
         groups=(),
         contrasts=with_standing(rows, around),
-        warnings=records.warnings,
+        warnings=(*records.warnings, *failed, *_unknown_spread(rows)),
         warmup_trials=records.warmup_trials,
         places=records.places,
     )
+
+
+def _disturbed(arm: Arm, cells: Sequence[CellTrials]) -> dict[str, tuple[Disturbed, ...]]:
+    """Return what disturbed the trials of each cell, by its name."""
+    by_cell = {", ".join((arm.target, *cell.name)): disturbed(cell.trials, ["target", "model"]) for cell in cells}
+    return {name: tuple(chain(*of_cell.values())) for name, of_cell in by_cell.items()}
+
+
+def _placed(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials; those that failed have the place of others of their run, if these have one."""
+    places = trials[["hostname", "facts"]].astype(object)
+    of_run = places.where(trials["ok"]).groupby([trials["run_id"].astype(str), trials["target"].astype(str)])
+    placeless = ~trials["ok"].astype(bool) & (of_run["hostname"].transform("nunique") == 1)
+    return trials.assign(**places.where(~placeless, of_run.transform("first")))
+
+
+def _failures(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[AnalysisWarning]:
+    """Yield the failed trials of each cell: what did not finish is in no ratio."""
+    for cell in cells:
+        if len(cell.failed):
+            first = cell.failed.iloc[0]
+            where = ", ".join((arm.target, *cell.name))
+            trials_failed = f"{len(cell.failed)} of {len(cell.failed) + len(cell.trials)} trials on {where} failed"
+            yield AnalysisWarning(
+                "failed-trials",
+                f"{cell.settings['model']}: {trials_failed} ({first['error_kind']}: {first['error_message']})",
+                f"see {first['path']}: the command and the end of its output are in it",
+            )
+
+
+def _unknown_spread(rows: Sequence[Contrast]) -> Iterator[AnalysisWarning]:
+    """Yield one warning where runs are compared and too few show how runs of the same differ."""
+    if any(row.runs and row.spread is None for row in rows):
+        yield AnalysisWarning(
+            "spread-unknown",
+            "the spread between runs is unknown: the intervals hold for these runs alone",
+            f"measure {LEAST_RUNS} runs or more at each value, on other days",
+        )
 
 
 def settings_of(trials: pd.DataFrame) -> list[Settings]:
@@ -191,8 +243,10 @@ def _alike(
         cells = []
         for values, numbers in of_values.items():
             rows, job = trials.iloc[numbers], jobs[numbers[0]]
-            measured = in_units(metrics_of(metrics, job["scenario"], job["model"]), rows["unit"].iloc[0])
-            cells.append(CellTrials(keys, values, job, rows, {metric.name: metric for metric in measured}))
+            finished, failed = rows[rows["ok"]], rows[~rows["ok"]]
+            unit = next(iter(finished["unit"]), None)
+            measured = in_units(metrics_of(metrics, job["scenario"], job["model"]), unit)
+            cells.append(CellTrials(keys, values, job, finished, {metric.name: metric for metric in measured}, failed))
         yield _arm(group[0], dict(zip(free, group[1:], strict=True)), [cell.settings for cell in cells]), cells
 
 
@@ -217,15 +271,28 @@ def _over_base(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
             if metric.by_difference:
                 yield from _count_over_base(own, name, base, cell, notes)
             elif place := locate(list(logs)):
-                known: dict[str, Any] = {"base": base.name, "trials": len(cell.trials), "notes": notes}
+                counts = {"trials": len(cell.trials), "failed": len(cell.failed)}
+                known: dict[str, Any] = {"base": base.name, **counts, "notes": notes}
                 contrast = Contrast(kind=BY.name, arm=own, metric=metric, **valued(place), **known)
                 ratio = None
                 if cell is base:
                     contrast = replace(contrast, ratio=1.0, blocks=place.n)
                 elif name in base.metrics and metric.unit == base.metrics[name].unit:
-                    pairs, ratio = over(logs, base.logs(name), least=2)
-                    contrast = replace(contrast, by_block=tuple(map(exp, pairs)))
+                    contrast, ratio = _over_first(contrast, logs, base.logs(name))
                 yield Unjudged(contrast, ratio, (BY.name, name))
+
+
+def _over_first(
+    contrast: Contrast, logs: "pd.Series[float]", base_logs: "pd.Series[float]"
+) -> tuple[Contrast, Location | None]:
+    """Return a contrast with its blocks, or the runs that it is between, and its log ratio."""
+    pairs, ratio = over(logs, base_logs, least=2)
+    if len(pairs):
+        return replace(contrast, by_block=tuple(map(exp, pairs))), ratio
+    runs = len(by_run(base_logs)), len(by_run(logs))
+    if ratio is None or ratio.spread is None:
+        return replace(contrast, runs=runs), ratio
+    return replace(contrast, runs=runs, spread=share_of(ratio.spread)), ratio
 
 
 def _count_over_base(
@@ -236,7 +303,8 @@ def _count_over_base(
     place = locate(list(numbers), trim=0)
     if place is None:
         return
-    known: dict[str, Any] = {"base": base.name, "trials": len(cell.trials), "notes": notes}
+    counts = {"trials": len(cell.trials), "failed": len(cell.failed)}
+    known: dict[str, Any] = {"base": base.name, **counts, "notes": notes}
     contrast = Contrast(kind=BY.name, arm=own, metric=metric, **valued(place, by_difference=True), **known)
     if cell is not base and name in base.metrics and metric == base.metrics[name]:
         first = base.logs(name)

@@ -37,7 +37,7 @@ from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
 from analysis.statistics.ratios import SIGNIFICANCE, Location, NoiseFloor, Verdict, exp, exp_ends, holm, judge, locate
 from analysis.statistics.sequential import level_of
 from analysis.statistics.tails import Tail, qualified, tail_of
-from analysis.statistics.two_samples import difference
+from analysis.statistics.two_samples import shift
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import AnalysisWarning
 from suite.job.ablations import facts_that_may_differ
@@ -379,13 +379,13 @@ def _with_wider(family: Sequence[Unjudged], terms: Terms) -> list[Verdict | None
 def _verdicts(family: Sequence[Unjudged], terms: Terms) -> Iterator[Verdict | None]:
     """Yield the verdict of each contrast of a family, with the margin that it was judged by."""
     margin = terms.margin
-    locations = [one.location for one in family]
-    directions = [one.more_is_faster for one in family]
+    locations = [unjudged.location for unjudged in family]
+    directions = [unjudged.more_is_faster for unjudged in family]
     verdicts = judge(locations, margin, more_is_faster=directions, level=_level(locations, terms))
-    verdicts = qualified(verdicts, locations, [one.tail for one in family], margin)
-    verdicts = failing_more(verdicts, [one.contrast.failures for one in family])
-    for one, verdict in zip(family, verdicts, strict=True):
-        carried = _carried(verdict, one.contrast.failures, margin)
+    verdicts = qualified(verdicts, locations, [unjudged.tail for unjudged in family], margin)
+    verdicts = failing_more(verdicts, [unjudged.contrast.failures for unjudged in family])
+    for unjudged, verdict in zip(family, verdicts, strict=True):
+        carried = _carried(verdict, unjudged.contrast.failures, margin)
         yield carried and replace(carried, margin=margin)
 
 
@@ -542,14 +542,18 @@ def over(
 ) -> tuple["pd.Series[float]", Location | None]:
     """Return the blocks that both sides share, own less base, and the logarithm of the ratio.
 
-    The ratio is that inside these blocks, if they are ``least`` or more; else that of two independent samples, without
-    shared blocks. The logarithms are by block.
+    The ratio is that inside these blocks, if they are ``least`` or more; else that between the runs of the two sides,
+    without shared blocks. The logarithms are by run, or sweep, and block.
     """
     pairs = (own - base).dropna()
     if len(pairs) >= least:
         return pairs, locate(list(pairs))
-    places = [place for side in (base, own) if (place := locate(list(side)))]
-    return pairs[:0], difference(*places) if len(places) == 2 else None
+    return pairs[:0], shift(by_run(base), by_run(own))
+
+
+def by_run(logs: "pd.Series[float]") -> list[list[float]]:
+    """Return the logarithms of each run, or sweep."""
+    return [list(of_run) for _, of_run in logs.groupby(level=0)]
 
 
 def beside(ok: pd.DataFrame) -> Iterator[Contrast]:

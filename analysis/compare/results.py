@@ -167,6 +167,10 @@ class Contrast(Effect):
     """The failed trials of the arm and of the other side, by block; None if no trial failed."""
     base: tuple[str, ...] = ()
     """The cell that ``arm.cell`` is compared with."""
+    runs: tuple[int, int] | None = None
+    """The runs of the base and its own, of a contrast between runs; None inside the blocks of one."""
+    spread: float | None = None
+    """The standard deviation between runs of one side, as a share; None where too few show it, and inside runs."""
     noise: NoiseFloor | None = None
     """The noise floor of the base's trials; None where they are too few."""
     members: tuple[str, ...] = ()

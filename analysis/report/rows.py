@@ -96,6 +96,10 @@ class Row(JobColumns):
     difference_high: float | None = _at("difference", "interval", 1, default=None)
     blocks: int
     """The number of blocks that have such a ratio or difference."""
+    runs: tuple[int, int] | None = None
+    """The runs of the base and its own, where runs are compared; null inside the blocks of one run or sweep."""
+    spread: float | None = None
+    """The standard deviation between runs of the same, as a share; null where too few show it, and inside blocks."""
     low: float | None = _at("interval", 0, default=None)
     """The lower end of the 95 % interval, of the value where there is no ratio; absent for a single block."""
     high: float | None = _at("interval", 1, default=None)
@@ -249,6 +253,6 @@ def as_csv(comparison: Comparison) -> str:
     writer = csv.DictWriter(out, KEYS, lineterminator="\n")
     writer.writeheader()
     for row in rows(comparison):
-        texts = {key: "; ".join(value) if isinstance(value, tuple) else value for key, value in row}
+        texts = {key: "; ".join(map(str, value)) if isinstance(value, tuple) else value for key, value in row}
         writer.writerow({key: for_spreadsheets(value) for key, value in texts.items()})
     return out.getvalue()

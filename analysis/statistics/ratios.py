@@ -23,7 +23,15 @@ import numpy.typing as npt
 from scipy import special
 
 from analysis.statistics.margins import Bounds, bounds_of, share_of
-from analysis.statistics.power import POWER, TRIM, blocks_needed, degrees_of_freedom, detectable, trimmed
+from analysis.statistics.power import (
+    POWER,
+    TRIM,
+    blocks_needed,
+    degrees_of_freedom,
+    detectable,
+    errors_detected,
+    trimmed,
+)
 from suite.request.repetitions import MARGIN
 
 CONFIDENCE = 0.95
@@ -59,7 +67,7 @@ class Location:
     degrees_of_freedom: float
     n: int
     spread: float | None = None
-    """The standard deviation between runs, if it is the level of several; then the error is that to a further run."""
+    """The standard deviation between runs, if it is known; then the error holds it, and no more blocks narrow that."""
 
     @property
     def deviation(self) -> float | None:
@@ -198,7 +206,12 @@ def detectable_share(place: Location, family: int, blocks: int | None = None) ->
     """
     if place.deviation is None:
         return None
-    log_ratio = detectable(place.deviation, place.degrees_of_freedom, blocks or place.n, level=detection_level(family))
+    level = detection_level(family)
+    if place.spread is None or place.standard_error is None:
+        log_ratio = detectable(place.deviation, place.degrees_of_freedom, blocks or place.n, level=level)
+    else:
+        freedom = place.degrees_of_freedom
+        log_ratio = errors_detected(freedom, freedom, level=level) * place.standard_error
     return share_of(log_ratio) if log_ratio < math.log(10) else None
 
 
@@ -206,7 +219,7 @@ def _more_blocks(place: Location, bounds: Bounds, level: float) -> int | None:
     """Return the blocks that decide on which side of a bound a ratio lies, at this level of Holm's first step."""
     beyond = bounds.beyond(place.centre)
     distance = abs(beyond)
-    if not place.deviation or distance == 0:
+    if not place.deviation or distance == 0 or place.spread is not None:
         return None
     # Equivalence must win at both bounds, a difference at either of two levels at one.
     level, power = (level, (1 + POWER) / 2) if beyond < 0 else (level / 2, POWER)

@@ -29,7 +29,7 @@ def level_of(runs: Sequence[Samples]) -> Location | None:
     chance. The error of the mean is that of Hartung and Knapp (Statist. Med. 20 (2001) 1771), at least that of equal
     runs. Fewer than ``LEAST_RUNS`` runs are one sample, as if all were the same run.
     """
-    places = [place for run in runs if (place := locate(run))]
+    places = _located(runs)
     if len(places) < LEAST_RUNS:
         return locate(np.concatenate(runs)) if places else None
     centres = [place.centre for place in places]
@@ -38,6 +38,68 @@ def level_of(runs: Sequence[Samples]) -> Location | None:
     between = max(0.0, observed - within)
     error = math.sqrt(between + max(observed, within) / len(places))
     return Location(fmean(centres), error, len(places) - 1, sum(place.n for place in places), math.sqrt(between))
+
+
+def shift(old: Sequence[Samples], new: Sequence[Samples]) -> Location | None:
+    """Return the level of new runs less that of old ones, a sample for each run; None where a side has no value.
+
+    Two runs or more that a side has beyond its first, of both sides together, show the spread between runs (random
+    effects as in ``level_of``, one spread for both sides). Fewer are two samples, as if all runs of a side were the
+    same one: the interval then holds for these runs alone, and the location has no ``spread``.
+    """
+    sides = _located(old), _located(new)
+    if not all(sides):
+        return None
+    if _beyond_first(sides) < LEAST_RUNS - 1:
+        before, after = locate(np.concatenate([*old])), locate(np.concatenate([*new]))
+        return difference(before, after) if before and after else None
+    centre = _centre(sides[1]) - _centre(sides[0])
+    n = min(sum(location.n for location in places) for places in sides)
+    if any(len(places) == 1 and places[0].standard_error is None for places in sides):
+        return Location(centre, None, 0, n)
+    between = _between([places for places in sides if len(places) > 1])
+    return Location(centre, *_error_between(sides, between), n, math.sqrt(between))
+
+
+def _located(runs: Sequence[Samples]) -> list[Location]:
+    return [location for run in runs if (location := locate(run))]
+
+
+def _centre(places: Sequence[Location]) -> float:
+    return fmean(location.centre for location in places)
+
+
+def _beyond_first(sides: Sequence[Sequence[Location]]) -> int:
+    """Return the runs beyond the first of each side: the degrees of freedom of the spread between runs."""
+    return sum(len(places) - 1 for places in sides)
+
+
+def _within(places: Sequence[Location]) -> float:
+    """Return the mean variance of the levels of runs by what their blocks show."""
+    return fmean((location.standard_error or 0.0) ** 2 for location in places)
+
+
+def _between(sides: Sequence[Sequence[Location]]) -> float:
+    """Return the variance between the runs of a side, from all sides with several."""
+    squares = [float(np.var([location.centre for location in places])) * len(places) for places in sides]
+    within = _within([location for places in sides for location in places])
+    return max(0.0, sum(squares) / _beyond_first(sides) - within)
+
+
+def _error_between(sides: Sequence[Sequence[Location]], between: float) -> tuple[float, float]:
+    """Return the standard error of the difference of the sides, and its degrees of freedom.
+
+    What a single run of its side shows inside has the degrees of freedom of its own; all else those of the spread.
+    """
+    single = [places[0] for places in sides if len(places) == 1]
+    several = [places for places in sides if len(places) > 1]
+    freedom = _beyond_first(sides)
+    of_blocks = [(run.standard_error or 0.0) ** 2 for run in single]
+    of_runs = between * len(single) + sum((between + _within(places)) / len(places) for places in several)
+    total = of_runs + sum(of_blocks)
+    divisor = of_runs**2 / freedom
+    divisor += sum(variance**2 / run.degrees_of_freedom for variance, run in zip(of_blocks, single, strict=True))
+    return math.sqrt(total), min(total**2 / divisor, freedom) if divisor else freedom
 
 
 def difference(old: Location, new: Location) -> Location:

@@ -15,7 +15,7 @@ from analysis.report.rows import KEYS
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import Location, locate
 from analysis.statistics.sequential import should_stop_deciding
-from analysis.statistics.two_samples import detectable, difference, level_of, more_blocks
+from analysis.statistics.two_samples import detectable, difference, level_of, more_blocks, shift
 from tests.analysis.conftest import known, located
 
 REPOSITORY = Path(__file__).parents[2]
@@ -171,6 +171,24 @@ def test_the_course_of_preempted_jobs_is_that_of_simulated_ones_with_and_without
     rng = np.random.default_rng(number)
     for name, (predicted, mean, error) in simulation.held_against(simulation.CASES[number], 2000, rng).items():
         assert predicted == pytest.approx(mean, abs=3.5 * error + 1e-3), name
+
+
+def test_intervals_between_hosts_cover_where_nights_vary_if_three_runs_show_it() -> None:
+    of_hosts = import_module("between_runs").of_hosts
+    for sides in ((3, 3), (3, 1)):
+        shares = of_hosts(0.03, sides, runs=200)
+        assert shares["covers"] > 0.93, sides
+        assert shares["false"] < 0.03, sides
+        assert shares["covers as one"] < 0.6, "the simulation sees what one run's interval lacks"
+    assert of_hosts(0.03, (1, 1), runs=200)["false"] > 0.1, "one run of each cannot know"
+
+
+def test_the_shift_between_old_runs_and_a_new_one_is_that_of_the_gate() -> None:
+    rng = np.random.default_rng(1)
+    for baselines in (1, 3, 5):
+        *old, new = rng.normal(0, 0.03, (baselines + 1, 1)) + rng.normal(0, 0.01, (baselines + 1, 6))
+        gate, found = difference(known(level_of(old)), located(new)), known(shift(old, [new]))
+        assert (found.centre, found.half_width) == pytest.approx((gate.centre, gate.half_width))
 
 
 BOUND = math.log1p(0.05)

@@ -17,6 +17,7 @@ from analysis.figures.plots import draw
 from analysis.load.records import load
 from analysis.report.markdown import markdown
 from analysis.report.sweeps.by import by_document, slow_machines
+from suite.errors import RequestError
 from suite.job.datasets import Dataset
 from suite.job.envelope import Envelope
 from suite.job.profiles import Sizes
@@ -262,3 +263,53 @@ def test_a_host_is_its_machine_id_whatever_it_is_called(save: Save) -> None:
     assert list(trials["hostname"]) == ["b (111111)", "b (111111)", "b (222222)", "b (unknown)"]
     assert list(save.load("first", "renamed").trials["hostname"]) == ["b", "b"]
     assert list(save.load("first", "namesake").trials["hostname"]) == ["a", "b"]
+
+
+def nights(save: Save, side: str, runs: int, spread: float, rng: np.random.Generator) -> list[str]:
+    """Save runs of one host, each of 5 blocks and with a level of its own."""
+    names = [f"{side}{night}" for night in range(runs)]
+    for name in names:
+        level = 10 * math.exp(spread * rng.normal())
+        for block in range(5):
+            save(name, block=block, target="container", **on(side), **noisy(rng, level, 0.002))
+    return names
+
+
+def test_one_run_of_each_side_says_what_its_interval_cannot_know(save: Save) -> None:
+    rng = np.random.default_rng(1)
+    found = compare_by(save.load(*nights(save, "a", 1, 0.0, rng), *nights(save, "b", 1, 0.0, rng)), ("host",))
+    row = ratios(found)["host=b",]
+    assert (row.runs, row.spread) == ((1, 1), None)
+    text = markdown(by_document(found))
+    assert " in these runs alone)" in text
+    assert "the spread between runs is unknown" in text
+
+
+def test_from_three_runs_on_the_interval_between_hosts_holds_the_spread_between_runs(save: Save) -> None:
+    rng = np.random.default_rng(2)
+    records = save.load(*nights(save, "a", 3, 0.03, rng), *nights(save, "b", 3, 0.03, rng))
+    row = ratios(compare_by(records, ("host",)))["host=b",]
+    low, high = known(row.interval)
+    assert row.runs == (3, 3)
+    assert known(row.spread) > 0.01
+    assert high / low > 1.05, "six runs that vary by 3 % know no more"
+    assert judged(row).more_blocks is None, "more blocks of the same runs do not narrow it"
+    assert "runs of the same differ by" in markdown(by_document(compare_by(records, ("host",))))
+
+
+def test_failed_trials_of_a_value_are_counted_and_named(save: Save) -> None:
+    rng = np.random.default_rng(3)
+    nights(save, "a", 1, 0.0, rng)
+    nights(save, "b", 1, 0.0, rng)
+    for block in range(5, 8):
+        save("b0", block=block, target="container", failed="it died")
+    found = compare_by(save.load("a0", "b0"), ("host",))
+    assert {cell: row.failed for cell, row in ratios(found).items()} == {("host=a",): 0, ("host=b",): 3}
+    assert "3 of 8 trials on container, host=b failed" in markdown(by_document(found))
+
+
+def test_a_value_of_which_every_trial_failed_is_named(save: Save) -> None:
+    nights(save, "a", 1, 0.0, np.random.default_rng(3))
+    save("b0", target="container", failed="it died", **on("b"))
+    with pytest.raises(RequestError, match="1 of 1 trials on container, host=b failed"):
+        compare_by(save.load("a0", "b0"), ("host",))

@@ -137,6 +137,8 @@ class Claim:
     def span(self) -> str:
         """Return the interval of the ratio: ``(0.975 to 0.989)``; empty without one."""
         interval, after = self.found.interval, " after stopping" if self.around.decided else ""
+        if self.found.runs and self.found.spread is None:
+            after = " in these runs alone"
         if self.found.ratio is None or self.not_yet or not interval:
             return ""
         return f"({' to '.join(map(brief, interval))}{after})" if sensible(interval) else TOO_NOISY
@@ -180,7 +182,7 @@ class Claim:
         elif self.word == FAILS_MORE:
             yield f"it fails more often than {self.base}, and the ratio is that of trials that finished ({self.costs})"
         else:
-            details = "; ".join(filter(None, (self.costs, *self._of_tail())))
+            details = "; ".join(filter(None, (self.costs, *self._of_tail(), *self._of_runs())))
             yield f"{_SIDES[self.word]} the margin of {percent(self.margin or 0.0)} ({details})"
             if self.equivalent_at:
                 yield f"already equivalent at {percent(self.equivalent_at)}"
@@ -197,6 +199,10 @@ class Claim:
             yield parting(self.found)
         elif self.word == "equivalent" and self.found.slow:
             yield f"excluded: {excluded(self.found.slow)}"
+
+    def _of_runs(self) -> Iterator[str]:
+        if self.found.runs and self.found.spread is not None:
+            yield f"runs of the same differ by {percent(self.found.spread)}, standard deviation"
 
     @property
     def costs(self) -> str:
