@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from suite.results.layout import RESULTS
 
 
 class UserPath(click.Path):
@@ -20,3 +23,27 @@ class UserPath(click.Path):
             return path.expanduser()
         except RuntimeError:
             self.fail(f"{path} begins with ~, but there is no such home directory: write it out", param, ctx)
+
+
+class RunPath(UserPath):
+    """The directory of a run, or one that holds runs."""
+
+    def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the runs and sweeps in results/ that begin like this; where there are none, directories."""
+        names = [str(place) for place in _stored_places()]
+        items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return items or [CompletionItem(incomplete, type="dir")]
+
+
+def complete_run_name(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of runs in results/ that begin like this; where there are none, files."""
+    names = [place.name for place in _stored_places()]
+    items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return items or [CompletionItem(incomplete, type="file")]
+
+
+def _stored_places() -> list[Path]:
+    # Here, since the command line reads no records before it knows its command.
+    from suite.results.runs import find_runs, runs_and_sweeps
+
+    return runs_and_sweeps([RESULTS]) if RESULTS.is_dir() and find_runs([RESULTS]) else []

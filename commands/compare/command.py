@@ -1,7 +1,7 @@
 """``bench compare`` and ``bench report``: what the records say."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commands.compare.kept import listing, once
-from commands.paths import UserPath
+from commands.paths import RunPath, UserPath
 from commands.run.options import choice, latest, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
 from suite.results.layout import REPORT
+from suite.results.runs import runs_and_sweeps
 
 if TYPE_CHECKING:
     from commands.compare.show import Shown
@@ -30,7 +31,7 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 
 
 @click.command()
-@click.argument("directories", nargs=-1, type=UserPath())
+@click.argument("directories", nargs=-1, type=RunPath())
 @click.option("--plots", type=UserPath(), help="Directory for figures. Default: plots/ in the run.")
 @_MARGIN
 @_FORCE
@@ -74,7 +75,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     """Show tables and figures of runs, normalised to bare metal. Default: the latest run in results/.
 
     Several runs are pooled; those of several hosts need --pool host. With two runs, differences of the second from
-    the first are listed. With --by, the values of a key are compared with the first; two keys give a table.
+    the first are listed. A directory stands for the runs that it holds. With --by, the values of a key are compared
+    with the first; two keys give a table.
 
     With --fail-above the last run is judged against those before it; three or more show how runs differ. Exit codes:
     0 not slower, 3 slower, 4 cannot tell, 1 the new run lacks something of the last old one, 2 the request was wrong.
@@ -95,9 +97,9 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     if options["fail_above"] is not None:
         from commands.compare.gate import gate  # here, like those below: pandas need not be imported for what is kept
 
-        sys.exit(gate(directories, options))
+        sys.exit(gate(_held(directories), options))
 
-    chosen = list(directories) or [latest()]
+    chosen = list(_held(directories)) or [latest()]
 
     @cache
     def shown() -> "Shown":
@@ -114,6 +116,15 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
             make()
         else:
             once(chosen, {"command": name, **options}, make, listed)
+
+
+def _held(directories: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the runs and sweeps that are meant; name those that a directory holds. Raises RequestError for none."""
+    places = tuple(runs_and_sweeps(directories))
+    if places != tuple(dict.fromkeys(directories)):
+        click.echo(f"comparing {', '.join(map(str, places))}", err=True)
+        return places
+    return tuple(directories)
 
 
 def plain() -> dict[str, Any]:
@@ -158,7 +169,7 @@ def _refuse_silenced(options: Mapping[str, Any]) -> None:
 
 
 @click.command()
-@click.argument("directories", nargs=-1, type=UserPath())
+@click.argument("directories", nargs=-1, type=RunPath())
 @click.option("--html", type=UserPath(), help="The file. Default: report.html in the run.")
 @_MARGIN
 @_FORCE
@@ -171,7 +182,7 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float | Non
       bench report
       bench report results/night --html night.html
     """
-    chosen = list(directories) or [latest()]
+    chosen = list(_held(directories)) or [latest()]
 
     def write() -> Iterable[Path]:
         from commands.compare.show import report_of

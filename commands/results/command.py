@@ -12,7 +12,7 @@ from rich.table import Table
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
-from commands.paths import UserPath
+from commands.paths import UserPath, complete_run_name
 from commands.results.removal import described, removable
 from commands.results.removal import remove as remove_contents
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
@@ -173,7 +173,7 @@ def listed(rows: Sequence[ListEntry]) -> ListOutput:
 
 
 @results.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_run_name)
 @as_json
 def show(name: str | None, as_json: bool) -> None:
     """Show a run, by its name or directory, or a record, by RUN/TRIAL or its file. Default: the latest run.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from commands.paths import UserPath
+from commands.paths import RunPath, UserPath
 from commands.run.forecast import as_lines, earlier_durations, forecast, with_budget, with_trial_limit
 from commands.run.options import BUSY_HELP
 from commands.run.outlook import Outlook
@@ -42,7 +42,7 @@ from suite.untrusted.terminal import CleanStream
         ),
         click.Option(
             ["--continue", "continued"],
-            type=UserPath(),
+            type=RunPath(),
             help="Directory of a run to resume, with its options. Options that decide when it ends extend it.",
         ),
         click.Option(

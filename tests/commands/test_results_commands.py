@@ -2,24 +2,30 @@
 
 import io
 import json
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
 from rich.console import Console
 
+import cli
 from commands.results.command import as_table, entries
 from provisioning.ledger import LedgerEntry
+from suite.errors import RequestError
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, TrialRecord
-from suite.results.runs import find_runs, summarise
+from suite.results.runs import find_runs, runs_and_sweeps, summarise
 from suite.results.store import Run, stored_plan
 from suite.sweep.directory import Accepted
 from tests.commands.conftest import Bench, refused
 from tests.jobs import identity
 from tests.suite.conftest import FAILED, make_plan, make_record
 from tests.suite.sweep.conftest import make_sweep
+from tests.test_rooms import REPOSITORY
 
 
 @pytest.fixture
@@ -142,3 +148,40 @@ def test_what_is_no_run_or_in_use_is_not_removed(
     for place, why in reasons.items():
         refused(bench("remove", place, "--yes"), why)
     assert {path.name for path in runs.iterdir()} == {"old", "new", "link", sweep.name}
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A results/ with a run, and a sweep's cells under another name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("synthetic-podman", "sweep"):
+        shutil.copytree(REPOSITORY / "tests/samples/runs" / name, tmp_path / "results" / name)
+    (tmp_path / "results/empty").mkdir()
+    return tmp_path / "results"
+
+
+def test_a_directory_stands_for_the_runs_and_sweeps_that_it_holds(two_runs: Path) -> None:
+    held = [Path("results/sweep"), Path("results/synthetic-podman")]
+    assert runs_and_sweeps([Path("results")]) == held
+    assert runs_and_sweeps([*held, Path("nowhere")]) == [*held, Path("nowhere")]
+    with pytest.raises(RequestError, match="results/empty holds no run"):
+        runs_and_sweeps([Path("results/empty")])
+    shutil.rmtree(two_runs / "sweep")
+    both = CliRunner().invoke(cli.main, ["compare", "results", "--json"])
+    assert both.exit_code == 0
+    assert "comparing results/synthetic-podman" in both.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "names"),
+    [
+        (["compare"], "results/s", ["results/sweep", "results/synthetic-podman"]),
+        (["report"], "results/sy", ["results/synthetic-podman"]),
+        (["run", "--continue"], "", ["results/sweep", "results/synthetic-podman"]),
+        (["results", "show"], "sy", ["synthetic-podman"]),
+    ],
+)
+@pytest.mark.usefixtures("two_runs")
+def test_the_shell_completes_names_of_runs(words: list[str], incomplete: str, names: list[str]) -> None:
+    complete = ShellComplete(cli.main, {}, "bench", "_BENCH_COMPLETE")
+    assert [item.value for item in complete.get_completions(words, incomplete)] == names
