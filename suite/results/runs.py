@@ -73,19 +73,20 @@ def _runs(directory: Path, depth: int) -> Iterator[Path]:
 def runs_and_sweeps(directories: Sequence[Path]) -> list[Path]:
     """Return directories with each that only holds runs and sweeps replaced by these; a sweep stands for its cells.
 
-    Raises RequestError for an existing directory that holds none.
+    One that is named twice stays twice, for the gate to refuse. Raises RequestError for an existing directory that
+    holds none.
     """
-    places: dict[Path, None] = {}
+    places: list[Path] = []
     for directory in directories:
         is_place = is_run(directory) or (directory / SWEEP).exists() or (directory / TRIALS).exists()
         if is_place or not directory.is_dir():
-            places[directory] = None
+            places.append(directory)
             continue
         below = find_runs([directory])
         if not below:
             raise RequestError(f"{directory} holds no run", remedy="name one that bench results list shows")
-        places.update(dict.fromkeys(sweep_around(run) or run for run in below))
-    return list(places)
+        places += dict.fromkeys(sweep_around(run) or run for run in below)
+    return places
 
 
 def contains(directory: Path, other: Path) -> bool:

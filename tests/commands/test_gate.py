@@ -158,7 +158,7 @@ def test_every_outcome_has_an_exit_code_and_is_the_word_of_the_first_row(
     assert done.stdout.splitlines()[1].rstrip().endswith(outcome)
     told = bench("old", "new", "--fail-above", "5%", "--json")
     data = json.loads(told.stdout)
-    assert (told.exit_code, data["exit_code"], data["outcome"], data["schema_version"]) == (code, code, outcome, 3)
+    assert (told.exit_code, data["exit_code"], data["outcome"], data["schema_version"]) == (code, code, outcome, 4)
 
 
 def test_runs_with_no_cell_in_common_are_refused_by_name(bench: Bench, tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def train(tmp_path: Path, directory: Path) -> Train:
         records.append(record(name, target="container", warm_up=True, **changes))
         asked = {"scenario": "real", "model": ("gan",), "data": f"mnist:{directory}", "keep_model": "last"}
         plan: dict[str, Any] = {"jobs": (records[0].job,), "targets": targets, "blocks": 2, "trial_timeout_s": 60}
+        plan["run_id"] = records[0].run_id
         run = Run(tmp_path / name)
         write_atomic(run.directory / PLAN, Plan(**plan, request=RunRequest.of(asked)).model_dump_json())
         for each in records:
