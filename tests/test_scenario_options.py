@@ -43,9 +43,9 @@ def check(asked: RunRequest, targets: tuple[str, ...] = TARGETS, at_the_site: st
 
 def test_turns_have_defaults_can_be_stated_and_are_part_of_the_comparison_key() -> None:
     assert RunRequest.of({}).measurement.turns is None
-    assert request().measurement.turns == Alternating(rounds=8, burst_steps=5)
+    assert request().measurement.turns == Alternating(rounds=8, burst_steps=2)
     assert request(rounds=3, burst_steps=2).measurement.turns == Alternating(rounds=3, burst_steps=2)
-    assert request(design="both", steps=7).measurement.turns == Alternating(rounds=8, burst_steps=5)
+    assert request(design="both", steps=7).measurement.turns == Alternating(rounds=8, burst_steps=2)
     found = settings(in_turns().job)
     assert (found["design"], found["rounds"], found["burst_steps"]) == ("alternating", "2", "3")
     assert "design" not in settings(make_plan().job), "a sequential job is what jobs were before"

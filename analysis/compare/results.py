@@ -451,7 +451,7 @@ class Comparison(Selection):
     claims: tuple[JudgedClaim, ...] = ()
     """The published claims; empty unless they were judged."""
     terms: Mapping[ComparedJob, Terms] = field(default_factory=dict)
-    """How each job is judged; empty where all are judged alike."""
+    """How each job is judged; empty if all are judged alike."""
     ratios: Mapping[str, Mapping[str, Mapping[Arm, pd.DataFrame]]] = field(
         default_factory=dict, compare=False, repr=False
     )

@@ -193,7 +193,7 @@ class AnswerText(Columns):
     lines: tuple[str, ...]
     why: str
     next: StepOutput | None
-    """Null where no command settles what is open."""
+    """Null if no command settles what is open."""
     facts: tuple[str, ...]
 
 

@@ -165,6 +165,7 @@ _ELSEWHERE = (
     Field("job.dataset.directory", "ignored", "a path of the user, never recorded"),
     Field("job.*", "refused", "the job decides what a number means", "job"),
     *_many("measured", "a metric of a probe or workload", "metrics.*.value", "metrics.*.unit", "metrics.*.better"),
+    *_many("measured", "how a metric of a probe or workload is compared", "metrics.*.compared"),
     Field("metrics.*.samples", "checked", "the value is a statistic of them"),
     Field("epochs.*", "checked", "the metrics of epochs are computed from it"),
     Field("kept.*", "checked", "as the job and its epochs have it; the weights of the whole training are compared"),

@@ -62,7 +62,7 @@ def test_its_options_are_in_help_and_refused_elsewhere(napping: Package) -> None
     assert [words in told for words in ("Options of scenario nap:", "--naps")] == [True, True]
     assert "--model NAME" not in told, "it trains no workload"
     assert "--strategy" not in told, "which is another scenario's"
-    assert "--naps does not apply to --scenario synthetic" in refused(napping, "--naps", "3")
+    assert "--naps does not apply to --scenario synthetic" in refused(napping, "--scenario", "synthetic", "--naps", "3")
     assert "--dreams needs --seconds-of-dreams" in refused(napping, *WORDS, "--dreams", "1")
     assert "nobody sleeps in turns" in refused(napping, *WORDS, "--design", "alternating")
 

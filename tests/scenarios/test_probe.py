@@ -46,7 +46,7 @@ def measure(probe: Trial, observer: Any) -> Callable[..., Any]:
 def test_what_the_worker_says_becomes_metrics(measure: Any, observer: Any, scripted: Any) -> None:
     place = {"facts": {"accelerator": "kvm"}, "attestation": '{"userland_sha256": "ab"}'}
     measured = measure(scripted(*STORY, node=place))
-    assert measured.metrics["triad-one-thread"].model_dump() == RATE
+    assert measured.metrics["triad-one-thread"].model_dump() == {**RATE, "compared": "ratio"}
     assert (measured.throughput_per_s, measured.steps) == (None, None)
     assert (measured.weights_sha256, measured.drawn_sha256) == (None, None), "it computed nothing that anyone asked for"
     seen = measured.environment
@@ -91,7 +91,7 @@ def test_the_workers_reason_and_remedy_are_kept(measure: Any, scripted: Any) -> 
     ("metrics", "says"),
     [
         ({}, "measured nothing"),
-        ({"x": {**RATE, "value": 0.0}}, "greater than 0"),
+        ({"x": {**RATE, "value": 0.0}}, "a number that is compared by ratios is above zero"),
         ({"x": {**RATE, "better": "most"}}, "better"),
         ({"x": 7}, "cannot be recorded"),
         (None, "measured nothing"),

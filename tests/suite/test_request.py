@@ -178,7 +178,9 @@ def test_what_stored_runs_and_sweeps_were_asked_for_is_read_without_options_that
     assert read.given() == {"scenario": "shared", "blocks": 3, "aggressor": ("disk",)}
     sweep = {"name": "night", "until": "2%", "min_blocks": 9, "options": {"fio_job": "a.fio", "steps": 3}}
     matrix = {"matrix": {"model": ["gan"], "aggressor_batch": [1, 2]}}
-    (tmp_path / "sweep.json").write_text(json.dumps({"sha256": "a", "sweep_id": "0" * 16, "sweep": sweep | matrix, "cells": {}}))
+    (tmp_path / "sweep.json").write_text(
+        json.dumps({"sha256": "a", "sweep_id": "0" * 16, "sweep": sweep | matrix, "cells": {}})
+    )
     accepted: Any = SweepDirectory(tmp_path).accepted()
     assert (accepted.sweep.matrix, accepted.sweep.options.given()) == ({"model": ["gan"]}, {"steps": 3})
     with pytest.raises(RequestError, match="no option fio_job"):

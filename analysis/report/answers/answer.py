@@ -62,7 +62,7 @@ class Answer:
     rows: tuple[AnswerRow, ...]
     why: str
     next: NextStep | None
-    """The command that settles what is open; None where no command does."""
+    """The command that settles what is open; None if no command does."""
     facts: tuple[str, ...]
     """What ablations change, and whether all targets did the same work."""
     where: str = ""

@@ -81,7 +81,7 @@ class Claim:
 
     @property
     def equivalent_at(self) -> float | None:
-        """Return a wider margin at which an undecided claim is decided already; None where there is none."""
+        """Return a wider margin at which an undecided claim is decided already; None without one."""
         undecided = self.word == UNDECIDED and not self.not_yet
         return self.found.verdict.equivalent_at if self.found.verdict and undecided else None
 
