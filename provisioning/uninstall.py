@@ -11,7 +11,10 @@ from provisioning.paths import home, runtime
 from suite.errors import RequestError
 from suite.results.runs import find_runs
 
-PARTS = ("blocks", "cache", "data", "images", "kept", "ledger", "locks", "scratch", "selftest.json")
+PARTS = (
+    *("blocks", "cache", "data", "data-disks", "images", "kept"),
+    *("ledger", "locks", "scratch", "selftest.json", "snapshots"),
+)
 """The entries of ``home`` that the suite makes; others are left alone."""
 _OWN_NAME = re.compile(r" (localhost/)?virtbench([/-][a-z]+)?(:\S+)?$")
 
