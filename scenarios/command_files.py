@@ -24,7 +24,7 @@ from suite.job.datasets import FILES, Dataset
 from suite.results.store import LOCK, LOG
 from suite.units import count
 
-NOT_HASHED = b".git"
+NOT_HASHED = ".git"
 """A directory that changes with every look at it, and that no result should depend on."""
 CACHES = frozenset(("__pycache__", ".ipynb_checkpoints"))
 CACHE_MARK = "CACHEDIR.TAG"
@@ -88,7 +88,7 @@ def refuse_missing_script(argv: Sequence[str], directory: Path) -> None:
 
 @dataclass
 class _Tree:
-    """What stands below a directory: its folders, files and links, by their path relative to it.
+    """The content of a directory: its folders, files and links, by their path relative to it.
 
     Links are not followed. Environments, caches and runs are left out: they are no part of a program, and a run would
     make each next one another job. So is the file that the output of this command goes to, which grows.
@@ -152,7 +152,7 @@ class _Tree:
 
     def _leave_special(self, path: Path) -> None:
         """Note a pipe, socket or device, which reading might wait for without an end; those of git belong to it."""
-        if ".git" not in path.parts:
+        if not _is_git(path):
             self.left_out["a pipe, socket or device"].append(str(path))
 
 
@@ -298,4 +298,4 @@ class _Snapshot:
 
 
 def _is_git(path: Path) -> bool:
-    return NOT_HASHED in os.fsencode(path).split(b"/")
+    return NOT_HASHED in path.parts

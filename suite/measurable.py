@@ -1,4 +1,4 @@
-"""What a target's numbers are worth, by its substitutes.
+"""Judge the worth of a target's numbers by its substitutes.
 
 Decided here alone: for the doctor, the targets that a run takes by default, proposed commands, forecasts and budgets.
 Nothing may propose what another part calls no measurement.

@@ -1,4 +1,4 @@
-"""What "10 % slower" means: the one definition of verdicts, gates, figures, forecasts and stop rules.
+"""The meaning of "10 % slower": the one definition of verdicts, gates, figures, forecasts and stop rules.
 
 A share is the difference of a ratio from 1: a rate that loses a tenth (0.9) is 10 % slower, and so is a time that adds
 a tenth (1.1). A margin of 10 % therefore reaches from 0.9 to 1.1. It is not symmetric, in two ways:

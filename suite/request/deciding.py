@@ -1,4 +1,4 @@
-"""What ``bench run`` chooses where nothing says when a run ends: a margin, a budget, and turns of trainings.
+"""Choose the end of a run that names none, for ``bench run``: a margin, a budget, and turns of trainings.
 
 The run and the commands that propose one have it from here: a proposed command names nothing that is chosen anyway.
 """

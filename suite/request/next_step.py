@@ -1,4 +1,4 @@
-"""What to do next, as a command that a shell takes as it is printed."""
+"""The next step, as a command that a shell takes as it is printed."""
 
 import shlex
 from dataclasses import dataclass
