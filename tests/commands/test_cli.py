@@ -620,7 +620,7 @@ def test_help_and_version_are_found_under_the_names_that_others_give_them(bench:
 
 def test_an_empty_directory_has_nothing_to_compare(bench: Bench, here: Path) -> None:
     (here / "empty").mkdir()
-    refused(bench("compare", "empty"), "no usable record in empty", "bench run")
+    refused(bench("compare", "empty"), "empty holds no run", "bench results list")
 
 
 def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, stored: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_plan_tells_what_will_run_and_how_long_it_takes(bench: Bench) -> None:
     assert before["total_s"] > 3 * before["block_s"]
     assert before["source"] == before["cells"][0]["source"] == "rough"
     assert "within a factor of 5: it never ran here" in bench("sweep", "plan", "night.toml").stdout
-    assert before["cells"][0]["command"][:4] == ["bench", "run", "--scenario", "synthetic"]
+    assert before["cells"][0]["command"][:4] == ["bench", "run", "--model", "resnet50"]
     assert bench("sweep", "run", "night.toml", "--only-block", "0").exit_code == 0
     after = json.loads(bench("sweep", "plan", "night.toml", "--json").stdout)
     assert (after["trials"], after["trials_left"]) == (16, 8)
