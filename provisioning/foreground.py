@@ -19,7 +19,7 @@ def call(
     remedy: str | None = None,
     without: Collection[str] = (),
 ) -> str:
-    """Run a program, in C's language and ``without`` some variables, and return its standard output.
+    """Run a program ``without`` some variables, and return its standard output.
 
     Raises CommandError when it fails, unless its output matches ``allowed``, and RequestError when it is missing.
     """

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import psutil
 
@@ -59,13 +59,23 @@ def end_all(token: str) -> None:
             time.sleep(0.01)
 
 
+def popen_settings(without: Collection[str] = (), **variables: str) -> dict[str, Any]:
+    """Return the settings of ``subprocess`` for a program whose output is parsed: its messages are in English.
+
+    Ctrl-C in the terminal reaches the suite alone, which then ends its children in order.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    environment.update(variables, LC_ALL="C")
+    return {"env": environment, "start_new_session": True}
+
+
 def run_apart(
     argv: Sequence[str], timeout_s: float, *, text: str = "", without: Collection[str] = ()
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program of this machine to its end where no node is open, with ``text`` as its input, in C's language.
+    """Run a program of this machine to its end where no node is open, with ``text`` as its input.
 
-    In a session of its own, so that Ctrl-C in the terminal reaches the suite alone, and ``without`` these variables.
-    Raises CommandError after ``timeout_s``, and OSError for a program that cannot be started.
+    It runs ``without`` these variables. Raises CommandError after ``timeout_s``, and OSError for a program that cannot
+    be started.
     """
     try:
         return subprocess.run(
@@ -75,8 +85,7 @@ def run_apart(
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            env={**{name: value for name, value in os.environ.items() if name not in without}, "LC_ALL": "C"},
-            start_new_session=True,
+            **popen_settings(without),
         )
     except subprocess.TimeoutExpired:
         raise CommandError(argv, None, f"it did not end within {timeout_s:g} s") from None
@@ -204,9 +213,9 @@ class LocalProcess(BoundedProcess):
                     stdin=source,
                     stdout=stdout or subprocess.PIPE,
                     stderr=stderr,
-                    env={**os.environ, TOKEN: token},
                     cwd=cwd,
-                    start_new_session=True,  # Ctrl-C reaches the suite alone, which then ends its children in order
+                    umask=0o022,  # jobs, another user's, read what it makes, such as the files of a control group
+                    **popen_settings(**{TOKEN: token}),
                 )
             except FileNotFoundError as error:
                 raise RequestError(f"{argv[0]} is not installed", remedy=installing(argv[0])) from error

@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from provisioning.bounded_output import PipeTail
+from provisioning.processes import popen_settings
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
 from suite.sweep.file_transfer import GIVEN, LONGEST_LINE_BYTES, OF_A_BLOCK, TransferError
@@ -38,9 +39,8 @@ class StreamProcess:
             reading, writing = os.pipe()
             self._beside = stack.enter_context(os.fdopen(writing, "wb", buffering=0))
             try:
-                # A session of its own: Ctrl-C reaches this process alone, which then ends the far side in order.
                 self._process = subprocess.Popen(
-                    self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, start_new_session=True
+                    self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, **popen_settings()
                 )
             except FileNotFoundError as error:
                 os.close(reading)

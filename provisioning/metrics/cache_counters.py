@@ -4,14 +4,13 @@ Counted are CPUs and not processes: a guest's are then counted as a container's 
 machines themselves have no such counters, which is a normal state and recorded with its reason.
 """
 
-import os
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from provisioning.processes import check_answer, run_apart
+from provisioning.processes import check_answer, popen_settings, run_apart
 from suite.errors import BenchError, CommandError
 from suite.records.usage import CacheUse
 
@@ -85,8 +84,7 @@ class Counting:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "LC_ALL": "C"},  # a comma in a number would begin a new field
-                start_new_session=True,  # Ctrl-C must not reach it
+                **popen_settings(),  # a comma in a number would begin a new field
             )
             if not (self._perf.stdin and self._perf.stdout):
                 return

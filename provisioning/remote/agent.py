@@ -101,6 +101,9 @@ def say(message: dict[str, object]) -> None:
 
 def main(token: str) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # As ``provisioning.processes`` does on this machine: messages are parsed, and jobs are another user's.
+    os.environ["LC_ALL"] = "C"
+    os.umask(0o022)
     undos: dict[str, list[str]] = {}
     memory_bytes = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
     say({"number": GREETING, "uid": os.getuid(), "cpus": sorted(os.sched_getaffinity(0)), "memory_bytes": memory_bytes})

@@ -160,5 +160,5 @@ def marked(mark: str, argv: Sequence[str]) -> list[str]:
 
     The mark is its first line of output, behind those of a login shell.
     """
-    announced = ["sh", "-c", 'echo "$0"; exec "$@"', mark]
-    return [*announced, "env", f"{TOKEN}={mark}", "setpriv", "--pdeathsig", "KILL", *argv]
+    announced = ["sh", "-c", 'umask 022; echo "$0"; exec "$@"', mark]
+    return [*announced, "env", "LC_ALL=C", f"{TOKEN}={mark}", "setpriv", "--pdeathsig", "KILL", *argv]

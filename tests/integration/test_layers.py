@@ -198,6 +198,27 @@ def test_a_command_finds_the_same_surroundings_in_every_stack(node: Node) -> Non
     }, printed
 
 
+@pytest.mark.parametrize("what", ["bare-metal", *LOCAL_ENGINES, "vm"])
+def test_a_layer_opens_in_a_session_that_hides_its_files_from_others(request: pytest.FixtureRequest, what: str) -> None:
+    image, memory_bytes = require_root_and_image(), ENVELOPE.memory_bytes
+    mask = os.umask(0o077)
+    try:
+        with local_node(ENVELOPE.cpus, str(image.tree)) as host, ExitStack() as stack:
+            if what == "bare-metal":
+                inside = stack.enter_context(UserlandLayer(ENVELOPE).opened(host))
+            elif what == "vm":
+                require("target", "vm")
+                guest = GuestSpec(image, choose("auto")[0], ENVELOPE)
+                inside = stack.enter_context(VmLayer(QEMU, guest).opened(host))
+            else:
+                inside = stack.enter_context(_container(request, host, what))
+            if what != "charliecloud":  # it sets no limit
+                assert abs(_memory_bytes(inside) - memory_bytes) < memory_bytes / 5
+            assert int(inside.run(["nproc"]).stdout) == len(ENVELOPE.cpus)
+    finally:
+        os.umask(mask)
+
+
 def test_a_container_has_its_own_processes_and_no_privileges(node: Node) -> None:
     if "container_engine" not in node.facts:
         pytest.skip("no container in this stack")

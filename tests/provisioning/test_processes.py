@@ -1,12 +1,13 @@
 """Nodes: real children, small ones, and the opening, which what the suite asks for itself does not lengthen."""
-# ruff: noqa: ARG002 (fakes need few of the arguments)
+# ruff: noqa: ARG001, ARG002 (fakes need few of the arguments)
 
+import json
 import os
 import pty
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from provisioning import ledger
+from provisioning.batch.remote import StreamProcess
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.engines.base import ContainerEngine, ContainerSpec
 from provisioning.layers.container import ContainerLayer
@@ -24,7 +26,9 @@ from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import Guest, GuestSpec
 from provisioning.nodes import IMAGE_PYTHON, HostProcesses, LocalNode, WrappedNode, local_node
 from provisioning.paths import state
-from provisioning.processes import TOKEN, carrying, end_all
+from provisioning.processes import TOKEN, carrying, end_all, program_argv, run_apart
+from provisioning.remote import agent
+from provisioning.remote.connection import marked
 from provisioning.sites import here
 from suite import interfaces
 from suite.errors import CommandError, RequestError
@@ -72,6 +76,62 @@ def test_the_token_is_in_the_environment_of_children_and_theirs(node: LocalNode)
         time.sleep(0.01)
     assert os.getpid() not in {each.pid for each in found}
     assert carrying("another") == []
+
+
+def _parsed_by_node(node: LocalNode, argv: list[str], log: Path) -> str:
+    return node.run(argv).stdout
+
+
+def _parsed_apart(node: LocalNode, argv: list[str], log: Path) -> str:
+    return run_apart(argv, 60).stdout
+
+
+def _parsed_in_a_stream(node: LocalNode, argv: list[str], log: Path) -> str:
+    process = StreamProcess(argv, [], log)
+    assert list(process.lines()) == []
+    process.close()
+    return log.read_text()
+
+
+def _parsed_in_the_agent(node: LocalNode, argv: list[str], log: Path) -> str:
+    request = {"number": 1, "do": "run", "argv": argv, "mark": "x.far", "stdin": "", "timeout_s": 60}
+    words = program_argv(agent, "x.far")
+    ended = subprocess.run(words, input=json.dumps(request) + "\n", capture_output=True, text=True, check=True)
+    return str(json.loads(ended.stdout.splitlines()[1])["stdout"])
+
+
+def _parsed_by_ssh(node: LocalNode, argv: list[str], log: Path) -> str:
+    return subprocess.run(marked("x.far", argv), capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("language", ["ja_JP.UTF-8", "de_DE.ISO-8859-1"])
+@pytest.mark.parametrize(
+    "way", [_parsed_by_node, _parsed_apart, _parsed_in_a_stream, _parsed_in_the_agent, _parsed_by_ssh]
+)
+def test_a_program_whose_words_are_parsed_speaks_english_in_every_session(
+    way: Callable[[LocalNode, list[str], Path], str],
+    language: str,
+    node: LocalNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LANG", "LC_ALL", "LC_MESSAGES", "LANGUAGE"):
+        monkeypatch.setenv(name, language)
+    (tmp_path / "logs").mkdir()
+    printed = way(node, ["sh", "-c", 'echo "language: $LC_ALL"'], tmp_path / "logs/log")
+    assert printed.splitlines()[-1] == "language: C"
+
+
+@pytest.mark.parametrize("way", [_parsed_by_node, _parsed_in_the_agent, _parsed_by_ssh])
+def test_what_a_program_makes_for_a_job_can_be_read_by_the_jobs_user(
+    way: Callable[[LocalNode, list[str], Path], str], node: LocalNode, tmp_path: Path
+) -> None:
+    mask = os.umask(0o077)
+    try:
+        way(node, ["mkdir", f"{tmp_path}/group"], tmp_path / "log")
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "group").stat().st_mode & 0o777 == 0o755
 
 
 def test_grandchildren_that_left_the_session_are_found_and_ended(node: LocalNode) -> None:
