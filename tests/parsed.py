@@ -147,6 +147,12 @@ def default_node(nodes: Mapping[str, tuple[str, str, Any]]) -> object:
         return node.name, "here" if node.here else "elsewhere"
 
 
+def containerd(asked: tuple[str, str, dict[str, object]]) -> str:
+    """Return the socket for a node of this runtime, this kubelet and this configuration of the kubelet."""
+    info = {"containerRuntimeVersion": asked[0], "kubeletVersion": asked[1]}
+    return ClusterNode({"metadata": {"name": "n1"}, "status": {"nodeInfo": info}}, asked[2]).containerd
+
+
 def events(items: object) -> object:
     cluster: Any = SimpleNamespace(path=lambda *_: "/", get=lambda *_, **__: {"items": items})
     return [each["reason"] for each in events_of(cluster, "p")], last_event(events_of(cluster, "p"))
@@ -286,6 +292,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "parallel": parallel,
     "lost": lost,
     "node": default_node,
+    "containerd": containerd,
     "events": events,
     "cause": lambda text: told(cause_of(text)),
     "answer": server_answer,

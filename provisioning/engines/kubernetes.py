@@ -19,7 +19,7 @@ from provisioning.kubernetes import owned
 from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.cluster import Cluster, Object, kubeconfig, not_installed
 from provisioning.kubernetes.execution import PodNode, await_end, cpus_inside, first_process, kernel_inside
-from provisioning.kubernetes.node import CONTAINERD, ClusterNode, import_image, local_name, others_on
+from provisioning.kubernetes.node import ClusterNode, import_image, local_name, others_on
 from provisioning.kubernetes.opening import Opening, changed, open_service
 from provisioning.kubernetes.pod import USER, Placement, manifest
 from provisioning.kubernetes.refusals import refused_as_request
@@ -135,7 +135,7 @@ class KubernetesEngine(ContainerEngine):
 
     def load(self, host: Node, digest: str, archive: Path) -> None:
         if not self.settings.get("registry") and self._node.here:
-            import_image(host, self.settings.get("containerd", CONTAINERD), digest, archive)
+            import_image(host, self.settings.get("containerd") or self._node.containerd, digest, archive)
 
     def allotment(self, image: Image, cpus: int, memory_bytes: int, count: int = 1, gpus: int = 0) -> Allotment:
         """Try which CPUs ``count`` pods get that are open at once. Raises BenchError if the cluster cannot run one.

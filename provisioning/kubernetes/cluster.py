@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from provisioning.kubernetes.refusals import SIGN_IN, AwayError, refusal
+from provisioning.kubernetes.refusals import SIGN_IN, AwayError, BusyError, refusal
 from suite.errors import MeasurementError, RequestError, missing_extra, option
 from suite.untrusted.terminal import keep_secret, without_secrets
 
@@ -29,6 +29,8 @@ OWNER = "virtbench.dev/owner"
 MANAGED = {"app.kubernetes.io/managed-by": "virtbench"}
 REQUEST_WITHIN_S, ANSWERS_WITHIN_S = 30.0, 5.0
 RETRIED_EVERY_S = 1.0
+BUSY_AT_MOST_S = 30.0
+"""How long a request is repeated to a server that is there, and busy."""
 AWAY_AT_MOST_S = 120.0
 """How long following or removing something waits for a server that is away."""
 AUTHENTICATION = ["BearerToken"]
@@ -117,17 +119,18 @@ class Cluster:
         within_s: float = REQUEST_WITHIN_S,
         query: Query = MappingProxyType({}),
     ) -> Object:
-        """Return the server's answer. While the server is away, ask again for ``patience_s``.
+        """Return the server's answer. A server that is away is asked again for ``patience_s``, and a busy one anyway.
 
         Raises ApiError for what the server refuses, and AwayError where it does not answer.
         """
-        deadline = time.monotonic() + patience_s
+        begun = time.monotonic()
         while True:
             try:
                 with self._response(method, path, body, within_s, query) as response:
                     return self._parsed(path, response.data.decode(errors="replace"))
-            except AwayError:
-                if time.monotonic() > deadline:
+            except (AwayError, BusyError) as error:
+                longest_s = max(patience_s, BUSY_AT_MOST_S) if isinstance(error, BusyError) else patience_s
+                if time.monotonic() > begun + longest_s:
                     raise
                 time.sleep(RETRIED_EVERY_S)
 

@@ -15,6 +15,12 @@ from suite.interfaces import Node
 from suite.process_identity import MACHINE_ID, boot_id
 
 CONTAINERD = "/run/containerd/containerd.sock"
+CONTAINERD_OF = {
+    "k3s": "/run/k3s/containerd/containerd.sock",
+    "rke2": "/run/k3s/containerd/containerd.sock",
+    "k0s": "/run/k0s/containerd.sock",
+}
+"""The sockets of distributions that bring a containerd, by a part of their versions."""
 IMPORTED_WITHIN_S = 1800.0
 
 
@@ -77,6 +83,24 @@ class ClusterNode:
         return all(taint.get("effect") == "PreferNoSchedule" for taint in self.live.get("spec", {}).get("taints") or ())
 
     @property
+    def containerd(self) -> str:
+        """The socket of the containerd that the kubelet starts containers with.
+
+        Raises RequestError for another runtime: an image in some containerd of the machine is none of its images.
+        """
+        info = self.live["status"]["nodeInfo"]
+        runtime = str(info["containerRuntimeVersion"])
+        if not runtime.startswith("containerd://"):
+            raise RequestError(
+                f"the node {self.name} runs {runtime}: an image can be imported into containerd only",
+                remedy=f"push it to a registry, and name that with {option('registry')}",
+            )
+        versions = f"{runtime} {info['kubeletVersion']}"
+        distributions = [socket for mark, socket in CONTAINERD_OF.items() if mark in versions]
+        endpoint = str(self.kubelet.get("containerRuntimeEndpoint") or "").removeprefix("unix://")
+        return endpoint or next(iter(distributions), CONTAINERD)
+
+    @property
     def whole_cpus(self) -> int:
         return int(quantity(self.live["status"]["allocatable"]["cpu"]))
 
@@ -137,8 +161,8 @@ def import_image(host: Node, address: str, digest: str, archive: Path) -> None:
     if listed.returncode:
         raise RequestError(
             f"containerd does not answer at {address}: {listed.stderr.strip()[-200:]}",
-            remedy=f"run as root, if its socket is another than {option('containerd')} name that, or name a registry "
-            f"that has the image with {option('registry')}",
+            remedy=f"run as root; name its socket with {option('containerd')}, or a registry that has the image with "
+            f"{option('registry')}",
         )
     if name in listed.stdout.split():
         return

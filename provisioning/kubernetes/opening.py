@@ -101,7 +101,7 @@ class Opening:
         if plural == "events":
             if live.get("type") == "Warning":
                 self.complaint = f"{live.get('reason')}: {live.get('message')}"
-                if cause := cause_of(self.complaint):
+                if cause := cause_of(self.complaint, lasting=True):
                     raise cause
             self.ended = max(self.ended, ENDS.get(str(live.get("reason")), 0))
             return

@@ -18,9 +18,12 @@ class _Cause(NamedTuple):
     meaning: str
     """An explanation; empty if the text is clear by itself."""
     remedy: str
+    passes: bool = False
+    """Whether clusters report it also of pods that start a moment later: it counts for one that has not started."""
 
 
 SIGN_IN = "sign in to the cluster again"
+_PULL = "ErrImagePull|ImagePullBackOff|InvalidImageName|Failed to pull image"
 _CAUSES = (
     _Cause(
         r'(?i)runtimeclass\S* "[^"]*" not found|no runtime for "[^"]*" is configured',
@@ -49,6 +52,31 @@ _CAUSES = (
         f"or choose another {option('namespace')}",
     ),
     _Cause(
+        r'service ?account "[^"]*" not found',
+        "admission",
+        "the namespace has no such service account",
+        f"kubectl create serviceaccount makes it; or choose another {option('namespace')}",
+    ),
+    _Cause(
+        "no PriorityClass with name",
+        "admission",
+        "a policy of the cluster names a priority class that the cluster does not have",
+        f"kubectl create priorityclass makes it; or choose another {option('namespace')}",
+    ),
+    _Cause(
+        "because it is being terminated",
+        "namespace",
+        "the namespace is being removed",
+        f"wait until it is gone and create it again, or choose another {option('namespace')}",
+    ),
+    _Cause(
+        r"security context constraint",
+        "admission",
+        "the security context constraints of OpenShift refuse it",
+        f"oc adm policy add-scc-to-user gives the service account one that allows it, or choose another "
+        f"{option('namespace')}",
+    ),
+    _Cause(
         # What a user may not do is no matter of admission, and reads: ``is forbidden: User "u" cannot get ...``.
         r'admission webhook|violates PodSecurity|unable to validate against any|"[^"]*" is forbidden: (?!User )',
         "admission",
@@ -66,13 +94,83 @@ _CAUSES = (
         "docs/guide/kubernetes.md, The image",
     ),
     _Cause(
-        "ErrImagePull|ImagePullBackOff|InvalidImageName|Failed to pull image",
+        rf"(?s)(?:{_PULL}).*(toomanyrequests|429 Too Many Requests|pull rate limit)",
+        "image",
+        "the registry has answered too many requests of this address or account",
+        "wait, sign in with a pull secret of an account with a higher limit, or use a registry of your own",
+    ),
+    _Cause(
+        rf"(?s)(?:{_PULL}).*(no match for platform|exec format error)",
+        "image",
+        "the image is made for another processor than the node's",
+        f"push one for the node's architecture, or choose another {option('node')}",
+    ),
+    _Cause(
+        rf"(?s)(?:{_PULL}).*no space left on device",
+        "image",
+        "the node's disk is full",
+        f"remove images there that nothing uses (crictl), or choose another {option('node')}",
+    ),
+    _Cause(
+        rf"(?s)(?:{_PULL}).*(x509:|tls: )",
+        "image",
+        "the node does not trust the registry's certificate",
+        "give the node's container runtime the certificate of the registry's authority (certs.d)",
+    ),
+    _Cause(
+        _PULL,
         "image",
         "",
         "push it there, or give the namespace's service account a pull secret: docs/guide/kubernetes.md, The image",
     ),
+    _Cause(
+        "TopologyAffinityError|Topology locality",
+        "kubelet",
+        "the node's topology manager cannot place so many CPUs on one NUMA node",
+        f"lower {option('cpus')} and {option('memory')} to a NUMA node's, or set topologyManagerPolicy: best-effort",
+    ),
+    _Cause(
+        "SMTAlignmentError|SMT Alignment Error",
+        "kubelet",
+        "the node gives whole cores only (full-pcpus-only)",
+        f"ask with {option('cpus')} for a multiple of its threads per core",
+    ),
+    _Cause(
+        r"UnexpectedAdmissionError.*not enough cpus|OutOf(cpu|memory|pods|ephemeral-storage)|NodeAffinity: ",
+        "kubelet",
+        "the node's kubelet rejects the pod",
+        f"free it there, lower {option('cpus')} and {option('memory')}, or choose another {option('node')}",
+    ),
+    _Cause(
+        "UnexpectedAdmissionError",
+        "kubelet",
+        "the node's kubelet rejects the pod",
+        f"kubectl describe node shows which plugin of devices or CPUs failed; or choose another {option('node')}",
+    ),
+    _Cause(
+        "Multi-Attach error",
+        "volume",
+        "the volume is attached to another node",
+        f"end the pod that holds it, or choose the {option('node')} on which it runs",
+        passes=True,
+    ),
+    _Cause(
+        "FailedMount|FailedAttachVolume|MountVolume.SetUp failed",
+        "volume",
+        "the node cannot mount a volume of the pod",
+        "see kubectl describe pod; a directory of the node must be there before the run",
+        passes=True,
+    ),
+    _Cause(
+        "FailedCreatePodSandBox",
+        "sandbox",
+        "the node cannot make the pod's sandbox, mostly for its network",
+        "see the network plugin's pods in kube-system, and the log of the node's kubelet",
+        passes=True,
+    ),
 )
 """The first that fits counts."""
+_BUSY = re.compile(r"failed calling webhook|too many requests|the object has been modified|etcdserver: ")
 _REFUSED = {"invalid", "unschedulable", *(cause.kind for cause in _CAUSES)}
 """The kinds of what stays so until the request or the cluster is changed."""
 _REMEDIES = {
@@ -91,6 +189,10 @@ class ApiError(MeasurementError):
     def __init__(self, message: str, status: int, *, kind: str = "kubernetes", remedy: str | None = None) -> None:
         super().__init__(message, kind=kind, remedy=remedy)
         self.status = status
+
+
+class BusyError(ApiError):
+    """An answer after which the same request may succeed a moment later: nothing of it was done."""
 
 
 class AwayError(MeasurementError):
@@ -117,6 +219,9 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
     if cause := cause_of(reason):
         message, remedy = cause.marked
         return ApiError(message, status, kind=cause.kind, remedy=remedy)
+    if status in (409, 429, 500, 503) and _BUSY.search(reason):
+        remedy = "the cluster is busy, or one of its webhooks is down: see kubectl get events; then run it again"
+        return BusyError(f"{method} {path}: {reason} (status {status})", status, remedy=remedy)
     if status == 422:
         return ApiError(f"the server rejects it: {reason}", status, kind="invalid", remedy="change what it names")
     if status == 403:
@@ -127,11 +232,17 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
     return ApiError(f"{method} {path}: {reason} (status {status})", status)
 
 
-def cause_of(text: str) -> MeasurementError | None:
-    """Return the cause that these words of a server, a kubelet or an event have, with its remedy; None for others."""
-    for pattern, kind, meaning, remedy in _CAUSES:
-        if re.search(pattern, text):
-            return MeasurementError(f"{meaning}: {text}" if meaning else text, kind=kind, remedy=remedy)
+def cause_of(text: str, *, lasting: bool = False) -> MeasurementError | None:
+    """Return the cause that these words of a server, a kubelet or an event have, with its remedy; None for others.
+
+    ``lasting`` leaves out those that may pass by themselves.
+    """
+    for cause in _CAUSES:
+        if re.search(cause.pattern, text):
+            if lasting and cause.passes:
+                return None
+            message = f"{cause.meaning}: {text}" if cause.meaning else text
+            return MeasurementError(message, kind=cause.kind, remedy=cause.remedy)
     return None
 
 

@@ -18,6 +18,15 @@ PATIENCE_S = 90.0
 """How long to wait for the server when a pod is lost: the server may be away, and the pod fine."""
 _NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 """Reasons for which a container waits forever, in addition to those that ``cause_of`` recognises."""
+_GOING_DOWN = "the node is going down: run it again when it is back"
+_EVICTIONS = {
+    "Evicted": "see why the node was short of it: kubectl describe node",
+    "Preempting": "keep what the cluster needs by itself off this node, or choose another",
+    "Terminated": _GOING_DOWN,
+    "NodeShutdown": _GOING_DOWN,
+    "Shutdown": _GOING_DOWN,
+}
+"""Remedies by the reason that a kubelet gives a pod which it has ended for others' sake."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +119,10 @@ def _failure(pod: Object) -> MeasurementError | None:
         return fault("engine", stuck)
     if ended.get("reason") == "OOMKilled":
         return fault("killed", "the pod was killed: it wanted more memory than its limit (OOMKilled)")
-    if status.get("reason") == "Evicted":
-        return fault("evicted", f"the pod was evicted: {status.get('message', '')}")
+    if status.get("reason") in _EVICTIONS:
+        remedy = _EVICTIONS[status["reason"]]
+        message = f"the pod was evicted: {status.get('message', '')}"
+        return MeasurementError(message[:1000], kind="evicted", remedy=remedy)
     if status.get("phase") in ("Failed", "Succeeded"):
         why = status.get("reason") or ended.get("reason") or f"its phase is {status['phase']}"
         message = status.get("message") or ended.get("message") or f"exit code {ended.get('exitCode')}"

@@ -17,8 +17,8 @@ from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes import owned, refusals
 from provisioning.kubernetes.cluster import OWNER, Cluster, labels
 from provisioning.kubernetes.execution import PodProcess
-from provisioning.kubernetes.opening import Opening
-from provisioning.kubernetes.refusals import ApiError, AwayError, refused_as_request
+from provisioning.kubernetes.opening import STAGES, Opening
+from provisioning.kubernetes.refusals import ApiError, AwayError, BusyError, refused_as_request
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Stopwatch
 from suite.job.ablations import properties_of
@@ -270,6 +270,51 @@ def test_a_runtime_class_that_its_node_lacks_is_called_so_at_the_first_event(ser
     with pytest.raises(MeasurementError, match="does not have this runtime class: FailedCreatePodSandBox") as raised:
         Opening(cluster, "p", Stopwatch()).open(POD)
     assert "--runtime-class" in str(raised.value.remedy)
+
+
+def test_a_mount_that_fails_for_a_moment_does_not_fail_the_pod_and_explains_one_that_never_starts(
+    server: Server, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = {"type": "Warning", "reason": "FailedMount", "message": 'configmap "c" not registered'}
+    running = POD | {"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
+    server.answers |= {f"POST {PODS}": (201, POD), f"GET {PODS}/p": (200, POD)}
+    server.answers[f"GET {EVENTS}"] = 200, json.dumps({"type": "ADDED", "object": event})
+    server.answers[f"GET {PODS}"] = 200, ""
+    monkeypatch.setattr("provisioning.kubernetes.opening.OPENED_WITHIN_S", 1.0)
+    with pytest.raises(
+        MeasurementError, match=r'cannot mount a volume.*within 1 s.*FailedMount: configmap "c"'
+    ) as late:
+        Opening(cluster, "p", Stopwatch()).open(POD)
+    assert (late.value.kind, str(late.value.remedy)[:24]) == ("volume", "see kubectl describe pod")
+    server.answers[f"GET {PODS}"] = 200, json.dumps({"type": "MODIFIED", "object": running})
+    opening = Opening(cluster, "p", Stopwatch())
+    opening.open(POD)
+    assert opening.ended == len(STAGES)
+
+
+BUSY = 'Internal error occurred: failed calling webhook "m.example.org": failed to call webhook: deadline exceeded'
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(500, BUSY), (429, "too many requests"), (409, "the object has been modified")]
+)
+def test_a_busy_server_is_asked_again_and_one_that_stays_busy_is_named(
+    server: Server, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, status: int, message: str
+) -> None:
+    answers: Iterator[Answer] = iter([(status, {"message": message}), (status, {"message": message}), (201, POD)])
+    server.answers[f"POST {PODS}"] = lambda: next(answers)
+    monkeypatch.setattr("provisioning.kubernetes.cluster.RETRIED_EVERY_S", 0.01)
+    assert cluster.create(POD) == POD
+    monkeypatch.setattr("provisioning.kubernetes.cluster.BUSY_AT_MOST_S", 0.05)
+    server.answers[f"POST {PODS}"] = status, {"message": message}
+    with pytest.raises(BusyError, match=message[:20]) as busy:
+        cluster.create(POD)
+    assert "the cluster is busy" in str(busy.value.remedy)
+    server.answers[f"POST {PODS}"] = 409, {"message": 'pods "p" already exists'}
+    asked = len(server.asked)
+    with pytest.raises(ApiError, match="already exists"):
+        cluster.create(POD)
+    assert len(server.asked) == asked + 1
 
 
 FORBIDDEN = 'pods "p" is forbidden: '
