@@ -7,7 +7,7 @@ alike. New instances are opened for every block, since layout and placement diff
 
 import datetime
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -68,9 +68,9 @@ class Loop:
         """Run what the store does not hold yet, of one block or of all; every trial is saved before the next begins.
 
         A trial that fails is a record and the run goes on. Trials that take turns are saved together, and made again
-        together where one of them is missing or has failed: their bursts are held against each other. Those made again
-        take the place of those before unless fewer are ok. Returns the records made now. What ends the run: Ctrl-C,
-        and a store that cannot be written.
+        together if one of them is due: their bursts are held against each other. Those made again take the place of
+        those before unless fewer are ok. Returns the records made now. What ends the run: Ctrl-C, and a store that
+        cannot be written.
         """
         plan = self.store.begin(plan)
         finished = set(self.store.finished())
@@ -86,16 +86,16 @@ class Loop:
             with unsuspended():
                 courses = self._courses(group, lambda trial: numbers[trial.trial_id], len(trials))
             models_bytes = max(models_bytes, *(course.models_bytes for course in courses))
-            records += self._recorded(courses, finished)
+            records += self._recorded(courses)
         return records
 
-    def _recorded(self, courses: Sequence[Course], finished: Set[str]) -> list[TrialRecord]:
+    def _recorded(self, courses: Sequence[Course]) -> list[TrialRecord]:
         """Save the records of a group, then its models. Raises StoreError, at the end if models cannot be kept.
 
         A full disk thus costs a model, and no measurement: the audit names records whose models are gone.
         """
         made = [course.record() for course in courses]
-        self._save(made, finished)
+        self._save(made)
         unwritten: list[StoreError] = []
         for course in courses:
             if course.measurement and not course.failure:
@@ -109,20 +109,22 @@ class Loop:
             raise unwritten[0]
         return made
 
-    def _save(self, made: Sequence[TrialRecord], finished: Set[str]) -> None:
+    def _save(self, made: Sequence[TrialRecord]) -> None:
         """Write the records of a group, if it is not worse than what is there of it."""
         failed = [record for record in made if record.outcome.status == "failed"]
-        before = sum(record.trial_id in finished for record in made)
-        if len(made) - len(failed) < before:
-            self.observer.note(f"{before} of these {len(made)} trials were ok before, and these records are kept")
+        before = self.store.outcomes_of(record.trial_id for record in made)
+        were_ok = [trial_id for trial_id, status in before.items() if status == "ok"]
+        if len(made) - len(failed) < len(were_ok):
+            self.observer.note(f"{len(were_ok)} of these {len(made)} trials were ok before, and these records are kept")
             for record in failed:
                 self.store.keep_attempt(record)
             return
         # Beside records of the group before, some of these would not be believed.
         with uninterrupted():
-            # What was ok comes first: until the last is written one has no record that is ok, and the group is due.
-            for record in sorted(made, key=lambda record: record.trial_id not in finished):
-                if record.trial_id in finished:
+            # Until the last is written, one trial has no record or one that failed, and the group is due.
+            last = ("ok", "failed", "absent").index
+            for record in sorted(made, key=lambda record: last(before.get(record.trial_id, "absent"))):
+                if record.trial_id in before:
                     self.store.unlist(f"{TRIALS}/{record_file(record.trial_id)}")
                 self.store.save(record)
 

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.compare.contrasts import BY, MACHINE, Unjudged, by_run, judged, order, over, valued
-from analysis.compare.pairing import decided_by, may_decide, plain, substitutes_of
+from analysis.compare.pairing import decided_by, have_failed, may_decide, plain, substitutes_of
 from analysis.compare.results import (
     Arm,
     Circumstances,
@@ -40,6 +40,7 @@ from analysis.statistics.margins import share_of
 from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.two_samples import LEAST_RUNS, difference
 from analysis.warnings.conditions import disturbed
+from analysis.warnings.findings import failed_trials
 from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError, nearest
 from suite.job.job import IN_COLUMNS
@@ -77,6 +78,11 @@ class CellTrials:
     def name(self) -> Values:
         """The values with their keys: ``("data=mnist",)``."""
         return tuple(f"{key}={shortened(value)}" for key, value in zip(self.keys, self.values, strict=True))
+
+    @property
+    def of_trials(self) -> int:
+        """The number of trials; one that failed and was repeated has finished, too."""
+        return len(self.trials) + int((~self.failed["ok"].astype(bool)).sum())
 
     def logs(self, name: str) -> "pd.Series[float]":
         """Return the logarithms of a metric by sweep and block; of one that can be zero the numbers."""
@@ -142,14 +148,8 @@ def _failures(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[AnalysisWarning
     """Yield the failed trials of each cell: what did not finish is in no ratio."""
     for cell in cells:
         if len(cell.failed):
-            first = cell.failed.iloc[0]
             where = ", ".join((arm.target, *cell.name))
-            trials_failed = f"{len(cell.failed)} of {len(cell.failed) + len(cell.trials)} trials on {where} failed"
-            yield AnalysisWarning(
-                "failed-trials",
-                f"{cell.settings['model']}: {trials_failed} ({first['error_kind']}: {first['error_message']})",
-                f"see {first['path']}: the command and the end of its output are in it",
-            )
+            yield failed_trials(cell.settings["model"], where, cell.failed, cell.of_trials)
 
 
 def _unknown_spread(rows: Sequence[Contrast]) -> Iterator[AnalysisWarning]:
@@ -243,7 +243,7 @@ def _alike(
         cells = []
         for values, numbers in of_values.items():
             rows, job = trials.iloc[numbers], jobs[numbers[0]]
-            finished, failed = rows[rows["ok"]], rows[~rows["ok"]]
+            finished, failed = rows[rows["ok"]], rows[have_failed(rows)]
             unit = next(iter(finished["unit"]), None)
             measured = in_units(metrics_of(metrics, job["scenario"], job["model"]), unit)
             cells.append(CellTrials(keys, values, job, finished, {metric.name: metric for metric in measured}, failed))

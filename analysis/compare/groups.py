@@ -67,7 +67,7 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
         summary = TargetSummary(
             target=target,
             ok=len(finished),
-            failed=len(rows) - len(finished),
+            failed=int(pairing.have_failed(rows).sum()),
             substitutes=pairing.substitutes_of(rows),
             marks=(*marks, *compact(named)),
             differences=tuple(difference.text for difference in named),

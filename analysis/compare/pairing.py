@@ -139,6 +139,11 @@ def pair(
     return pairs.assign(**{column: pairs[column] - pairs[f"{column}_base"] for column in columns})
 
 
+def have_failed(trials: pd.DataFrame) -> "pd.Series[bool]":
+    """Return whether each trial has failed, or did before it was repeated: what failed is not missing at random."""
+    return ~trials["ok"].astype(bool) | (trials["failed_attempts"] > 0)
+
+
 def failed_by_block(
     own: pd.DataFrame, base: pd.DataFrame, *, same: Sequence[str] = ()
 ) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
@@ -146,15 +151,16 @@ def failed_by_block(
 
     Of two trials of a side in one block the first counts. Targets without a failed trial on either side are left out.
     """
-    if own["ok"].all() and base["ok"].all():
+    own, base = (side.assign(failed=have_failed(side)) for side in (own, base))
+    if not (own["failed"].any() or base["failed"].any()):
         return
     shared = [*BLOCK, *same]
     first_own = own.sort_values("replica").drop_duplicates([*ROW, "run_id", "block"])
     first_base = base.sort_values("replica").drop_duplicates(shared)
-    blocks = first_own.merge(first_base[[*shared, "ok"]], on=shared, suffixes=("", "_base"))
+    blocks = first_own.merge(first_base[[*shared, "failed"]], on=shared, suffixes=("", "_base"))
     for key, rows in grouped(blocks):
         index = pd.MultiIndex.from_frame(rows[["run_id", "block"]])
-        failed = {side: ~rows[column].to_numpy(dtype=bool) for side, column in (("own", "ok"), ("base", "ok_base"))}
+        failed = {"own": rows["failed"].to_numpy(), "base": rows["failed_base"].to_numpy()}
         if any(of_side.any() for of_side in failed.values()):
             yield key, pd.DataFrame(failed, index=index)
 

@@ -114,7 +114,7 @@ class SlowTrials:
     base: int
     n: int
     failures: Failures = NONE_FAILED
-    """Those that failed, in further blocks: they count as slow ones."""
+    """Those that failed: they count as slow ones."""
     machines: Mapping[str, int] = field(default_factory=dict)
     """The machines on which every trial of the target was slow, by name with their trials: no chance of a queue."""
 
@@ -128,6 +128,8 @@ class SlowTrials:
         """The share of slow and failed trials such that more are excluded at ``CONFIDENCE``."""
         failed = self.failures
         blocks = self.n + failed.own + failed.base + failed.both
+        if failed.n:  # a trial that failed and was repeated has a ratio, too
+            blocks = min(blocks, failed.n)
         return most(self.own + failed.own, blocks)
 
 

@@ -2,20 +2,21 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
-from analysis.compare.pairing import ROW, grouped, job_of
+from analysis.compare.pairing import ROW, grouped, have_failed, job_of
 from analysis.compare.results import ComparedJob, Group
 from analysis.load.plans import open_ended, plan_of
-from analysis.load.records import Records
+from analysis.load.records import Records, run_of
 from analysis.statistics.order import place_effect
 from analysis.statistics.ratios import exp, judge
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.differ import Host, differences
 from suite.job.ablations import named_arm
 from suite.job.datasets import SYNTHETIC
-from suite.results.store import TRIALS
+from suite.results.store import ATTEMPTS, TRIALS
 from suite.targets import BASELINE
 from suite.trial_names import arm_name, instances_in
 
@@ -33,23 +34,34 @@ def _touched(row: Mapping[Hashable, object] | pd.Series) -> Touched:
 
 
 def failures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
-    """Yield one warning per target and model that has failed trials, with the first of them."""
-    if trials["ok"].all():
+    """Yield one warning per target and model that has failed trials."""
+    at_some_time = have_failed(trials)
+    if not at_some_time.any():
         return
     arms = trials.assign(ablation=trials["ablation"].fillna(""), aggressor=trials["aggressor"].fillna(""))
     arm = [*ROW, "ablation", "aggressor"]
     planned = arms.groupby(arm)["ok"].transform("size")
-    for _, failed in arms[~arms["ok"]].groupby(arm):
+    for _, failed in arms[at_some_time].groupby(arm):
         first = failed.iloc[0]
         target = named_arm(first["target"], first["ablation"])
         target += f", beside {first['aggressor']}" if first["aggressor"] else ""
-        trials_failed = f"{len(failed)} of {planned[failed.index[0]]} trials on {target} failed"
-        yield AnalysisWarning(
-            "failed-trials",
-            f"{_what(first)}: {trials_failed} ({first['error_kind']}: {first['error_message']})",
-            f"see {first['path']}: the command and the end of its output are in it",
-            touches=(_touched(first),),
-        )
+        of_trials = int(planned[failed.index[0]])
+        yield failed_trials(_what(first), target, failed, of_trials, touches=(_touched(first),))
+
+
+def failed_trials(
+    what: str, where: str, failed: pd.DataFrame, of_trials: int, *, touches: tuple[Touched, ...] = ()
+) -> AnalysisWarning:
+    """Return the warning of failed trials with the first that was not repeated."""
+    first = failed.sort_values("ok", kind="stable").iloc[0]
+    if first["ok"]:
+        why = "and were repeated"
+        advice = f"see {Path(run_of(first['path']), ATTEMPTS)}: the failed attempts are in it"
+    else:
+        why = f"({first['error_kind']}: {first['error_message']})"
+        advice = f"see {first['path']}: the command and the end of its output are in it"
+    finding = f"{what}: {len(failed)} of {of_trials} trials on {where} failed {why}"
+    return AnalysisWarning("failed-trials", finding, advice, touches=touches)
 
 
 def mixtures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from commands.paths import RunPath, UserPath
-from commands.run.forecast import as_lines, earlier_durations, forecast, with_budget, with_trial_limit
+from commands.run.forecast import Forecast, as_lines, earlier_durations, forecast, with_budget, with_trial_limit
 from commands.run.options import BUSY_HELP
 from commands.run.outlook import Outlook
 from commands.run.prepare import Ready, host_environment, observing, ready
@@ -46,6 +46,11 @@ from suite.untrusted.terminal import CleanStream
             help="Directory of a run to resume, with its options. Options that decide when it ends extend it.",
         ),
         click.Option(
+            ["--repeat-failed"],
+            is_flag=True,
+            help="With --continue: repeat trials that failed. They still count as failed.",
+        ),
+        click.Option(
             ["--all"],
             is_flag=True,
             expose_value=False,
@@ -59,7 +64,13 @@ from suite.untrusted.terminal import CleanStream
     ],
 )
 def run(
-    request: RunRequest, out: Path | None, continued: Path | None, dry_run: bool, busy: Busy | None, as_json: bool
+    request: RunRequest,
+    out: Path | None,
+    continued: Path | None,
+    repeat_failed: bool,
+    dry_run: bool,
+    busy: Busy | None,
+    as_json: bool,
 ) -> None:
     """Run a scenario on targets and record every trial.
 
@@ -78,7 +89,7 @@ def run(
     """
     if not continued:
         refuse_ignored(request)
-    store = Run(continued or out or new_run_directory())
+    store = _store(continued or out or new_run_directory(), repeats_failed=repeat_failed)
     begin_s, begun_s = time.monotonic(), time.time()
     log = None if dry_run else RunLog(store.directory)
     with observing() as observer:
@@ -93,14 +104,25 @@ def run(
                 if log and busy == "wait":  # pages show that it waits
                     log.write("", begun=True)
                 records = _measured(made, store, observer, busy, begun_s=begun_s)
-    if not dry_run:
-        _tell(records, store, as_json=as_json)
-    elif as_json:
-        expected.tell()
+    if dry_run:
+        _tell_forecast(expected, made, as_json=as_json)
     else:
-        for line in as_lines(expected, made.repetitions):
-            click.echo(line)
-        click.echo("Dry run: nothing was started. Remove --dry-run to start it.", err=True)
+        _tell(records, store, as_json=as_json)
+
+
+def _tell_forecast(expected: Forecast, made: Ready, *, as_json: bool) -> None:
+    if as_json:
+        expected.tell()
+        return
+    for line in as_lines(expected, made.repetitions):
+        click.echo(line)
+    click.echo("Dry run: nothing was started. Remove --dry-run to start it.", err=True)
+
+
+def _store(directory: Path, *, repeats_failed: bool) -> Run:
+    if repeats_failed and not (directory / PLAN).exists():
+        raise RequestError("--repeat-failed is for a run that exists", remedy="name it with --continue")
+    return Run(directory, repeats_failed=repeats_failed)
 
 
 def _made(request: RunRequest, store: Run, note: Note, lifetime: ExitStack | None = None, *, continued: bool) -> Ready:
@@ -151,6 +173,7 @@ def _measured(
         with store.exclusive(), store.sealed():
             clear_stop(store.directory, begun_s)
             go_on = f"go on with: bench run --continue {store.directory}"
+            outlook.note_failed()
             try:
                 for plan, block in steps(made.plan, made.repetitions, store, outlook):
                     loop.run(plan, block)

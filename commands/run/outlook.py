@@ -8,6 +8,7 @@ from pathlib import Path
 from suite.errors import RequestError
 from suite.plan import Plan, Trial
 from suite.progress import Allowance, Display, Lines
+from suite.records.headers import headers
 from suite.records.record import TrialRecord
 from suite.results.store import Run, StopRequested, stop_requested
 from suite.units import count, format_duration
@@ -75,6 +76,13 @@ class Outlook:
 
     def kept(self) -> int:
         return len(set(self._store.finished()))
+
+    def note_failed(self) -> None:
+        """Say what becomes of the trials that failed before."""
+        failed = sum(not header.ok for header in headers(self._store.directory))
+        if failed:
+            fate = "repeated" if self._store.repeats_failed else "kept (--repeat-failed repeats them)"
+            self.note(f"{count(failed, 'failed trial')} {fate}: they count as failed")
 
     def begun(self) -> None:
         if kept := self.kept():

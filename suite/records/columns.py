@@ -275,6 +275,7 @@ TABLE = (
     Column("host_cpus", "environment.host.cpus", HOW_MANY),
     Column("host_memory_bytes", "environment.host.memory_bytes", COUNT),
     Column("ok", "outcome.status", _STATUS, _FAILED, REQUIRED),
+    Column("failed_attempts", "failed_attempts", COUNT, _FAILED, 0),
     Column("error_kind", "outcome.kind", WORDS, _QUOTED),
     Column("error_message", "outcome.message", TEXT, _QUOTED),
     Column("throughput_per_s", "throughput_per_s", POSITIVE, _METRIC),

@@ -412,6 +412,8 @@ class _Head(Part):
     position: Annotated[int, Field(ge=0)]
     seed: int
     outcome: Outcome
+    failed_attempts: Count = 0
+    """The earlier attempts of this trial that failed: it counts as a failed one, even if it was repeated and is ok."""
     job: Job
     """The job that decides the meaning of the numbers, as the plan and the trial had it."""
 

@@ -2,6 +2,7 @@
 
 DIR/plan.json           the plan
 DIR/trials/ID.json      a record
+DIR/attempts/ID.N.json  each record of the trial that failed, which one of a repetition does not replace
 DIR/models/DIGEST.pt    a kept model, by the digest of its weights
 DIR/bench.log           what ``bench run`` has printed to standard error
 DIR/quality.json        what ``bench quality`` measured of the models
@@ -13,7 +14,8 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Annotated, Literal
@@ -27,7 +29,7 @@ from suite.plan import Plan
 from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import TrialRecord
 from suite.results import files, layout
-from suite.trial_names import RECORD_FILES, record_file
+from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_attempt
 from suite.untrusted.parse import parse_object
 from suite.version import suite_version
 
@@ -39,7 +41,7 @@ LOCK = ".lock"
 LOCKS = ".locks"
 """The directory of a sweep's locks; older versions call it so, too, and must see the same locks."""
 ATTEMPTS = "attempts"
-"""The directory in which a sweep keeps the failed records of trials that were tried again."""
+"""The directory that keeps every failed record."""
 STOP = ".stop"
 """The file that asks the process which runs a run or a sweep to end after its current trial."""
 
@@ -177,8 +179,10 @@ class Run:
     # Another number of blocks is the same plan, for longer or for less long: every record stays part of it.
     growing = frozenset({"blocks", "detection", "margin"})
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, repeats_failed: bool = False) -> None:
+        """``repeats_failed``: trials that have failed are due again."""
         self.directory = directory
+        self.repeats_failed = repeats_failed
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -237,10 +241,47 @@ class Run:
         return stored_plan(self.directory) if (self.directory / PLAN).exists() else None
 
     def save(self, record: TrialRecord) -> Path:
-        """Write the record, in place of an older one of its trial; return its file. Raises StoreError."""
-        path = self.directory / TRIALS / record_file(record.trial_id)
-        write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
+        """Write the record, in place of an older one of its trial; return its file. Raises StoreError.
+
+        A failed one is kept as an attempt as well: it counts whatever a repetition of its trial comes to.
+        """
+        path = self._path_of(record.trial_id)
+        counted = record.model_copy(update={"failed_attempts": self.attempts()[record.trial_id]})
+        if record.outcome.status == "failed":
+            self._write_attempt(counted)
+        write_atomic(path, counted.model_dump_json(indent=1) + "\n", below=self.directory)
         return path
+
+    def _path_of(self, trial_id: str) -> Path:
+        return self.directory / TRIALS / record_file(trial_id)
+
+    def outcomes_of(self, trial_ids: Iterable[str]) -> dict[str, Literal["ok", "failed"]]:
+        """Return the outcomes of those of some trials that have a record."""
+        outcomes: dict[str, Literal["ok", "failed"]] = {}
+        for trial_id in trial_ids:
+            path = self._path_of(trial_id)
+            record = read_record(path) if path.exists() else None
+            if record:
+                outcomes[trial_id] = record.outcome.status
+        return outcomes
+
+    def keep_attempt(self, record: TrialRecord) -> None:
+        """Keep a failed attempt beside the record of its trial, which counts it. Raises StoreError."""
+        self._write_attempt(record)
+        stored = read_record(self._path_of(record.trial_id))
+        if stored and stored.outcome.status == "ok":
+            self.unlist(f"{TRIALS}/{record_file(record.trial_id)}")
+            self.save(stored)
+
+    def _write_attempt(self, record: TrialRecord) -> None:
+        number = self.attempts()[record.trial_id] + 1
+        path = self.directory / ATTEMPTS / attempt_file(record.trial_id, number)
+        write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
+
+    def attempts(self) -> Counter[str]:
+        """Count the failed attempts of each trial."""
+        paths = (self.directory / ATTEMPTS).glob(RECORD_FILES)
+        return Counter(trial_of_attempt(path.name) for path in paths)
 
     def keep_models(self, models: Mapping[str, bytes]) -> None:
         """Write the models that are not there yet, by the digests of their weights.
@@ -271,9 +312,6 @@ class Run:
                 f"{self.directory}: the models of the next trial need {needed}, and {free} are free",
                 remedy="free some space, and go on with the run; what was measured before is kept",
             )
-
-    def keep_attempt(self, record: TrialRecord) -> None:
-        """Keep a failed attempt beside the record of its trial. A run keeps the records alone."""
 
     @contextmanager
     def sealed(self) -> Iterator[None]:
@@ -326,8 +364,10 @@ class Run:
         return [path for path in paths if not path.is_symlink() and path.is_file()]
 
     def finished(self) -> Iterator[str]:
-        """Yield the trials that need not be run again: those with a record that is ok."""
-        yield from (record.trial_id for record in self.records() if record.outcome.status == "ok")
+        """Yield the trials that need not be run again: those with a record, unless failed ones are repeated."""
+        for record in self.records():
+            if record.outcome.status == "ok" or not self.repeats_failed:
+                yield record.trial_id
 
 
 def read_record(path: Path) -> TrialRecord | None:

@@ -10,7 +10,7 @@ DIR/.locks/, DIR/.stop              locks; the request to stop
 import hashlib
 import json
 import secrets
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import NoneType
@@ -28,7 +28,7 @@ from suite.results.layout import CONVERGED
 from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, read_record, write_atomic
 from suite.sweep.cells import Cell
 from suite.sweep.file import Sweep
-from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_attempt
+from suite.trial_names import attempt_file, record_file
 from suite.units import count
 
 
@@ -50,20 +50,6 @@ class CellRun(Run):
         accepted = SweepDirectory(self.directory.parent).begun()
         digest = hashlib.sha256(f"{accepted.sweep_id}/{self.directory.name}".encode()).hexdigest()
         return {**super().draw(), "run_id": digest[:16], "order_seed": int(digest[16:24], 16)}
-
-    def save(self, record: TrialRecord) -> Path:
-        """Write the record. A failed one is kept as an attempt as well, which the next attempt does not replace."""
-        if record.outcome.status == "failed":
-            self.keep_attempt(record)
-        return super().save(record)
-
-    def keep_attempt(self, record: TrialRecord) -> None:
-        number = self.attempts()[record.trial_id] + 1
-        path = self.directory / ATTEMPTS / attempt_file(record.trial_id, number)
-        write_atomic(path, record.model_dump_json(indent=1) + "\n", below=self.directory)
-
-    def attempts(self) -> Counter[str]:
-        return Counter(trial_of_attempt(path.name) for path in (self.directory / ATTEMPTS).glob(RECORD_FILES))
 
     def finished(self) -> Iterator[str]:
         """Yield the trials that are ok, and those that have failed more often than ``retries``."""

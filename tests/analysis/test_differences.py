@@ -259,7 +259,7 @@ def made(node: dict[str, Any]) -> Any:
     """Return some value of a node of the schema, with all that can be in it."""
     node = resolved(node)
     if "const" in node or "enum" in node:
-        return node.get("const", node.get("enum", [None])[0])
+        return node.get("const", node.get("enum", [None])[-1])
     if "properties" in node:
         return {name: made(inner) for name, inner in node["properties"].items()}
     if isinstance(inner := node.get("additionalProperties"), dict):

@@ -137,3 +137,22 @@ def test_the_mean_over_models_knows_of_a_model_that_fails(save: Save) -> None:
     (whole,) = save.compare().of_kind("models").values()
     assert judged(whole["throughput"]).name == "fails more"
     assert known(whole["throughput"].failures).own == 7
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_trial_that_failed_counts_as_failed_when_a_repetition_of_it_is_ok(save: Save, repeated: bool) -> None:
+    late = {2, 5, 8, 11, 14, 17}
+    forge(save, late)
+    for block in late if repeated else ():
+        save(target="container", block=block, **measured(10.0 + block / 1000))
+    comparison = save.compare()
+    told = answer(comparison)
+    assert ", fails more, 6 of 20 failed (12 to 54 %), none on bare metal, p = 0.016" in told.lines[0]
+    (row,) = (
+        one for one in json_of(comparison)["rows"] if one["metric"] == "throughput" and one["target"] == "container"
+    )
+    assert (row["blocks"], row["failed"]) == (20 if repeated else 14, 6)
+    assert row["slow_excluded"] == pytest.approx(most(6, 20))
+    (warning,) = (one for one in comparison.warnings if one.kind == "failed-trials")
+    assert "6 of 20 trials on container failed" in warning.message
+    assert ("attempts" in warning.advice) is repeated

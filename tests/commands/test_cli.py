@@ -401,6 +401,20 @@ def test_the_same_command_again_goes_on_unless_its_plan_is_another_or_it_is_writ
     assert machine.events == []
 
 
+def test_a_failed_trial_stays_when_its_run_goes_on_and_is_repeated_on_request(bench: Bench, machine: Machine) -> None:
+    refused(bench("run", *ONCE, "--repeat-failed"), "--repeat-failed is for a run that exists", "--continue")
+    machine.scenario.failing["vm"] = MeasurementError("the worker died", kind="worker")
+    assert bench("run", *ONCE).exit_code == 1
+    machine.scenario.failing.clear()
+    kept = bench("run", "--continue", "out", "--json")
+    assert (kept.exit_code, json.loads(kept.stdout)["trials"]) == (0, [])
+    assert "1 failed trial kept (--repeat-failed repeats them): they count as failed" in kept.stderr
+    again = bench("run", "--continue", "out", "--repeat-failed", "--json")
+    assert (again.exit_code, json.loads(again.stdout)["trials"]) == (0, ["synthetic-resnet50-vm-b000"])
+    shown = json.loads(bench("results", "show", "out/synthetic-resnet50-vm-b000", "--json").stdout)
+    assert (shown["outcome"]["status"], shown["failed_attempts"]) == ("ok", 1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_run_in_order_with_130(
     bench: Bench, machine: Machine, here: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

@@ -15,7 +15,7 @@ from suite.plan import Plan
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
-from suite.results.store import Run, StoreError
+from suite.results.store import Run, StoreError, read_record
 from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
 
 Go = Callable[..., list[TrialRecord]]
@@ -157,20 +157,41 @@ def test_ctrl_c_ends_the_run_even_where_an_error_of_the_closing_takes_its_place(
     assert saved(store) == {}
 
 
-def test_a_run_goes_on_where_it_was_and_repeats_what_failed(
-    go: Go, targets: FakeTargets, events: list[str], observer: FakeObserver
+def test_a_run_goes_on_where_it_was_and_what_failed_stays_as_it_is(
+    go: Go, targets: FakeTargets, store: Run, events: list[str], observer: FakeObserver
+) -> None:
+    targets.failing["vm"] = MeasurementError("no")
+    go()
+    before = saved(store)
+    next(iter(store.record_files())).unlink()  # as if it had been interrupted
+    targets.failing.clear()
+    events.clear()
+    (again,) = go()
+    assert again.trial_id == min(before)
+    assert "5 of 6 trials are there already and are kept" in observer.told
+    assert sum(record.outcome.status == "failed" for record in saved(store).values()) == 2
+    assert go() == []
+    assert {record.block for record in go(make_plan(blocks=3))} == {2}
+
+
+def test_what_failed_is_repeated_on_request_and_the_failure_stays_counted(
+    go: Go, targets: FakeTargets, store: Run, events: list[str], observer: FakeObserver
 ) -> None:
     targets.failing["vm"] = MeasurementError("no")
     before = {record.trial_id: record for record in go()}
+    store.repeats_failed = True
+    go()
     targets.failing.clear()
     events.clear()
     again = go()
-    assert [record.target for record in again] == ["vm", "vm"]
-    assert all(record.outcome.status == "ok" for record in again)
+    assert [(record.target, record.outcome.status) for record in again] == [("vm", "ok")] * 2
     assert {event.split()[1] for event in events} == {i for i, r in before.items() if r.target == "vm"}
     assert "4 of 6 trials are there already and are kept" in observer.told
+    counted = {record.target: record.failed_attempts for record in store.records()}
+    assert counted == {"bare-metal": 0, "container": 0, "vm": 2}
+    attempts = [read_record(path) for path in sorted((store.directory / "attempts").iterdir())]
+    assert [one and (one.outcome.message, one.failed_attempts) for one in attempts] == [("no", 0), ("no", 1)] * 2
     assert go() == []
-    assert {record.block for record in go(make_plan(blocks=3))} == {2}
 
 
 def test_a_store_that_cannot_be_written_ends_the_run_and_is_no_failed_trial(

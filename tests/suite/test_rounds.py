@@ -225,13 +225,19 @@ def test_ctrl_c_closes_all_and_leaves_no_record(go: Go, jobs: TurnsOfFakes, even
     assert list(store.records()) == []
 
 
-def test_a_block_of_which_one_trial_is_missing_is_made_again_as_a_whole(
-    go: Go, jobs: TurnsOfFakes, store: Run, events: list[str]
+@pytest.mark.parametrize("repeats_failed", [False, True])
+def test_a_block_of_which_one_trial_is_due_is_made_again_as_a_whole(
+    go: Go, jobs: TurnsOfFakes, store: Run, events: list[str], repeats_failed: bool
 ) -> None:
     jobs.failing["vm"] = {1: MeasurementError("no")}
     first = {record.trial_id: record for record in go()}
     jobs.failing.clear()
     events.clear()
+    assert (go(), events) == ([], []), "what failed is a record, and the block is whole"
+    if repeats_failed:
+        store.repeats_failed = True
+    else:  # as if it had been interrupted
+        store.record_files()[0].unlink()
     again = {record.trial_id: record for record in go()}
     assert again.keys() == first.keys()
     assert Counter(turns(events)) == {"bare-metal": 4, "container": 4, "vm": 4}
@@ -247,11 +253,15 @@ def test_a_block_of_which_one_trial_is_missing_is_made_again_as_a_whole(
 
 def test_a_second_block_replaces_no_better_one(go: Go, jobs: TurnsOfFakes, store: Run, observer: FakeObserver) -> None:
     jobs.failing["vm"] = {1: MeasurementError("no")}
+    store.repeats_failed = True
     go()
-    before = {path: path.read_bytes() for path in store.record_files()}
+    before = {record.trial_id: record for record in store.records()}
     jobs.failing["container"] = {2: MeasurementError("killed")}
     assert [record.outcome.status for record in go()].count("failed") == 2
-    assert {path: path.read_bytes() for path in store.record_files()} == before
+    after = {record.trial_id: record for record in store.records()}
+    assert {name: record.model_copy(update={"failed_attempts": 0}) for name, record in after.items()} == before
+    counted = {record.target: record.failed_attempts for record in after.values()}
+    assert counted["container"] == 1, "the failure of the attempt that is not kept counts"
     assert "2 of these 3 trials were ok before, and these records are kept" in observer.told
     del jobs.failing["vm"]
     go()
@@ -279,6 +289,7 @@ def test_what_ends_a_run_between_two_records_mixes_no_blocks(
     end: type[BaseException], of_the_guest: str, go: Go, jobs: TurnsOfFakes, store: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.failing["vm"] = {1: MeasurementError("no")}
+    store.repeats_failed = True
     go()
     jobs.failing.clear()
     saved: list[str] = []

@@ -148,14 +148,15 @@ def test_a_plan_that_is_none_is_refused_and_left_alone(tmp_path: Path, content: 
     assert (tmp_path / "plan.json").read_bytes() == content
 
 
-def test_only_trials_that_are_ok_are_finished(tmp_path: Path) -> None:
+def test_trials_with_a_record_are_finished_and_failed_ones_unless_they_are_repeated(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.save(make_record(trial_id="good"))
     run.save(make_record(trial_id="bad", **FAILED))
     (tmp_path / "trials/foreign.json").write_text('{"schema_version": 1}')
     (tmp_path / "trials/cut.json").write_text('{"schema_ver')
     (tmp_path / "trials/.other.json.tmp").write_text("")
-    assert list(run.finished()) == ["good"]
+    assert list(run.finished()) == ["bad", "good"]
+    assert list(Run(tmp_path, repeats_failed=True).finished()) == ["good"]
     assert list(Run(tmp_path / "new").finished()) == []
 
 
