@@ -24,7 +24,7 @@ from history import NOISES, NoiseName, raw
 
 from analysis.statistics.margins import log_slower_by
 from analysis.statistics.ratios import Location, judge, locate
-from analysis.statistics.two_samples import difference, level_of, shift
+from analysis.statistics.two_samples import difference, shift
 from suite.request.repetitions import MARGIN
 
 BOUND, BLOCK_NOISE, FAR = 0.05, 0.01, 0.1
@@ -41,9 +41,10 @@ def outcomes(
         levels = raw(rng, noise, baselines + 1) * spread
         inside = raw(rng, "normal" if noise == "lasting" else noise, (baselines + 1) * blocks).reshape(-1, blocks)
         *old, new = levels[:, None] + inside * BLOCK_NOISE
-        shift = difference(*filter(None, (level_of(old), locate(new))))
-        half = shift.half_width or 0.0
-        yield -shift.centre - half, -shift.centre + half
+        change = shift(list(old), [new])
+        half = change.half_width if change else None
+        if change and half is not None:
+            yield -change.centre - half, -change.centre + half
 
 
 def rates(

@@ -9,25 +9,37 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pandas as pd
 
-from analysis.compare.contrasts import BY, MACHINE, Unjudged, by_run, judged, order, over, valued
+from analysis.compare.contrasts import (
+    BY,
+    MACHINE,
+    Unjudged,
+    by_run,
+    judged,
+    judged_counts,
+    order,
+    over,
+    unknown_spread,
+    valued,
+)
 from analysis.compare.pairing import decided_by, have_failed, may_decide, plain, substitutes_of
 from analysis.compare.results import (
     Arm,
+    CellTrials,
     Circumstances,
     ComparedJob,
     Comparison,
     Contrast,
     Disturbed,
     GroupKey,
+    Settings,
     known_first,
 )
 from analysis.compare.standing import with_standing
@@ -35,10 +47,11 @@ from analysis.compare.validity import changes, shortened
 from analysis.load.metrics import Metric, by_ratio, in_units, metrics_of
 from analysis.load.plans import Terms, plan_of, terms_of
 from analysis.load.records import Records
-from analysis.statistics.counts import between_runs, inside_blocks, judge_differences
+from analysis.statistics.counts import between_runs, inside_blocks
 from analysis.statistics.margins import share_of
-from analysis.statistics.ratios import Location, exp, locate
-from analysis.statistics.two_samples import LEAST_RUNS, difference
+from analysis.statistics.power import TRIM
+from analysis.statistics.ratios import Location, exp
+from analysis.statistics.two_samples import Runs, difference, levels
 from analysis.warnings.conditions import disturbed
 from analysis.warnings.findings import failed_trials
 from analysis.warnings.types import AnalysisWarning
@@ -57,40 +70,8 @@ _OTHERS, _LEAST_MACHINES = "the median of the others", 3
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)
 """The standard error of the median of many normal values over that of their mean."""
 
-Settings = Mapping[str, str]
 Values = tuple[str, ...]
 """One value for each key."""
-
-
-@dataclass(frozen=True)
-class CellTrials:
-    """The trials of one target that agree in all settings."""
-
-    keys: Values
-    values: Values
-    settings: Settings
-    trials: pd.DataFrame
-    metrics: Mapping[str, Metric]
-    failed: pd.DataFrame
-    """The trials of the target at these values that failed."""
-
-    @property
-    def name(self) -> Values:
-        """The values with their keys: ``("data=mnist",)``."""
-        return tuple(f"{key}={shortened(value)}" for key, value in zip(self.keys, self.values, strict=True))
-
-    @property
-    def of_trials(self) -> int:
-        """The number of trials; one that failed and was repeated has finished, too."""
-        return len(self.trials) + int((~self.failed["ok"].astype(bool)).sum())
-
-    def logs(self, name: str) -> "pd.Series[float]":
-        """Return the logarithms of a metric by sweep and block; of one that can be zero the numbers."""
-        metric = self.metrics[name]
-        numbers = self.trials[metric.column] if metric.by_difference else metric.logs(self.trials)
-        frame = [self.trials["sweep"].astype(str), self.trials["block"]]
-        blocks: pd.Series[float] = numbers.groupby(frame).mean()
-        return blocks.dropna()
 
 
 def compare_by(records: Records, keys: Values, base: Values = (), *, margin: float | None = None) -> Comparison:
@@ -100,40 +81,50 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     plans state different margins and none is given.
     """
     trials = _placed(plain(records.trials)).sort_values("started_at", kind="stable")
-    common_margin = terms_of(records.directories, margin).margin
+    terms = Terms(terms_of(records.directories, margin).margin)
     jobs = settings_of(trials)
     ranks = _ranks(jobs, keys, base)
     formed: list[Unjudged] = []
     failed: list[AnalysisWarning] = []
-    around: dict[GroupKey, Circumstances] = defaultdict(Circumstances)
+    compared: dict[Arm, list[CellTrials]] = {}
     for arm, tried in _alike(trials, records.metrics, jobs, keys):
         failed += _failures(arm, tried)
         cells = [cell for cell in tried if len(cell.trials)]
         cells.sort(key=lambda cell: [rank.index(value) for rank, value in zip(ranks, cell.values, strict=True)])
         if len(cells) > 1 and cells[0].values[: len(base)] == base:
-            before = around[arm.job, arm.model].disturbed
-            around[arm.job, arm.model] = Circumstances(disturbed={**before, **_disturbed(arm, cells)})
+            compared[arm] = cells
             formed += _over_base(arm, cells)
             formed += _over_others(arm, cells) if keys == ("machine",) else ()
     if not formed:
         reasons = [f"no two records agree in all but {' and '.join(keys)}", *(warning.finding for warning in failed)]
         raise RequestError("; ".join(reasons), remedy=_offer(jobs))
     # Trainings are the question; the probes after them explain.
-    rows = sorted(judged(formed, Terms(common_margin)), key=lambda row: (row.job.traits.probes, order(row.arm)))
+    judged_rows = stand_between(formed, compared, terms)
+    rows = sorted(judged_rows, key=lambda row: (row.job.traits.probes, order(row.arm)))
     return Comparison(
         runs=tuple(records.trials["run_id"].unique()),
         groups=(),
-        contrasts=with_standing(rows, around),
-        warnings=(*records.warnings, *failed, *_unknown_spread(rows)),
+        contrasts=tuple(rows),
+        warnings=(*records.warnings, *failed, *unknown_spread(rows)),
+        terms={arm.job: terms for arm in compared},
+        cells=compared,
         warmup_trials=records.warmup_trials,
         places=records.places,
     )
 
 
-def _disturbed(arm: Arm, cells: Sequence[CellTrials]) -> dict[str, tuple[Disturbed, ...]]:
-    """Return what disturbed the trials of each cell, by its name."""
-    by_cell = {", ".join((arm.target, *cell.name)): disturbed(cell.trials, ["target", "model"]) for cell in cells}
-    return {name: tuple(chain(*of_cell.values())) for name, of_cell in by_cell.items()}
+def stand_between(
+    formed: Sequence[Unjudged], compared: Mapping[Arm, Sequence[CellTrials]], terms: Terms
+) -> tuple[Contrast, ...]:
+    """Return contrasts between cells with their verdicts, as far as the trials of the cells carry them."""
+    around: dict[GroupKey, dict[str, tuple[Disturbed, ...]]] = defaultdict(dict)
+    for arm, cells in compared.items():
+        for cell in cells:
+            of_cell = disturbed(cell.trials, ["target", "model"])
+            around[arm[:2]][", ".join((arm.target, *cell.name))] = tuple(chain(*of_cell.values()))
+    circumstances = {key: Circumstances(disturbed=of_cells) for key, of_cells in around.items()}
+    rows = judged_counts(judged(formed, terms), lambda row: row.metric.name)
+    return with_standing(rows, circumstances)
 
 
 def _placed(trials: pd.DataFrame) -> pd.DataFrame:
@@ -150,16 +141,6 @@ def _failures(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[AnalysisWarning
         if len(cell.failed):
             where = ", ".join((arm.target, *cell.name))
             yield failed_trials(cell.settings["model"], where, cell.failed, cell.of_trials)
-
-
-def _unknown_spread(rows: Sequence[Contrast]) -> Iterator[AnalysisWarning]:
-    """Yield one warning where runs are compared and too few show how runs of the same differ."""
-    if any(row.runs and row.spread is None for row in rows):
-        yield AnalysisWarning(
-            "spread-unknown",
-            "the spread between runs is unknown: the intervals hold for these runs alone",
-            f"measure {LEAST_RUNS} runs or more at each value, on other days",
-        )
 
 
 def settings_of(trials: pd.DataFrame) -> list[Settings]:
@@ -263,80 +244,102 @@ def _arm(target: str, free: Settings, cells: Sequence[Settings]) -> Arm:
 def _over_base(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield every metric of every cell over that of the first, which itself has neither interval nor verdict."""
     base = cells[0]
+    places = {name: _levels(cells, name) for name in dict.fromkeys(chain(*(cell.metrics for cell in cells)))}
     for cell in cells:
         notes = substitutes_of(cell.trials) + _differences(base, cell)
-        own = arm._replace(cell=cell.name)
         for name, metric in cell.metrics.items():
-            logs = cell.logs(name)
-            if metric.by_difference:
-                yield from _count_over_base(own, name, base, cell, notes)
-            elif place := locate(list(logs)):
-                counts = {"trials": len(cell.trials), "failed": len(cell.failed)}
-                known: dict[str, Any] = {"base": base.name, **counts, "notes": notes}
-                contrast = Contrast(kind=BY.name, arm=own, metric=metric, **valued(place), **known)
-                ratio = None
-                if cell is base:
-                    contrast = replace(contrast, ratio=1.0, blocks=place.n)
-                elif name in base.metrics and metric.unit == base.metrics[name].unit:
-                    contrast, ratio = _over_first(contrast, logs, base.logs(name))
-                yield Unjudged(contrast, ratio, (BY.name, name))
+            if place := places[name].get(cell.name):
+                row = between_cells(arm, base, cell, name)
+                value = valued(place, by_difference=metric.by_difference)
+                yield row._replace(contrast=replace(row.contrast, **value, notes=notes))
 
 
-def _over_first(
-    contrast: Contrast, logs: "pd.Series[float]", base_logs: "pd.Series[float]"
-) -> tuple[Contrast, Location | None]:
-    """Return a contrast with its blocks, or the runs that it is between, and its log ratio."""
+def between_cells(arm: Arm, base: CellTrials, cell: CellTrials, name: str) -> Unjudged:
+    """Return a metric of a cell over that of another; without a ratio where it has none in the same unit."""
+    metric = cell.metrics[name]
+    contrast = Contrast(
+        kind=BY.name,
+        arm=arm._replace(cell=cell.name),
+        metric=metric,
+        base=base.name,
+        trials=len(cell.trials),
+        failed=len(cell.failed),
+    )
+    family = BY.name, name
+    logs = cell.logs(name)
+    if cell is base:
+        own = contrast if metric.by_difference else replace(contrast, ratio=1.0, blocks=len(logs))
+        return Unjudged(own, None, family)
+    if name not in base.metrics or metric.unit != base.metrics[name].unit:
+        return Unjudged(contrast, None, family)
+    base_logs = base.logs(name)
+    if metric.by_difference:
+        return Unjudged(_less_base(contrast, logs, base_logs), None, family)
     pairs, ratio = over(logs, base_logs, least=2)
     if len(pairs):
-        return replace(contrast, by_block=tuple(map(exp, pairs))), ratio
-    runs = len(by_run(base_logs)), len(by_run(logs))
-    if ratio is None or ratio.spread is None:
-        return replace(contrast, runs=runs), ratio
-    return replace(contrast, runs=runs, spread=share_of(ratio.spread)), ratio
+        return Unjudged(replace(contrast, by_block=tuple(map(exp, pairs))), ratio, family)
+    return Unjudged(_of_runs(contrast, ratio, by_run(base_logs), by_run(logs)), ratio, family)
 
 
-def _count_over_base(
-    own: Arm, name: str, base: CellTrials, cell: CellTrials, notes: tuple[str, ...]
-) -> Iterator[Unjudged]:
-    """Yield a metric that can be zero, of a cell less that of the first; judged by itself."""
-    metric, numbers = cell.metrics[name], cell.logs(name)
-    place = locate(list(numbers), trim=0)
-    if place is None:
-        return
-    counts = {"trials": len(cell.trials), "failed": len(cell.failed)}
-    known: dict[str, Any] = {"base": base.name, **counts, "notes": notes}
-    contrast = Contrast(kind=BY.name, arm=own, metric=metric, **valued(place, by_difference=True), **known)
-    if cell is not base and name in base.metrics and metric == base.metrics[name]:
-        first = base.logs(name)
-        shared = (numbers - first).dropna()
-        difference_to_first = (
-            inside_blocks(list(shared)) if len(shared) > 1 else between_runs(list(first), list(numbers))
-        )
-        if difference_to_first:
-            (verdict,) = judge_differences([difference_to_first], more_is_better=metric.more_is_faster)
-            contrast = replace(contrast, difference=difference_to_first, blocks=difference_to_first.n, verdict=verdict)
-    yield Unjudged(contrast, None, (BY.name, name))
+def _less_base(contrast: Contrast, numbers: "pd.Series[float]", base: "pd.Series[float]") -> Contrast:
+    """Return a contrast of a metric that can be zero."""
+    shared = list((numbers - base).dropna())
+    if len(shared) > 1:
+        return replace(contrast, difference=inside_blocks(shared))
+    runs = by_run(base), by_run(numbers)
+    difference = between_runs(*runs)
+    spread = difference.spread if difference else None
+    return replace(contrast, difference=difference, runs=(len(runs[0]), len(runs[1])), spread=spread)
+
+
+def _of_runs(contrast: Contrast, ratio: Location | None, base: Runs, own: Runs) -> Contrast:
+    """Return a contrast between runs with their numbers, and the spread between them if it is known."""
+    known = None if ratio is None or ratio.spread is None else share_of(ratio.spread)
+    return replace(contrast, runs=(len(base), len(own)), spread=known)
+
+
+def _levels(cells: Sequence[CellTrials], name: str) -> dict[Values, Location]:
+    """Return the level of a metric in each cell that has it, by the cell's name."""
+    measured = [cell for cell in cells if name in cell.metrics]
+    counted = any(cell.metrics[name].by_difference for cell in measured)
+    places = levels([by_run(cell.logs(name)) for cell in measured], trim=0 if counted else TRIM)
+    return {cell.name: place for cell, place in zip(measured, places, strict=True) if place}
 
 
 def _over_others(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield how each machine differs from the median of the others, by what decides and by every probe."""
+    deciding = arm.job.traits.deciding[0]
     for metric in by_ratio(cells[0].metrics.values()):
-        name = metric.name
-        if (metric.of_probe and not metric.supporting) or name == arm.job.traits.deciding[0]:
-            places = {cell.name: place for cell in cells if (place := locate(list(cell.logs(name))))}
-            for values, place in places.items() if len(places) >= _LEAST_MACHINES else ():
-                others = _median([other for of, other in places.items() if of != values])
-                own = arm._replace(cell=values)
-                contrast = Contrast(kind=MACHINE.name, arm=own, metric=metric, value=place.ratio, base=(_OTHERS,))
-                # All probes are one family.
-                yield Unjudged(contrast, difference(others, place), (MACHINE.name, "" if metric.of_probe else name))
+        counts = metric.name == deciding or (metric.of_probe and not metric.supporting)
+        places = _levels(cells, metric.name) if counts else {}
+        if len(places) >= _LEAST_MACHINES:
+            runs = {cell.name: by_run(cell.logs(metric.name)) for cell in cells if cell.name in places}
+            yield from _over_median(arm, metric, places, runs)
+
+
+def _over_median(
+    arm: Arm, metric: Metric, places: Mapping[Values, Location], runs: Mapping[Values, Runs]
+) -> Iterator[Unjudged]:
+    """Yield each machine over the median of the others; all probes are one family."""
+    family = MACHINE.name, "" if metric.of_probe else metric.name
+    for own, place in places.items():
+        others = [other for other in places if other != own]
+        ratio = difference(_median([places[other] for other in others]), place)
+        machine = arm._replace(cell=own)
+        contrast = Contrast(kind=MACHINE.name, arm=machine, metric=metric, value=place.ratio, base=(_OTHERS,))
+        of_others = [*chain.from_iterable(runs[other] for other in others)]
+        yield Unjudged(_of_runs(contrast, ratio, of_others, runs[own]), ratio, family)
 
 
 def _median(places: Sequence[Location]) -> Location:
-    centre, n = median(place.centre for place in places), sum(place.n for place in places)
+    """Return the median of levels, with the error that it has of normal values."""
+    centre = median(place.centre for place in places)
+    n = sum(place.n for place in places)
     errors = [place.standard_error for place in places if place.standard_error is not None]
     error = _MEDIAN_ERROR * math.hypot(*errors) / len(places) if len(errors) == len(places) else None
-    return Location(centre, error, n - len(places), n)
+    spread = places[0].spread
+    freedom = n - len(places) if spread is None else max(place.degrees_of_freedom for place in places)
+    return Location(centre, error, freedom, n, spread)
 
 
 def _differences(base: CellTrials, cell: CellTrials) -> tuple[str, ...]:

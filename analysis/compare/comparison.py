@@ -110,7 +110,7 @@ def _pooled(records: Records, *, margin: float | None, force: bool) -> Compariso
         runs=tuple(trials["run_id"].unique()),
         groups=complete,
         contrasts=contrasted,
-        warnings=(*of_records, *of_states, *refused, *of_trust),
+        warnings=(*of_records, *of_states, *refused, *of_trust, *kinds.unknown_spread(contrasted)),
         terms=terms,
         ratios={kinds.TARGET.name: targets.ratios, kinds.AGGRESSOR.name: victims.ratios},
         warmup_trials=records.warmup_trials,

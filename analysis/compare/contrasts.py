@@ -37,7 +37,7 @@ from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
 from analysis.statistics.ratios import SIGNIFICANCE, Location, NoiseFloor, Verdict, exp, exp_ends, holm, judge, locate
 from analysis.statistics.sequential import level_of
 from analysis.statistics.tails import Tail, qualified, tail_of
-from analysis.statistics.two_samples import shift
+from analysis.statistics.two_samples import LEAST_RUNS, shift
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import AnalysisWarning
 from suite.job.ablations import facts_that_may_differ
@@ -299,22 +299,27 @@ def _of_counts(
     kind: ContrastKind, differences: Ratios, metric: Metric, notes: Mapping[Arm, tuple[str, ...]]
 ) -> Iterator[Contrast]:
     """Yield the contrast of every difference of a metric that can be zero; those of a job are one family."""
-    families: dict[ComparedJob, dict[Arm, MeanDifference]] = defaultdict(dict)
+    counted = []
     for arm, blocks in differences.items():
-        if difference_of_blocks := inside_blocks(blocks[RATIO].to_numpy()):
-            families[arm.job][arm] = difference_of_blocks
-    for family in families.values():
-        verdicts = judge_differences([*family.values()], more_is_better=metric.more_is_faster)
-        for (arm, of_arm), verdict in zip(family.items(), verdicts, strict=True):
-            yield Contrast(
-                kind=kind.name,
-                arm=arm,
-                metric=metric,
-                blocks=of_arm.n,
-                difference=of_arm,
-                verdict=verdict,
-                notes=notes.get(arm, ()),
-            )
+        if difference := inside_blocks(blocks[RATIO].to_numpy()):
+            shown = notes.get(arm, ())
+            counted.append(Contrast(kind=kind.name, arm=arm, metric=metric, difference=difference, notes=shown))
+    yield from judged_counts(counted, lambda contrast: contrast.job)
+
+
+def judged_counts(contrasts: Iterable[Contrast], family: Callable[[Contrast], object]) -> Iterator[Contrast]:
+    """Yield contrasts, those that are differences with their verdicts; each family is corrected for its number."""
+    families: dict[object, list[tuple[Contrast, MeanDifference]]] = defaultdict(list)
+    for contrast in contrasts:
+        if contrast.difference:
+            families[family(contrast)].append((contrast, contrast.difference))
+        else:
+            yield contrast
+    for members in families.values():
+        more_is_better = members[0][0].metric.more_is_faster
+        verdicts = judge_differences([difference for _, difference in members], more_is_better=more_is_better)
+        for (contrast, difference), verdict in zip(members, verdicts, strict=True):
+            yield replace(contrast, blocks=difference.n, verdict=verdict)
 
 
 def failures_of(failed: Failed) -> dict[Arm, Failures]:
@@ -549,6 +554,16 @@ def over(
     if len(pairs) >= least:
         return pairs, locate(list(pairs))
     return pairs[:0], shift(by_run(base), by_run(own))
+
+
+def unknown_spread(contrasts: Iterable[Contrast]) -> Iterator[AnalysisWarning]:
+    """Yield one warning where runs are compared and too few show how runs of the same differ."""
+    if any(contrast.runs and contrast.spread is None for contrast in contrasts):
+        yield AnalysisWarning(
+            "spread-unknown",
+            "the spread between runs is unknown: the intervals hold for these runs alone",
+            f"measure {LEAST_RUNS} runs or more at each value, on other days",
+        )
 
 
 def by_run(logs: "pd.Series[float]") -> list[list[float]]:

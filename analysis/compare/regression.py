@@ -31,7 +31,7 @@ from analysis.statistics.margins import log_slower_by, share_of, slower_by
 from analysis.statistics.ratios import Location, Samples, Verdict, VerdictName, exp, locate
 from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.tails import Mean
-from analysis.statistics.two_samples import detectable, difference, level_of, mean_shift, more_blocks
+from analysis.statistics.two_samples import Runs, detectable, mean_shift, more_blocks, shift
 from analysis.warnings.conditions import disturbed
 from suite.targets import BASELINE
 
@@ -51,7 +51,7 @@ class Change(Contrast):
     samples: tuple[int, int]
     """The blocks of the old runs, and those of the new one, that hold the metric."""
     spread: float | None
-    """The standard deviation between old runs, as a share; None where they are too few to show it."""
+    """The standard deviation between old runs, as a share, of a count in its unit; None where too few show it."""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -111,8 +111,7 @@ class Regression:
     @property
     def spread_unknown(self) -> bool:
         """Return whether some row is judged without the spread between runs of the same thing."""
-        by_ratio = [change for change in self.changes if change.outcome and not change.difference]
-        return any(change.spread is None for change in by_ratio)
+        return any(change.outcome and change.spread is None for change in self.changes)
 
     def of(self, outcome: Outcome) -> tuple[Change, ...]:
         return tuple(change for change in self.changes if change.outcome == outcome)
@@ -200,26 +199,32 @@ def _change(
 ) -> Change:
     if metric.by_difference:
         return _count_change(arm, metric, runs, bound)
-    samples, sign = [np.concatenate(side) for side in runs], -1 if metric.more_is_faster else 1
-    old, new, mean = level_of(runs[0]), locate(samples[1]), mean_shift(*(sign * logs for logs in samples))
-    assert old and new, "samples without a value are not compared"  # noqa: S101, PT018
-    verdict = None if bound is None else _verdict((old, new), mean, sign, bound, decides=decides)
+    samples = [np.concatenate(side) for side in runs]
+    sign = -1 if metric.more_is_faster else 1
+    # The blocks of the new run or sweep are one draw.
+    sides = (runs[0], [samples[1]])
+    change, new = shift(*sides), locate(samples[1])
+    assert change and new, "samples without a value are not compared"  # noqa: S101, PT018
+    verdict = None
+    if bound is not None:
+        mean = mean_shift(*(sign * logs for logs in samples))
+        verdict = _verdict(change, sides, mean, sign, bound, decides=decides)
     return Change(
         kind=kind.name,
         arm=arm,
         metric=metric if kind is RUN else replace(metric, unit="x"),
         value=new.ratio,
         trials=len(samples[1]),
-        samples=(old.n, new.n),
-        spread=None if old.spread is None else share_of(old.spread),
-        **vars(effect(difference(old, new), verdict)),
+        samples=(len(samples[0]), len(samples[1])),
+        spread=None if change.spread is None else share_of(change.spread),
+        **vars(effect(change, verdict)),
     )
 
 
 def _count_change(arm: Arm, metric: Metric, runs: Sequence[Sequence[Samples]], bound: float | None) -> Change:
     """Compare a metric that can be zero by the difference of the means of the old runs and the new one."""
     old, new = (np.concatenate(side) for side in runs)
-    difference_of_means = between_runs(old, new)
+    difference_of_means = between_runs(runs[0], [new])
     assert difference_of_means, "samples without a value are not compared"  # noqa: S101
     name = (
         None
@@ -233,7 +238,7 @@ def _count_change(arm: Arm, metric: Metric, runs: Sequence[Sequence[Samples]], b
         value=float(new.mean()),
         trials=len(new),
         samples=(len(old), len(new)),
-        spread=None,
+        spread=difference_of_means.spread,
         blocks=difference_of_means.n,
         difference=difference_of_means,
         verdict=name and Verdict(name, difference_of_means.p, margin=bound),
@@ -260,19 +265,21 @@ def _decided_by_difference(
 
 
 def _verdict(
-    places: tuple[Location, Location], mean: Mean | None, sign: int, fail_above: float, *, decides: bool
+    change: Location, sides: tuple[Runs, Runs], mean: Mean | None, sign: int, fail_above: float, *, decides: bool
 ) -> Verdict:
     """Judge a change by a bound, a share; see ``Change.slower``. ``sign`` is that of a log ratio by which it is a loss.
 
     ``detectable`` is a slowdown. ``decides``: whether some number of blocks carries a verdict.
     """
-    shift, seen = difference(*places), detectable(*places)
-    lost, half = sign * shift.centre, shift.half_width
+    seen = detectable(*sides)
+    lost = sign * change.centre
+    half = change.half_width
     bound = sign * log_slower_by(fail_above, more_is_faster=sign < 0)
     name, reasons = _decided(lost - bound, half, mean.interval[1] if mean else None, bound, sign)
-    needed, least = None, LEAST_BLOCKS - shift.n
+    needed = None
+    least = LEAST_BLOCKS - change.n
     if decides and (name == "undecided" or least > 0):
-        needed = least if half is None else more_blocks(*places, abs(lost - bound))
+        needed = least if half is None else more_blocks(*sides, abs(lost - bound))
     share = None if seen is None or seen >= math.log(10) else slower_by(exp(sign * seen), more_is_faster=sign < 0)
     more = None if needed is None else max(needed, least)
     return Verdict(name, None, more, share, reasons, margin=fail_above)

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
+from analysis.compare.validity import shortened
 from analysis.load.computed import Kind
 from analysis.load.metrics import METRICS, Metric, by_ratio
 from analysis.load.plans import Terms
@@ -170,7 +171,8 @@ class Contrast(Effect):
     runs: tuple[int, int] | None = None
     """The runs of the base and its own, of a contrast between runs; None inside the blocks of one."""
     spread: float | None = None
-    """The standard deviation between runs of one side, as a share; None where too few show it, and inside runs."""
+    """The standard deviation between runs of one side, as a share, of a count in its unit; None where too few show it,
+    and inside runs."""
     noise: NoiseFloor | None = None
     """The noise floor of the base's trials; None where they are too few."""
     members: tuple[str, ...] = ()
@@ -193,6 +195,41 @@ class Contrast(Effect):
     @property
     def measured(self) -> bool:
         return self.value is not None or self.ratio is not None or self.difference is not None
+
+
+Settings = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class CellTrials:
+    """The trials of one target that agree in all settings."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    """One for each key."""
+    settings: Settings
+    trials: pd.DataFrame
+    metrics: Mapping[str, Metric]
+    failed: pd.DataFrame
+    """The trials of the target at these values that failed."""
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """The values with their keys: ``("data=mnist",)``."""
+        return tuple(f"{key}={shortened(value)}" for key, value in zip(self.keys, self.values, strict=True))
+
+    @property
+    def of_trials(self) -> int:
+        """The number of trials; one that failed and was repeated has finished, too."""
+        return len(self.trials) + int((~self.failed["ok"].astype(bool)).sum())
+
+    def logs(self, name: str) -> "pd.Series[float]":
+        """Return the logarithms of a metric by sweep and block; of one that can be zero the numbers."""
+        metric = self.metrics[name]
+        numbers = self.trials[metric.column] if metric.by_difference else metric.logs(self.trials)
+        frame = [self.trials["sweep"].astype(str), self.trials["block"]]
+        blocks: pd.Series[float] = numbers.groupby(frame).mean()
+        return blocks.dropna()
 
 
 Measured = Mapping[str, Contrast]
@@ -456,6 +493,8 @@ class Comparison(Selection):
         default_factory=dict, compare=False, repr=False
     )
     """The log ratios of targets and of victims, by kind and the metric's column; see ``contrasts.Ratios``."""
+    cells: Mapping[Arm, Sequence[CellTrials]] = field(default_factory=dict, compare=False, repr=False)
+    """The cells of each arm whose keys were compared; empty in a comparison of targets."""
     warmup_trials: int = 0
     """The number of trials that are left out of everything because they belong to warm-up blocks."""
     trials: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False, repr=False)

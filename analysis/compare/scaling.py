@@ -2,11 +2,12 @@
 
 *Strong* scaling keeps the global batch, *weak* scaling that of a rank, whose speed-up is the scaled one of Gustafson,
 Comm. ACM 31 (1988) 532. Jobs that keep neither are not put together. The smallest number of workers stands for one
-processor. Jobs share no block, so their blocks are independent samples; see ``statistics.two_samples``.
+processor. Jobs share no block, so their blocks are independent samples, of one run or of several; see
+``statistics.two_samples``. The cells of a sweep are of one run.
 
 The quality of the images is compared at an equal number of images seen, of jobs that differ in how they divided the
 work. More workers with the same batch each see more images in as many steps, and take fewer updates to see as many:
-hence neither steps nor updates are equal there. A block is then a seed.
+hence neither steps nor updates are equal there. A block is then a seed, whichever run it is of.
 
 Instances that are opened together grow: what they take by their number, and the slope of each block, by least squares.
 """
@@ -28,6 +29,7 @@ from analysis.compare.contrasts import (
     TermsByJob,
     Unjudged,
     judged,
+    judged_counts,
     order,
     unlooked,
     valued,
@@ -38,9 +40,10 @@ from analysis.compare.results import Arm, Contrast, Division
 from analysis.compare.standing import Sides, withheld
 from analysis.load.metrics import METRICS, Metric, by_ratio, with_trait
 from analysis.load.records import of_jobs
-from analysis.statistics.counts import between_runs, judge_differences
+from analysis.statistics.counts import between_runs
+from analysis.statistics.margins import share_of
 from analysis.statistics.ratios import Location, exp, locate
-from analysis.statistics.two_samples import difference
+from analysis.statistics.two_samples import difference, levels
 from analysis.warnings.conditions import disturbed
 from suite.job.distributed import SHARED_CPUS
 from suite.job.job import Job, settings
@@ -153,15 +156,14 @@ def _communicating(ranks: Sequence[Rank] | None) -> float | None:
 
 def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
     """Yield the numbers of workers of jobs that agree in a batch; none if there is one number."""
-    logs = METRICS[0].logs(alike)
     rows = {int(own["workers"].iloc[0]): own for _, own in alike.groupby("workers")}
-    places = {n: place for n, own in rows.items() if (place := locate(by_block(own, logs[own.index])))}
+    places = _throughputs(rows)
     substitutes = {n: substitutes_of(own) for n, own in rows.items()}
     smallest, speed_ups = min(places, default=0), dict[float, Uncertain]()
     for n, place in places.items() if len(places) > 1 else ():
-        waited = locate(by_block(rows[n], rows[n]["communicating"]))
+        (waited,) = levels([_by_run(rows[n], rows[n]["communicating"])])
         shared = SHARED_CPUS in (*substitutes[smallest], *substitutes[n])
-        reasons = ["efficiency withheld: instances share CPUs"] if shared else []
+        reasons = ["efficiency withheld: instances share CPUs"] * shared
         values = {"throughput": _mapped(_uncertain(place), exp)}
         if n > smallest:
             values["speed-up"] = _mapped(_uncertain(difference(places[smallest], place)), exp)
@@ -173,10 +175,31 @@ def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
         decided = withheld(str(rows[n]["profile"].iloc[0]), min(places[smallest].n, place.n), sides)
         values |= {"communicating": _uncertain(waited)} if waited else {}
         arm, notes = division(rows[smallest], rows[n])
+        compared = _compared(rows[smallest], rows[n], place)
         for name, (value, *ends) in values.items():
             number = {"ratio" if name == "speed-up" else "value": value}
             more: dict[str, Any] = {**number, "interval": tuple(ends) or None, "notes": (*notes, *reasons, *decided)}
-            yield Contrast(kind=kind.name, arm=arm, metric=SCALED[name], blocks=place.n, **more)
+            yield Contrast(kind=kind.name, arm=arm, metric=SCALED[name], blocks=place.n, **compared, **more)
+
+
+def _throughputs(rows: Mapping[int, pd.DataFrame]) -> dict[int, Location]:
+    """Return the level of the throughput by the number of workers."""
+    places = levels([_by_run(own, METRICS[0].logs(own)) for own in rows.values()])
+    return {n: place for n, place in zip(rows, places, strict=True) if place}
+
+
+def _by_run(own: pd.DataFrame, values: "pd.Series[float]") -> list[list[float]]:
+    """Return the values of each run, or sweep, by block."""
+    return [by_block(of_run, values[of_run.index]) for _, of_run in own.groupby("sweep", observed=True)]
+
+
+def _compared(first: pd.DataFrame, own: pd.DataFrame, place: Location) -> dict[str, Any]:
+    """Return the runs of two sides and the spread between them; nothing for sides of one run, or sweep."""
+    before, after = (set(side["sweep"]) for side in (first, own))
+    if before == after and len(after) == 1:
+        return {}
+    spread = None if place.spread is None else share_of(place.spread)
+    return {"runs": (len(before), len(after)), "spread": spread}
 
 
 def division(first: pd.DataFrame, own: pd.DataFrame) -> tuple[Arm, tuple[str, ...]]:
@@ -253,23 +276,16 @@ def _amount(alike: pd.DataFrame, metric: Metric) -> Iterator[Contrast]:
     if len(known) < 2:
         return
     columns = [by_block(trials, trials[metric.column]) for trials in known]
-    over_first = [between_runs(columns[0], numbers) for numbers in columns[1:]]
-    differences = [shift for shift in over_first if shift]
-    verdicts = judge_differences(differences, more_is_better=metric.more_is_faster)
-    judged_ways: list[dict[str, Any]] = [{}]
-    for shift, verdict in zip(differences, verdicts, strict=True):
-        judged_ways.append({"difference": shift, "blocks": shift.n, "verdict": verdict})
-    for trials, numbers, judgement in zip(known, columns, judged_ways, strict=True):
+    rows = []
+    for trials, numbers in zip(known, columns, strict=True):
         arm, notes = division(known[0], trials)
-        yield Contrast(
-            kind=DIVISION.name,
-            arm=arm,
-            metric=metric,
-            value=fmean(numbers),
-            trials=len(numbers),
-            notes=notes,
-            **judgement,
+        shift = None if numbers is columns[0] else between_runs([columns[0]], [numbers])
+        value = fmean(numbers)
+        kind = DIVISION.name
+        rows.append(
+            Contrast(kind=kind, arm=arm, metric=metric, value=value, trials=len(numbers), difference=shift, notes=notes)
         )
+    yield from judged_counts(rows, lambda row: row.metric)
 
 
 def growth(finished: pd.DataFrame) -> Iterator[Contrast]:

@@ -99,7 +99,8 @@ class Row(JobColumns):
     runs: tuple[int, int] | None = None
     """The runs of the base and its own, where runs are compared; null inside the blocks of one run or sweep."""
     spread: float | None = None
-    """The standard deviation between runs of the same, as a share; null where too few show it, and inside blocks."""
+    """The standard deviation between runs of the same, as a share, of a difference in its unit; null where too few show
+    it, and inside blocks."""
     low: float | None = _at("interval", 0, default=None)
     """The lower end of the 95 % interval, of the value where there is no ratio; absent for a single block."""
     high: float | None = _at("interval", 1, default=None)

@@ -7,19 +7,22 @@ only what the design gives is used: blocks whose two sides are alike if the targ
   subsets of the blocks, of which the true difference is as likely between any two neighbours as between any others:
   Hartigan, J. Am. Statist. Assoc. 64 (1969) 1303; of random subsets, Forsythe and Hartigan, Biometrika 57 (1970) 629.
 - Of two runs: the permutation test of Pitman, J. R. Statist. Soc. Suppl. 4 (1937) 119, over random orders, the observed
-  one among them (Phipson and Smyth, Statist. Appl. Genet. Molec. Biol. 9 (2010) 39), and its inversion.
+  one among them (Phipson and Smyth, Statist. Appl. Genet. Molec. Biol. 9 (2010) 39), and its inversion. It takes the
+  blocks of all runs for alike. Where runs are enough to show how they differ, the t interval of ``two_samples`` must
+  hold as well: the farther ends and the greater level of the two count.
 
 ``benchmarks/counts.py`` measures level and coverage.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.statistics.ratios import CONFIDENCE, SIGNIFICANCE, Samples, Verdict, VerdictName, holm
+from analysis.statistics.ratios import CONFIDENCE, SIGNIFICANCE, Location, Samples, Verdict, VerdictName, holm, p_beyond
+from analysis.statistics.two_samples import Runs, shift
 
 _ALL_SUBSETS = 12
 """Up to so many blocks every subset is taken, beyond it as many random ones: always the same."""
@@ -42,6 +45,8 @@ class MeanDifference:
     interval: tuple[float, float] | None
     p: float
     n: int
+    spread: float | None = None
+    """The standard deviation between runs of the same; None where too few show it, and inside blocks."""
 
 
 def inside_blocks(differences: Samples) -> MeanDifference | None:
@@ -74,11 +79,29 @@ def _subsets(n: int) -> Numbers:
     return subsets
 
 
-def between_runs(old: Samples, new: Samples) -> MeanDifference | None:
-    """Return the difference of the means of two runs, new less old; None if one has no block."""
-    before, after = (np.asarray(side, dtype=np.float64) for side in (old, new))
-    if not len(before) or not len(after):
+def between_runs(old: Runs, new: Runs) -> MeanDifference | None:
+    """Return the difference of the means of new runs and old ones; None if a side has no block."""
+    place = shift(old, new, trim=0)
+    if place is None:
         return None
+    by_order = _by_order(np.concatenate([*old]), np.concatenate([*new]))
+    return by_order if place.spread is None else _with_spread(by_order, place)
+
+
+def _with_spread(by_order: MeanDifference, place: Location) -> MeanDifference:
+    """Return a difference with what the spread between runs adds to its interval and its level."""
+    p = max(by_order.p, min(1.0, 2 * p_beyond(abs(place.centre), place)))
+    interval = None
+    if by_order.interval and place.interval:
+        low = min(by_order.interval[0], place.interval[0])
+        high = max(by_order.interval[1], place.interval[1])
+        interval = low, high
+    return replace(by_order, interval=interval, p=p, spread=place.spread)
+
+
+def _by_order(old: Samples, new: Samples) -> MeanDifference:
+    """Return the difference of the means of two samples, new less old, by the order of their values."""
+    before, after = (np.asarray(side, dtype=np.float64) for side in (old, new))
     orders = _orders(len(before), len(after))
     observed = float(after.mean() - before.mean())
     at_least, at_most = (_level(before, sign * after, sign, orders) for sign in (1, -1))

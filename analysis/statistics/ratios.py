@@ -176,14 +176,14 @@ def _verdict(
 
 def p_inside(place: Location, bounds: Bounds) -> float:
     """Return the level at which a log ratio is within the bounds."""
-    return _p(-bounds.beyond(place.centre), place)
+    return p_beyond(-bounds.beyond(place.centre), place)
 
 
 def _p_outside(place: Location, bounds: Bounds) -> float:
-    return min(1.0, 2 * _p(bounds.beyond(place.centre), place))
+    return min(1.0, 2 * p_beyond(bounds.beyond(place.centre), place))
 
 
-def _p(distance: float, place: Location) -> float:
+def p_beyond(distance: float, place: Location) -> float:
     """Return the chance of lying ``distance`` or more on the right side of a bound when the truth is on the bound."""
     if place.standard_error is None:
         return 1.0

@@ -1,17 +1,20 @@
-"""The difference of two runs that share no block: two independent samples of log values, one value per block.
+"""The difference of sides that share no block: independent samples of log values, one value per block of each run.
+
+This one judgement serves all contrasts between runs: the gate, values of a key, machines, scaling, claims.
 
 The interval is Yuen's t of the trimmed means (Biometrika 61 (1974) 165), Welch's where nothing is trimmed, with the
 degrees of freedom of Welch and Satterthwaite. What the host did between the runs is part of the difference: how much
-that can be, three old runs or more show, of which each is a draw (random effects) and the new run one draw more.
+that can be, three runs or more show, of which each is a draw (random effects).
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
 
-from analysis.statistics.power import degrees_of_freedom, errors_detected, fewest
+from analysis.statistics.power import TRIM, degrees_of_freedom, errors_detected, fewest
 from analysis.statistics.ratios import CONFIDENCE, Location, Samples, locate
 from analysis.statistics.tails import Mean
 
@@ -19,59 +22,41 @@ LEVEL = (1 - CONFIDENCE) / 2
 """The level at which a whole interval lies on one side of a bound by chance."""
 LEAST_RUNS = 3
 """Fewer runs do not show how runs differ."""
+Runs = Sequence[Samples]
+"""A side: a sample for each of its runs."""
 
 
-def level_of(runs: Sequence[Samples]) -> Location | None:
-    """Return the level of old runs of the same thing, which a new run is compared with; None without values.
+def levels(sides: Sequence[Runs], more: int = 0, trim: float = TRIM) -> list[Location | None]:
+    """Return the level of each side; None for a side without a value.
 
-    Random effects by the method of moments (DerSimonian and Laird, Controlled Clinical Trials 7 (1986) 177) with equal
-    weights (DerSimonian and Kacker, Contemp. Clin. Trials 28 (2007) 105): in a few blocks, inverse variances are mostly
-    chance. The error of the mean is that of Hartung and Knapp (Statist. Med. 20 (2001) 1771), at least that of equal
-    runs. Fewer than ``LEAST_RUNS`` runs are one sample, as if all were the same run.
+    Two runs or more that sides have beyond their first, of all sides together, show the spread between runs, one for
+    all sides: random effects by the method of moments (DerSimonian and Laird, Controlled Clinical Trials 7 (1986) 177)
+    with equal weights (DerSimonian and Kacker, Contemp. Clin. Trials 28 (2007) 105), since in a few blocks inverse
+    variances are mostly chance. The error of a mean of runs is that of Hartung and Knapp (Statist. Med. 20 (2001)
+    1771), at least that of equal runs. Fewer are one sample a side, as if all of its runs were the same one: the
+    interval then holds for these runs alone, and the location has no ``spread``.
+
+    ``more``: as if each run had so many more blocks, with a known spread only the single run of a side.
     """
-    places = _located(runs)
-    if len(places) < LEAST_RUNS:
-        return locate(np.concatenate(runs)) if places else None
-    centres = [place.centre for place in places]
-    observed = float(np.var(centres, ddof=1))
-    within = fmean((place.standard_error or 0.0) ** 2 for place in places)
-    between = max(0.0, observed - within)
-    error = math.sqrt(between + max(observed, within) / len(places))
-    return Location(fmean(centres), error, len(places) - 1, sum(place.n for place in places), math.sqrt(between))
+    located = [_located(runs, trim) for runs in sides]
+    freedom = sum(len(places) - 1 for places in located if places)
+    if freedom < LEAST_RUNS - 1:
+        pooled = [locate(np.concatenate([*runs]), trim) if len(runs) else None for runs in sides]
+        return [place and _with_more(place, more) for place in pooled]
+    between = _between([places for places in located if places], freedom)
+    return [_level(places, between, freedom, more) if places else None for places in located]
 
 
-def shift(old: Sequence[Samples], new: Sequence[Samples]) -> Location | None:
-    """Return the level of new runs less that of old ones, a sample for each run; None where a side has no value.
-
-    Two runs or more that a side has beyond its first, of both sides together, show the spread between runs (random
-    effects as in ``level_of``, one spread for both sides). Fewer are two samples, as if all runs of a side were the
-    same one: the interval then holds for these runs alone, and the location has no ``spread``.
-    """
-    sides = _located(old), _located(new)
-    if not all(sides):
-        return None
-    if _beyond_first(sides) < LEAST_RUNS - 1:
-        before, after = locate(np.concatenate([*old])), locate(np.concatenate([*new]))
-        return difference(before, after) if before and after else None
-    centre = _centre(sides[1]) - _centre(sides[0])
-    n = min(sum(location.n for location in places) for places in sides)
-    if any(len(places) == 1 and places[0].standard_error is None for places in sides):
-        return Location(centre, None, 0, n)
-    between = _between([places for places in sides if len(places) > 1])
-    return Location(centre, *_error_between(sides, between), n, math.sqrt(between))
+def _located(runs: Runs, trim: float) -> list[Location]:
+    return [location for run in runs if (location := locate(run, trim))]
 
 
-def _located(runs: Sequence[Samples]) -> list[Location]:
-    return [location for run in runs if (location := locate(run))]
-
-
-def _centre(places: Sequence[Location]) -> float:
-    return fmean(location.centre for location in places)
-
-
-def _beyond_first(sides: Sequence[Sequence[Location]]) -> int:
-    """Return the runs beyond the first of each side: the degrees of freedom of the spread between runs."""
-    return sum(len(places) - 1 for places in sides)
+def _with_more(place: Location, more: int) -> Location:
+    """Return the location had it more blocks with the deviation that it has."""
+    if place.deviation is None or not more:
+        return place
+    n = place.n + more
+    return replace(place, standard_error=place.deviation / math.sqrt(n), degrees_of_freedom=degrees_of_freedom(n), n=n)
 
 
 def _within(places: Sequence[Location]) -> float:
@@ -79,35 +64,55 @@ def _within(places: Sequence[Location]) -> float:
     return fmean((location.standard_error or 0.0) ** 2 for location in places)
 
 
-def _between(sides: Sequence[Sequence[Location]]) -> float:
-    """Return the variance between the runs of a side, from all sides with several."""
+def _between(sides: Sequence[Sequence[Location]], freedom: int) -> float:
+    """Return the variance between the runs of a side, from all sides."""
     squares = [float(np.var([location.centre for location in places])) * len(places) for places in sides]
     within = _within([location for places in sides for location in places])
-    return max(0.0, sum(squares) / _beyond_first(sides) - within)
+    return max(0.0, sum(squares) / freedom - within)
 
 
-def _error_between(sides: Sequence[Sequence[Location]], between: float) -> tuple[float, float]:
-    """Return the standard error of the difference of the sides, and its degrees of freedom.
+def _level(places: Sequence[Location], between: float, freedom: int, more: int) -> Location:
+    """Return the level of a side, whose spread between runs is known with so many degrees of freedom.
 
-    What a single run of its side shows inside has the degrees of freedom of its own; all else those of the spread.
+    What a single run shows inside has the degrees of freedom of its own; all else those of the spread.
     """
-    single = [places[0] for places in sides if len(places) == 1]
-    several = [places for places in sides if len(places) > 1]
-    freedom = _beyond_first(sides)
-    of_blocks = [(run.standard_error or 0.0) ** 2 for run in single]
-    of_runs = between * len(single) + sum((between + _within(places)) / len(places) for places in several)
-    total = of_runs + sum(of_blocks)
-    divisor = of_runs**2 / freedom
-    divisor += sum(variance**2 / run.degrees_of_freedom for variance, run in zip(of_blocks, single, strict=True))
-    return math.sqrt(total), min(total**2 / divisor, freedom) if divisor else freedom
+    n = sum(location.n for location in places)
+    centre = fmean(location.centre for location in places)
+    if len(places) > 1:
+        error = math.sqrt((between + _within(places)) / len(places))
+        return Location(centre, error, freedom, n, math.sqrt(between))
+    run = _with_more(places[0], more)
+    if run.standard_error is None:
+        return run
+    inside = run.standard_error**2
+    divisor = between**2 / freedom + inside**2 / run.degrees_of_freedom
+    known = min((between + inside) ** 2 / divisor, freedom) if divisor else freedom
+    return Location(centre, math.sqrt(between + inside), known, run.n, math.sqrt(between))
+
+
+def shift(old: Runs, new: Runs, more: int = 0, trim: float = TRIM) -> Location | None:
+    """Return the level of new runs less that of old ones; None where a side has no value. See ``levels``."""
+    before, after = levels([old, new], more, trim)
+    return difference(before, after) if before and after else None
 
 
 def difference(old: Location, new: Location) -> Location:
-    """Return the new location less the old one, of as many values as the smaller sample has."""
-    centre, n = new.centre - old.centre, min(old.n, new.n)
+    """Return the new location less the old one, of as many values as the smaller sample has.
+
+    With a spread between runs its degrees of freedom are at most those of the spread, which both sides share.
+    """
+    centre = new.centre - old.centre
+    n = min(old.n, new.n)
     if old.standard_error is None or new.standard_error is None:
         return Location(centre, None, 0, n)
-    return Location(centre, *_joined(old, new), n)
+    variances = [old.standard_error**2, new.standard_error**2]
+    freedoms = [old.degrees_of_freedom, new.degrees_of_freedom]
+    total = sum(variances)
+    divisor = sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))
+    freedom = total**2 / divisor if divisor else sum(freedoms)
+    if old.spread is not None:
+        freedom = min(freedom, max(freedoms))
+    return Location(centre, math.sqrt(total), freedom, n, old.spread)
 
 
 def mean_shift(old: Samples, new: Samples) -> Mean | None:
@@ -132,38 +137,23 @@ def mean_shift(old: Samples, new: Samples) -> Mean | None:
     return Mean(centres[1] - centres[0], math.sqrt(variance), (thirds[1] - thirds[0]) / variance**1.5, int(freedom) + 1)
 
 
-def _joined(old: Location, new: Location, more: int = 0) -> tuple[float, float]:
-    """Return the standard error of the difference and its degrees of freedom, had each sample ``more`` values.
-
-    Those of several old runs stay as they are.
-    """
-    parts = [
-        ((place.deviation or 0.0) ** 2 / (place.n + more), degrees_of_freedom(place.n + more))
-        if place.spread is None
-        else ((place.standard_error or 0.0) ** 2, place.degrees_of_freedom)
-        for place in (old, new)
-    ]
-    total = sum(variance for variance, _ in parts)
-    freedom = total**2 / sum(variance**2 / free for variance, free in parts) if total else parts[0][1] + parts[1][1]
-    return math.sqrt(total), freedom if old.spread is None else min(freedom, old.degrees_of_freedom)
-
-
-def detectable(old: Location, new: Location, more: int = 0) -> float | None:
-    """Return the difference that so many blocks detect with a chance of 80 %; None where a sample has one value.
+def detectable(old: Runs, new: Runs, more: int = 0) -> float | None:
+    """Return the difference that so many more blocks detect with a chance of 80 %; None where a sample has one value.
 
     That is the distance of the truth from a bound at which the interval lies on the right side of the bound so often.
     """
-    if old.standard_error is None or new.standard_error is None:
+    now = shift(old, new)
+    then = shift(old, new, more)
+    if not now or not then or now.standard_error is None or then.standard_error is None:
         return None
-    (_, estimated), (error, tested) = _joined(old, new), _joined(old, new, more)
-    return errors_detected(estimated, tested, level=LEVEL) * error
+    return errors_detected(now.degrees_of_freedom, then.degrees_of_freedom, level=LEVEL) * then.standard_error
 
 
-def more_blocks(old: Location, new: Location, distance: float) -> int | None:
+def more_blocks(old: Runs, new: Runs, distance: float) -> int | None:
     """Return how many more blocks in each run detect a difference of ``distance``; None above ``MOST_BLOCKS``."""
 
     def suffice(more: int) -> bool:
-        shift = detectable(old, new, more)
-        return shift is not None and shift <= distance
+        seen = detectable(old, new, more)
+        return seen is not None and seen <= distance
 
     return fewest(suffice, least=1)

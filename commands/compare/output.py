@@ -32,7 +32,7 @@ class ChangeRow(Row):
     samples: tuple[int, int]
     """The blocks of the old runs, and of the new one, that hold the metric."""
     spread: float | None
-    """The standard deviation between old runs, as a share; null for fewer than three of them."""
+    """The standard deviation between old runs, as a share, of a difference in its unit; null for fewer than three."""
     slower: float | None
     """The share of a rate that is lost, or of a time that is added; negative is faster."""
     outcome: Outcome | None

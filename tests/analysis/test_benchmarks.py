@@ -15,7 +15,7 @@ from analysis.report.rows import KEYS
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import Location, locate
 from analysis.statistics.sequential import should_stop_deciding
-from analysis.statistics.two_samples import detectable, difference, level_of, more_blocks, shift
+from analysis.statistics.two_samples import detectable, levels, more_blocks, shift
 from tests.analysis.conftest import known, located
 
 REPOSITORY = Path(__file__).parents[2]
@@ -183,19 +183,12 @@ def test_intervals_between_hosts_cover_where_nights_vary_if_three_runs_show_it()
     assert of_hosts(0.03, (1, 1), runs=200)["false"] > 0.1, "one run of each cannot know"
 
 
-def test_the_shift_between_old_runs_and_a_new_one_is_that_of_the_gate() -> None:
-    rng = np.random.default_rng(1)
-    for baselines in (1, 3, 5):
-        *old, new = rng.normal(0, 0.03, (baselines + 1, 1)) + rng.normal(0, 0.01, (baselines + 1, 6))
-        gate, found = difference(known(level_of(old)), located(new)), known(shift(old, [new]))
-        assert (found.centre, found.half_width) == pytest.approx((gate.centre, gate.half_width))
-
-
 BOUND = math.log1p(0.05)
 
 
-def sample(rng: "np.random.Generator", blocks: int, noise: float) -> Location:
-    return located(rng.normal(0, noise, blocks))
+def sample(rng: "np.random.Generator", blocks: int, noise: float) -> list[Any]:
+    """One run of so many blocks."""
+    return [rng.normal(0, noise, blocks)]
 
 
 @pytest.mark.parametrize(("noise", "first"), [(0.05, 10), (0.08, 20)])
@@ -204,7 +197,7 @@ def test_as_many_more_blocks_as_it_says_tell_with_the_promised_chance(noise: flo
     told = 0
     for _ in range(400):
         more = first + known(more_blocks(sample(rng, first, noise), sample(rng, first, noise), BOUND))
-        found = difference(sample(rng, more, noise), sample(rng, more, noise))
+        found = known(shift(sample(rng, more, noise), sample(rng, more, noise)))
         told += found.centre + known(found.half_width) < BOUND
     assert POWER - 0.06 < told / 400 < POWER + 0.1
 
@@ -217,9 +210,9 @@ def test_what_blocks_detect_is_what_more_blocks_aims_at() -> None:
 
 
 def test_a_single_value_has_no_interval_and_equal_values_have_none_either() -> None:
-    one, equal = located([0.1]), located([0.0] * 6)
-    assert (difference(equal, one).half_width, detectable(equal, one)) == (None, None)
-    assert (difference(equal, equal).half_width, more_blocks(equal, equal, 0.1)) == (0, 1)
+    one, equal = [[0.1]], [[0.0] * 6]
+    assert (known(shift(equal, one)).half_width, detectable(equal, one)) == (None, None)
+    assert (known(shift(equal, equal)).half_width, more_blocks(equal, equal, 0.1)) == (0, 1)
     rng = np.random.default_rng(3)
     many = more_blocks(sample(rng, 6, 3.0), sample(rng, 6, 3.0), 1e-3)
     assert many is None, "what would take ten thousand blocks is out of reach"
@@ -239,17 +232,19 @@ def test_nights_that_differ_raise_few_false_alarms_once_three_old_runs_show_it(n
 RUNS = [[0.0, 0.1], [0.3, 0.4], [0.5, 0.7]]
 
 
-def test_the_level_of_old_runs_is_that_of_the_formula() -> None:
-    level = known(level_of(RUNS))
-    observed, within = np.var([0.05, 0.35, 0.6], ddof=1), (0.05**2 + 0.05**2 + 0.1**2) / 3
-    between, error = observed - within, math.sqrt(observed - within + observed / 3)
-    assert vars(level) == pytest.approx(vars(Location(1 / 3, error, 2, 6, math.sqrt(between))))
-    new = located([0.0, 0.1, 0.2])
-    shift = difference(level, new)
-    assert shift.half_width
-    assert shift.degrees_of_freedom <= 2, "more blocks know no more of how runs differ"
-    assert known(detectable(level, new, 1000)) > error * 4.3
-    assert more_blocks(level, new, 0.1) is None
+def test_old_runs_and_a_new_one_differ_by_the_formula() -> None:
+    new = [0.0, 0.1, 0.2]
+    old_level, new_level = map(known, levels([RUNS, [new]]))
+    observed, within = np.var([0.05, 0.35, 0.6], ddof=1), (0.05**2 + 0.05**2 + 0.1**2 + 0.01 / 3) / 4
+    between = observed - within
+    error = math.sqrt((between + (0.05**2 + 0.05**2 + 0.1**2) / 3) / 3)
+    assert vars(old_level) == pytest.approx(vars(Location(1 / 3, error, 2, 6, math.sqrt(between))))
+    assert new_level.standard_error == pytest.approx(math.sqrt(between + 0.01 / 3)), "it is one draw more"
+    found = known(shift(RUNS, [new]))
+    assert found.standard_error == pytest.approx(math.hypot(error, known(new_level.standard_error)))
+    assert found.degrees_of_freedom <= 2, "more blocks know no more of how runs differ"
+    assert known(detectable(RUNS, [new], 1000)) > math.sqrt(between) * 4.3
+    assert more_blocks(RUNS, [new], 0.1) is None
 
 
 @pytest.mark.parametrize(
@@ -263,8 +258,8 @@ def test_the_level_of_old_runs_is_that_of_the_formula() -> None:
         ([[0.0], [], [0.2], [0.1]], 0.1),
     ],
 )
-def test_fewer_than_three_old_runs_show_no_spread_and_equal_ones_have_none(runs: Any, spread: float | None) -> None:
-    level = level_of(runs)
+def test_fewer_than_three_runs_show_no_spread_and_equal_ones_have_none(runs: Any, spread: float | None) -> None:
+    (level,) = levels([runs])
     assert (level is None) == (not runs)
     if spread is None and level:
         assert level == locate([value for run in runs for value in run])

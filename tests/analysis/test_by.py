@@ -297,6 +297,29 @@ def test_from_three_runs_on_the_interval_between_hosts_holds_the_spread_between_
     assert "runs of the same differ by" in markdown(by_document(compare_by(records, ("host",))))
 
 
+def test_the_value_of_a_cell_holds_the_spread_between_its_runs(save: Save) -> None:
+    rng = np.random.default_rng(2)
+    records = save.load(*nights(save, "a", 3, 0.03, rng), *nights(save, "b", 3, 0.03, rng))
+    for row in ratios(compare_by(records, ("host",))).values():
+        low, high = known(row.value_interval)
+        assert high / low > 1.05, "15 blocks of three nights are no 15 nights"
+
+
+@pytest.mark.parametrize(("runs", "known_spread"), [(1, False), (3, True)])
+def test_a_machine_and_the_median_of_the_others_are_compared_as_runs_are(
+    save: Save, runs: int, known_spread: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    names = [name for machine in "abcd" for name in nights(save, machine, runs, 0.03, rng)]
+    found = compare_by(save.load(*names), ("machine",))
+    for row in ratios(found, kind="machine").values():
+        low, high = known(row.interval)
+        assert row.runs == (3 * runs, runs)
+        assert (row.spread is not None and row.spread > 0.01) == known_spread
+        assert (high / low > 1.05) == known_spread, "one night shows nothing of how nights differ"
+    assert ("spread-unknown" in [one.kind for one in found.warnings]) != known_spread
+
+
 def test_failed_trials_of_a_value_are_counted_and_named(save: Save) -> None:
     rng = np.random.default_rng(3)
     nights(save, "a", 1, 0.0, rng)

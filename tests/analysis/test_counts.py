@@ -13,6 +13,7 @@ from analysis.compare.regression import regress
 from analysis.report.document import document
 from analysis.report.gate import answer, gate_document
 from analysis.statistics.counts import between_runs, inside_blocks, judge_differences
+from analysis.statistics.ratios import holm
 from suite.records.record import MetricValue
 from tests.analysis.conftest import Save, json_of, judged, known, printed
 
@@ -49,14 +50,14 @@ def test_nothing_but_zeros_and_five_blocks_have_no_interval(values: list[float])
 
 def test_two_runs_are_compared_by_the_order_of_their_values() -> None:
     old, new = [0.0] * 6, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    found = known(between_runs(old, new))
+    found = known(between_runs([old], [new]))
     assert found.mean == 3.5
     assert found.p == pytest.approx(2 / 924, abs=0.003)
     low, high = known(found.interval)
     assert 0 < low < 3.5 < high
-    opposite = known(between_runs(new, old))
+    opposite = known(between_runs([new], [old]))
     assert known(opposite.interval) == pytest.approx((-high, -low), abs=0.3)
-    assert known(between_runs([0.0] * 9, [0.0] * 9)).interval is None
+    assert known(between_runs([[0.0] * 9], [[0.0] * 9])).interval is None
 
 
 def test_differences_of_a_family_are_corrected_together() -> None:
@@ -124,3 +125,28 @@ def test_between_values_of_a_key_zeros_count_too(save: Save) -> None:
     rows = compare_by(save.load("one", "two"), ("recipe",)).contrasts
     (own,) = (row for row in rows if row.metric.name == "lost-steps" and row.arm.cell == ("recipe=tuned",))
     assert (own.value, known(own.difference).mean, judged(own).name) == (0.75, -0.75, "undecided")
+
+
+def test_nights_whose_counts_differ_do_not_make_the_next_one_different() -> None:
+    old = [[0.0, 1.0] * 5, [4.0, 5.0] * 5, [8.0, 9.0] * 5]
+    new = [[9.0, 10.0] * 5]
+    pooled = known(between_runs([np.concatenate(old)], new))
+    found = known(between_runs(old, new))
+    assert pooled.p < 0.01 < 0.05 < found.p
+    (low, high), (least, most) = known(pooled.interval), known(found.interval)
+    assert least < 0 < low, "one more night may be as the old ones are"
+    assert found.mean == 5.0
+    assert known(found.spread) == pytest.approx(4.0, abs=0.1)
+    assert high <= most
+
+
+def test_counts_of_several_values_are_one_family(save: Save) -> None:
+    engines = ("runc", "podman", "docker", "charliecloud")
+    lost = ([0.0] * 6, [0.0] * 3 + [3.0] * 3, [3.0, 0.0] * 3, [2.0, 0.0] * 3)
+    for engine, steps in zip(engines, lost, strict=True):
+        forge(save, {"container": steps}, engine, engine=engine)
+    rows = compare_by(save.load(*engines), ("engine",)).contrasts
+    counted = [row for row in rows if row.metric.name == "lost-steps" and row.difference]
+    alone = [known(row.difference).p for row in counted]
+    assert [judged(row).p for row in counted] == pytest.approx(holm(alone))
+    assert [row.runs for row in counted] == [(1, 1)] * 3

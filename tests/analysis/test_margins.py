@@ -48,9 +48,9 @@ def test_a_verdict_and_the_gate_agree_with_the_per_cent_that_are_said(ratio: flo
         slower = slower_by(ratio, more_is_faster=more_is_faster)
         assert (expected == "slower") == (slower > MARGIN), "the words would contradict the verdict"
         sign = -1 if more_is_faster else 1
-        places = (Location(0.0, 1e-5, 9, 10), Location(math.log(ratio), 1e-5, 9, 10))
+        change, sides = Location(math.log(ratio), 1e-5, 9, 10), ([[0.0] * 9], [[math.log(ratio)] * 9])
         mean = known(tail_of([0.0] * 9 + [1e-6], [0.0] * 10)).expected
-        gate = _verdict(places, mean, sign, MARGIN, decides=True)
+        gate = _verdict(change, sides, mean, sign, MARGIN, decides=True)
         assert (gate.name == "slower") == (expected == "slower")
 
 

@@ -23,7 +23,7 @@ from suite.job.profiles import Sizes
 from suite.records.environment import Environment
 from suite.records.record import MetricValue, Rank, Steps
 from suite.records.usage import Conditions
-from tests.analysis.conftest import Save, as_markdown, bench_compare, json_of, judged, printed
+from tests.analysis.conftest import Save, as_markdown, bench_compare, json_of, judged, known, printed
 
 NOISE = (-0.01, 0.0, 0.0, 0.01)
 """The logarithm of each block's speed over that of the whole."""
@@ -50,6 +50,7 @@ def job(
     rate: str = "1gbit",
     steps: int = 3,
     blocks: Sequence[int] = range(len(NOISE)),
+    night: str = "",
     **changes: Any,
 ) -> None:
     """Four blocks of so many workers with a CPU and 1 GiB each, of whose time a quarter is communication."""
@@ -67,7 +68,7 @@ def job(
         "steps": steps_of(steps),
         **changes,
     }
-    run = f"{workers}-{batch}-{cpus or ''}{changes.get('target', '')}{strategy}{steps}"
+    run = f"{night}{workers}-{batch}-{cpus or ''}{changes.get('target', '')}{strategy}{steps}"
     for block in blocks:
         save(run, block=block, throughput_per_s=speed * math.exp(NOISE[block % len(NOISE)]), **values)
 
@@ -150,6 +151,20 @@ def test_every_renderer_shows_it_and_a_figure_is_drawn(tmp_path: Path, strong: S
     assert ("80 % (7" in shown, "Nothing to compare" in shown) == (True, False)
     (alone, *_) = tmp_path.glob("*-*-*")
     assert "Nothing scales" in bench_compare(alone, "--scaling", "--force").output
+
+
+@pytest.mark.parametrize(("nights", "known_spread"), [(1, False), (3, True)])
+def test_several_runs_of_a_number_of_workers_show_how_runs_differ(save: Save, nights: int, known_spread: bool) -> None:
+    for workers, speed in {1: 100.0, 2: 160.0}.items():
+        for night, level in zip(range(nights), (1.0, 1.05, 0.96), strict=False):
+            job(save, workers, speed * level, batch=STRONG[workers], night=f"night{night}-")
+    found = compare(everything(save))
+    _, second = rows_of(found, "strong")
+    speed_up = second.values["speed-up"]
+    low, high = known(speed_up.interval)
+    assert (speed_up.runs, speed_up.spread is not None) == ((nights, nights), known_spread)
+    assert (high / low > 1.15) == known_spread
+    assert ("spread-unknown" in [one.kind for one in found.warnings]) != known_spread
 
 
 def test_one_batch_of_a_rank_is_weak_scaling_which_has_no_serial_share(save: Save) -> None:
