@@ -99,12 +99,19 @@ def start_detached(argv: Sequence[str], log: Path) -> None:
         subprocess.run(words, check=False, stdin=nothing, stdout=output, stderr=output, start_new_session=True)
 
 
+_REFUSES_OLD_PYTHONS = """import sys
+if sys.version_info < (3, 9):
+    sys.exit("python3 is Python %d.%d there, and 3.9 or newer is needed" % sys.version_info[:2])
+"""
+"""Stands before every program: an older Python may not get as far as a line of it."""
+
+
 def program_argv(module: ModuleType, *words: str) -> list[str]:
     """Return the command that runs a module of this package on any node, by its own Python (3.9 or newer).
 
     The module imports nothing but the standard library; the words are its ``sys.argv[1:]``.
     """
-    return ["python3", "-I", "-c", inspect.getsource(module), *words]
+    return ["python3", "-I", "-c", _REFUSES_OLD_PYTHONS + inspect.getsource(module), *words]
 
 
 class Program(NamedTuple):

@@ -10,11 +10,11 @@
 import difflib
 import re
 from collections.abc import Sequence
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from suite.errors import RequestError, option
 from suite.job.envelope import parse_cpu_list
@@ -24,6 +24,24 @@ from suite.untrusted.files import read_toml, refuse_writable_by_others
 
 DIRECTORY = "/var/lib/virtbench"
 EXAMPLE = 'write [[node]] with name = "n1" and host = "gpu1.example.org" for each machine'
+_USER = r"(?P<user>[A-Za-z0-9_](?:[A-Za-z0-9._@+\\-]{0,126}[A-Za-z0-9._+-])?@)?"
+_WRITTEN = re.compile(rf"(?:ssh://)?{_USER}(?:\[(?P<address>[^]]+)\]|(?P<name>[^]:/@[]+))(?::(?P<port>[0-9]+))?/?")
+"""A destination as people write it: ``ssh`` takes no port behind a name, and no brackets."""
+_TAKEN = re.compile(rf"{_USER}(?P<host>[^@]+)")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+
+
+def _destination(text: str) -> str:
+    parts = _TAKEN.fullmatch(text)
+    host = parts["host"] if parts else ""
+    if _HOST_NAME.fullmatch(host):
+        return text
+    try:
+        IPv6Address(host)
+    except ValueError:
+        forms = "gpu1, alice@gpu1, alice@[2001:db8::7]:2222 or ssh://alice@gpu1:2222"
+        raise ValueError(f"write it as {forms}, and a port once") from None
+    return text
 
 
 def _absolute(text: str) -> str:
@@ -36,8 +54,8 @@ class InventoryNode(ListedMachine):
     """An entry: one machine. What is left out is discovered on it."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
-    host: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@:%-]{0,252}$")]
-    """An OpenSSH destination: a host name, ``user@host``, or an alias of the ssh_config."""
+    host: Annotated[str, AfterValidator(_destination)]
+    """An OpenSSH destination: a host name, ``user@host``, or an alias of the ssh_config. A port goes to ``port``."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """The port of its sshd, where the ssh_config does not give it."""
     ssh_config: Path | None = None
@@ -54,6 +72,23 @@ class InventoryNode(ListedMachine):
     """The command ``bench`` there, for sweeps that run on it."""
     cpus: Annotated[str, checked(parse_cpu_list)] | None = None
     """The CPUs to use, as ``0-3,8``. Default: those that a shell there may use."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, values: Any) -> Any:  # noqa: ANN401 (of any type before it is validated)
+        """Return the values with the port apart from the host."""
+        text = values.get("host") if isinstance(values, dict) else None
+        written = _WRITTEN.fullmatch(text) if isinstance(text, str) else None
+        if written is None:
+            return values
+        port = written["port"]
+        if port and values.get("port", int(port)) != int(port):
+            return values  # refused as a host: which of the two ports is meant?
+        host = (written["user"] or "") + (written["address"] or written["name"])
+        split = {**values, "host": host}
+        if port:
+            split["port"] = int(port)
+        return split
 
 
 class Inventory(Part):

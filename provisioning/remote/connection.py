@@ -36,6 +36,7 @@ REMEDIES = {
     "Host key verification failed": "connect once by hand, and compare its key: {ssh}",
     "Permission denied": "give ssh a key that needs no asking (an agent's, or an IdentityFile): {ssh} true",
     "Could not resolve": "write a name that is known here, or an alias of the ssh_config",
+    "or newer is needed": "install a newer Python there, as the python3 of the user that ssh enters",
     "python3": "install python3 on it",
 }
 

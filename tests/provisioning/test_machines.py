@@ -1,5 +1,6 @@
 """Machines of an inventory: how they are reached, what keeps order there, and which of their addresses is taken."""
 
+import ast
 import base64
 import json
 import shutil
@@ -80,6 +81,17 @@ REFUSED = """echo 'Please login as the user "ubuntu" rather than the user "root"
 def test_what_is_printed_where_no_greeting_comes_is_the_cause(entered: Any) -> None:
     said = r'n1 .*: Please login as the user "ubuntu"'
     with raises(MeasurementError, said, "disable_root: false"), entered(REFUSED):
+        raise AssertionError("nobody may enter")
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7", "3.8"])
+def test_a_python_that_is_too_old_is_named_with_the_version_that_is_needed(version: str, entered: Any) -> None:
+    ast.parse(program_argv(agent)[3], feature_version=(3, 6))  # it comes as far as the sentence
+    beside = [*Path.home().glob(f".pyenv/versions/{version}.*/bin")]
+    if not beside:
+        pytest.skip(f"Python {version} is not installed")
+    message = f"n1 .*: python3 is Python {version} there, and 3.9 or newer is needed"
+    with raises(MeasurementError, message, "install a newer Python there"), entered(f"PATH={beside[0]}:$PATH"):
         raise AssertionError("nobody may enter")
 
 
