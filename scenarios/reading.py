@@ -83,7 +83,7 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
             why, kind = f"in the target: {error.message}", "dataset"
             remedy = "let all users read it: chmod -R a+rX DIRECTORY"
         raise MeasurementError(why, kind=kind, command=command, output_tail=error.output_tail, remedy=remedy) from error
-    if said.get("sha256") != dataset.listed_sha256:
+    if said.get("sha256") != dataset.listing_sha256:
         raise MeasurementError(
             f"the target sees another data set: {said.get('files')} files of {said.get('size_bytes')} bytes, where "
             f"{dataset.images} images in {dataset.size_bytes} bytes were planned",

@@ -133,8 +133,7 @@ def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
         return
     for name in ("kind", "sha256", "listing_sha256", "images", "size_bytes"):
         used, wanted = getattr(use, name), getattr(planned, name)
-        # Older suites did not record the number and kind of images.
-        if used != wanted and (used or name in ("sha256", "listing_sha256")):
+        if used != wanted:
             yield f"the data set has {name} {used}, and that of the job {wanted}"
     share = use.page_cache_share
     low, high = (0.0, MOST_COLD) if job.page_cache == "cold" else (LEAST_WARM, math.inf)

@@ -43,9 +43,7 @@ MISSING_FILES = Kind(
 UNLISTED = Kind(
     "unlisted", "named", "the run was killed, or is going on, or the files were put there: bench run continues it"
 )
-NO_MANIFEST = Kind(
-    "no-manifest", "named", "the run is of an older suite, was killed, or is going on: edits cannot be seen"
-)
+NO_MANIFEST = Kind("no-manifest", "named", "the run was killed, or is going on: edits cannot be seen")
 
 _PLACE = ("block", "position", "warm_up", "seed")
 _ARM = ("target", "replica", "ablation", "aggressor")

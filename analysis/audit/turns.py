@@ -38,11 +38,10 @@ def turns(taken: Alternation, job: Job, _: dict[Any, Any]) -> Iterator[str]:
 def _mistimed(burst: Burst) -> str | None:
     """Return what is wrong with the seconds of a burst, on the worker's clock, by those of its turn on the host's."""
     turn_s = burst.ended_s - burst.begun_s
-    heard_s = turn_s if burst.heard_s is None else burst.heard_s
-    if heard_s > turn_s * (1 + EXACT) + EXACT:
-        return f"and its end was reported after {heard_s:.6g} s, later than that of its turn"
-    if burst.span_s > heard_s * (1 + CLOCKS_SHARE) + TICK_S:
-        return f"longer than its turn of {heard_s:.6g} s"
+    if burst.heard_s > turn_s * (1 + EXACT) + EXACT:
+        return f"and its end was reported after {burst.heard_s:.6g} s, later than that of its turn"
+    if burst.span_s > burst.heard_s * (1 + CLOCKS_SHARE) + TICK_S:
+        return f"longer than its turn of {burst.heard_s:.6g} s"
     idle_s = turn_s - burst.span_s
     return f"with {idle_s:.6g} s of its turn beside it" if idle_s > BESIDE_SHARE * turn_s + BESIDE_S else None
 

@@ -248,7 +248,6 @@ def _moved(by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFram
                 f"{touched.job}, {touched.model}: the {name} of {touched.target}: a trial one place later in its "
                 f"block has {exp(effect.centre):.3f} times as much (95 % interval {low:.3f} to {high:.3f}), and "
                 f"{came}: a factor of {exp(effect.centre * mean):.3f}",
-                "measure an even number of blocks, so that every target has the same mean place; a run of an older "
-                "suite, which is not level, measure again",
+                "measure an even number of blocks, so that every target has the same mean place",
                 touches=(touched,),
             )

@@ -179,7 +179,7 @@ def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRe
     request = plan.request
     if request is None:
         raise RequestError(
-            f"the plan of {run} does not say what was asked for: an older suite has made it",
+            f"{run} has no stored request",
             remedy=f"give the options that it was begun with, and --out {run}",
         )
     _refuse_other_code(run, plan.jobs, [word for word in request.models if OPTIONS["model"].is_path(word)])

@@ -13,10 +13,9 @@ PageCache = Literal["cold", "warm"]
 """``cold``: nothing of the data set is in a page cache of the target or the host. ``warm``: it was read once."""
 MOST_COLD, LEAST_WARM = 0.01, 0.95
 """The share of the data set's pages that the cache of the target holds right before the launch."""
-DigestKind = Literal["contents", "manifest", "sampled", "listing"]
+DigestKind = Literal["contents", "manifest", "sampled"]
 """How a data set is identified: by the hashes of all files; by those in the manifest of a generated set, of which some
-files are hashed again; by names, sizes, times and parts of some files; or, in older suites, by names and sizes alone,
-which copies of one format have in common whatever they hold."""
+files are hashed again; or by names, sizes, times and parts of some files."""
 SYNTHETIC, GENERATED = "synthetic", "generated"
 FILES = "files"
 """The kind of the directory that a command of the user's own is given."""
@@ -33,10 +32,10 @@ class Dataset(Part):
     """The directory that holds it. It is a path of the user's and no part of what the data set is: written nowhere."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """The digest that identifies it."""
-    digest: DigestKind = "listing"
-    """The kind of that digest. Records of older suites do not say it."""
+    digest: DigestKind = "contents"
     listing_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """The digest of a line ``SIZE PATH`` for every file, sorted by path: cheap, so that each target takes it again."""
+    """The digest of a line ``SIZE PATH`` for every file, sorted by path: cheap, so that each target takes it again. The
+    files of a command have none."""
     images: Annotated[int, Field(gt=0)]
     """The images to train on."""
     frame_stride: Annotated[int, Field(gt=0)] | None = None
@@ -49,11 +48,6 @@ class Dataset(Part):
     def label(self) -> str:
         """Return kind, size and digest: ``imagefolder of 1,000 images, digest 0a1b2c3d``."""
         return f"{self.kind} of {self.images:,} images, digest {self.sha256[:8]}"
-
-    @property
-    def listed_sha256(self) -> str | None:
-        """Return the digest that a target takes again; None for the files of a command."""
-        return self.sha256 if self.digest == "listing" else self.listing_sha256
 
 
 def shape_of(kind: str) -> dict[str, int]:

@@ -62,7 +62,7 @@ class Alternating(Part):
 
 
 class Layers(Part):
-    """The layers that the targets are made of. None where a record of an older suite does not say."""
+    """The layers that the targets are made of."""
 
     engine: str | None = None
     provider: str | None = None
@@ -76,11 +76,9 @@ class Layers(Part):
     """The runtime class of pods: what runs them in place of the node's usual runtime."""
     gpus: str | None = None
     """GPUs of containers and bare metal, by UUID; on machines of an inventory as they were named."""
-    vfio: str | None = None
-    """GPUs of virtual machines, by PCI address, in records of older suites."""
     confinement: Literal["user"] | None = None
     """How the job on bare metal is confined: as a user of its own, without capabilities. None for the user who runs the
-    suite, which was root in records of an older suite."""
+    suite."""
 
 
 SEED_IS_NOT_ALL = "a workload that the seed alone does not decide"
@@ -100,7 +98,7 @@ class Job(Part):
     reproducible: Literal[False] | None = None
     """False where a workload declares that the seed alone does not decide its losses and weights."""
     shares_batch: Literal[True] | None = None
-    """True where the workers exchange messages: a round is one of all of them. None also in older records."""
+    """True where the workers exchange messages: a round is one of all of them."""
     unit: Name | None = None
     """What the throughput counts: ``images``, ``tokens``. None for a job that has none."""
     envelope: Envelope
@@ -127,8 +125,6 @@ class Job(Part):
     """The program that is run as it is, in place of a training or a probe. Its files are the ``dataset``."""
     serving: Serving | None = None
     """The load of a generator that is served, in place of a training."""
-    fio_job: Digest | None = None
-    """Digest of the user's own job file for the disk probe."""
     workload_sha256: Digest | None = None
     """Digest of the source of a workload or probe that another package provides."""
     options: Mapping[Name, str | int | float | bool | tuple[str, ...]] = Field(default_factory=dict)

@@ -367,7 +367,7 @@ AUDIT = (
     Column("kept", "kept", _objects(list[KeptModel]), default=[]),
 )
 """The columns that the audit needs besides. Parts that few records have are objects; ``failure`` is the text of a
-failure in a trial that is ok, ``opening_s`` the sum of all parts of opening; older suites did not record them."""
+failure in a trial that is ok, ``opening_s`` the sum of all parts of opening."""
 
 FURTHER = (
     Column("schema_version", "schema_version", FieldType(Literal[3]), _VERSION, REQUIRED),

@@ -317,8 +317,8 @@ class Burst(Part):
     """The time at which the host heard of its end, on the same clock."""
     span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """From the begin of its first step to the end of its last, on the worker's clock; of several workers, the most."""
-    heard_s: Seconds | None = None
-    """From giving the turn to hearing of the end of its last step, on the host's clock; null in older records."""
+    heard_s: Seconds
+    """From giving the turn to hearing of the end of its last step, on the host's clock."""
     steps: Annotated[int, Field(gt=0)]
     cpu_s: Seconds | None = None
     waiting_cpu_s: Seconds | None = None
@@ -359,10 +359,9 @@ class Alternation(Part):
         return self.turn_s - self.span_s / len(self.bursts)
 
     @property
-    def late_s(self) -> float | None:
-        """The same, up to when the host heard that its last step had ended; None in records of older suites."""
-        late = [burst.heard_s - burst.span_s for burst in self.bursts if burst.heard_s is not None]
-        return math.fsum(late) / len(late) if len(late) == len(self.bursts) else None
+    def late_s(self) -> float:
+        """The same, up to when the host heard that its last step had ended."""
+        return math.fsum(burst.heard_s - burst.span_s for burst in self.bursts) / len(self.bursts)
 
     @property
     def waiting_share(self) -> float | None:
@@ -428,8 +427,7 @@ class TrialNumbers(Part):
     steps: Steps | None = None
     weights_sha256: Digest | None = None
     """The digest of the trained weights after the last step; of a distributed job the first worker's, as ``steps`` are,
-    and of a split GAN that of both digests. Null for a job that trains nothing of the suite's, and in records of an
-    older suite."""
+    and of a split GAN that of both digests. Null for a job that trains nothing of the suite's."""
     drawn_sha256: Digest | None = None
     """The digest of the data, order and seed of all steps, warm-up included, equal on every CPU; of several ranks that
     of their digests. Null as ``weights_sha256`` is."""
@@ -465,7 +463,7 @@ class TrialRecord(TrialNumbers, _Head):
 
     global_batch: Count | None = None
     """The units that one step of all ranks trains on, beside those of one device in ``job.sizes.batch``; null for a job
-    that trains nothing, and in older records."""
+    that trains nothing."""
     open_s: Seconds | None = None
     """The time that the target needs to be ready to launch the job, without what the suite asks on its own account."""
     opening: dict[str, Seconds] = {}

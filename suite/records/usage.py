@@ -108,11 +108,10 @@ class GpuUsage(Part):
     uuid: str | None = None
     pci_address: str | None = None
     job: GpuSpan | None = None
-    """From the launch to the end. An older suite recorded its utilisation alone, in ``utilisation``."""
+    """From the launch to the end."""
     measured: GpuSpan | None = None
     """The measured steps alone; null where the job has none."""
     samples: GpuSamples | None = None
-    utilisation: Share | None = None
     peak_memory_bytes: Count | None = None
     peak_temperature_c: Count | None = None
     power_capped_s: Seconds | None = None

@@ -64,17 +64,6 @@ def given(name: str, *values: str, example: str = "", why: str = "") -> Need:
     return Need(words, holds, remedy, why, valued=name if len(values) > 1 else "")
 
 
-GONE = frozenset({"aggressor_batch", "bare_metal_cpus", "fio_job", "min_blocks"})
-"""Options that stored requests and sweeps can still name; they are passed over."""
-
-
-def without_gone(value: Any) -> Any:  # noqa: ANN401 (whatever a file holds)
-    """Return what was read from a file without options that are gone."""
-    if isinstance(value, dict):
-        return {name: without_gone(item) for name, item in value.items() if name not in GONE}
-    return [*map(without_gone, value)] if isinstance(value, list) else value
-
-
 class OptionGroup(Part):
     """A part of a request: options of one topic. Its docstring is its title in help."""
 

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, ValidationError, model_validator
 from suite.errors import RequestError, nearest, option
 from suite.registries import ENGINES, SCENARIOS
 from suite.registry import Registry
-from suite.request.option import Option, OptionGroup, without_gone
+from suite.request.option import Option, OptionGroup
 from suite.request.parts import (
     DataOptions,
     EnvelopeOptions,
@@ -45,23 +45,18 @@ class RunRequest(OptionGroup):
 
     @model_validator(mode="before")
     @classmethod
-    def _regrouped(cls, groups: Any) -> Any:  # noqa: ANN401 (anything can be stored)
-        """Give each option to the group that declares it: a stored request may have it in another."""
+    def _with_declared_groups(cls, groups: Any) -> Any:  # noqa: ANN401 (anything can be stored)
+        """Add every group that is declared here. Those of a package that is not installed are kept as they are."""
         if not isinstance(groups, Mapping):
             return groups
-        values: dict[str, dict[str, Any]] = {}
-        for stored, group in groups.items():
-            for name, value in without_gone(dict(group) if isinstance(group, (Mapping, OptionGroup)) else {}).items():
-                part = OPTIONS[name].part if name in OPTIONS else stored
-                if name in OPTIONS or value is not None:  # an option that another suite has, and that was not given
-                    values.setdefault(part, {})[name] = value
         models = group_models()
-        if foreign := sorted(values.keys() - models.keys()):
-            measurement, targets = values.get("measurement", {}), values.get("targets", {})
-            if measurement.get("scenario") in SCENARIOS and targets.get("engine") in (None, *ENGINES):
-                raise ValueError(f"no group of options {foreign[0]}")
-        # What the scenario of a package that is not installed here was given is kept as it is.
-        return {**values, **{part: model.model_validate(values.get(part, {})) for part, model in models.items()}}
+        declared = {part: model.model_validate(groups.get(part, {})) for part, model in models.items()}
+        foreign = sorted(groups.keys() - models.keys())
+        scenario = getattr(declared["measurement"], "scenario", None)
+        engine = getattr(declared["targets"], "engine", None)
+        if foreign and scenario in SCENARIOS and engine in (None, *ENGINES):
+            raise ValueError(f"no group of options {foreign[0]}")
+        return {**groups, **declared}
 
     @model_validator(mode="after")
     def _agree_across_groups(self) -> Self:

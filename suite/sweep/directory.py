@@ -16,13 +16,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from suite.errors import RequestError
 from suite.part import Part, RunId
 from suite.plan import Plan, Trial
 from suite.records.record import TrialRecord
-from suite.request.option import without_gone
 from suite.results.files import read
 from suite.results.layout import CONVERGED
 from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, read_record, write_atomic
@@ -86,7 +85,7 @@ class Accepted(Part):
     format: int = 1
     sha256: str
     """The hash of the plan, as ``plan_hash`` gives it."""
-    sweep: Annotated[Sweep, BeforeValidator(without_gone)]
+    sweep: Sweep
     sweep_id: RunId
     """The identity of the sweep, drawn when it is accepted. Those of its cells follow from it."""
     cells: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,99}$")], dict[str, Any]]

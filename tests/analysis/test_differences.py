@@ -38,7 +38,7 @@ ADDED = {"kept": "the weights of the whole training are compared, and each of it
 """Fields that may be added as a whole without a word, each with the reason."""
 UNKNOWN = {
     "clock_ratio": "a job that is too short for it has none",
-    "global_batch": "it repeats what follows from the job, and older records lack it",
+    "global_batch": "it repeats what follows from the job",
     "data_use.page_cache_share": "mincore(2) may be refused; the state was checked before the launch",
     "metrics.*.samples": "a value of one repetition has none",
     "timeline.between_epochs_s": "no number holds it, and a job of a number of steps has none",
@@ -78,7 +78,6 @@ OTHER = {
     "aggressors.aggression.work": [1.0],
     "metrics.*.samples": [1e12],
     "ranks.role": "victim",
-    "resources.gpus.utilisation": 0.5,
     "data_use.page_cache_share": 0.5,
     **dict.fromkeys((f"resources.{side}.cpu_s" for side in ("serving", "worker")), 1e6),
     **dict.fromkeys((f"resources.{side}.peak_memory_bytes" for side in ("serving", "worker")), 1 << 45),
@@ -326,8 +325,8 @@ DONE: dict[str, Callable[[Any, Any], Any]] = {
 """What is done to a number, given it and that of another target at the same place."""
 SCENARIOS = ("command", "distributed-overlay", "epochs", "kept", "probe", "real", "serve", "shared", "turns")
 """A sample run of each scenario, and of each thing that only some trainings have."""
-OLDER = {"distributed-overlay", "probe", "real", "shared"}
-"""Sample runs of a suite that did not record the parts of an opening."""
+WITHOUT_PARTS = {"distributed-overlay", "probe", "real", "shared"}
+"""Sample runs without the parts of an opening."""
 _GONE, _SCALED = ("null", "removed"), ("halved", "doubled", "swapped")
 TOLERATED: dict[str, tuple[tuple[str, ...], str]] = {
     **dict.fromkeys(HARMLESS, (tuple(DONE), "see HARMLESS")),
@@ -360,7 +359,7 @@ TOLERATED: dict[str, tuple[tuple[str, ...], str]] = {
     "resources.*.cpu_s": (_SCALED, "a cost, between that of the worker and what the CPUs could give"),
     "resources.*.peak_memory_bytes": (_SCALED, "a cost, below the limit of memory"),
     "throughput_per_s of serve": (_SCALED, "one reading of the client at saturation, whose requests are not recorded"),
-    **{f"open_s of {run}": (tuple(DONE), "an older suite did not record its parts") for run in OLDER},
+    **{f"open_s of {run}": (tuple(DONE), "its parts are not recorded") for run in WITHOUT_PARTS},
 }
 """What may be done to a number without a word, and why; a pattern of its field, or of its place and run."""
 

@@ -428,7 +428,7 @@ def test_only_a_run_can_be_continued(bench: Bench, machine: Machine, here: Path)
     plan = Run(here / "out").plan()
     assert plan
     (here / "out/plan.json").write_text(plan.model_copy(update={"request": None}).model_dump_json())
-    refused(bench("run", "--continue", "out"), "does not say what was asked for")
+    refused(bench("run", "--continue", "out"), "has no stored request")
     (here / "sweep.json").write_text("{}")
     refused(bench("run", "--continue", "out"), "out is a cell of a sweep")
     assert machine.events

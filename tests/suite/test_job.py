@@ -43,7 +43,7 @@ MACHINE = MachineSpec(name="a", address="10.0.0.1", interface="eth0", cpus=(0, 1
 MACHINES = DistributedJob(
     strategy="all-reduce", workers=1, servers=0, network="host", machines=(MACHINE,), guests="routed"
 )
-GPUS = {"gpus": "0", "vfio": "0000:01:00.0"}
+GPUS = {"gpus": "0"}
 WHOLE = Job(
     scenario="shared",
     model="resnet50",
@@ -63,7 +63,6 @@ WHOLE = Job(
     sharing=Sharing(aggressors=("alexnet",), workloads={"alexnet": SIZES}, sources={"toy": "e" * 64}),
     command=CommandJob(argv=("python", "train.py"), throughput="json"),
     serving=Serving(requests=100, rates=(20.0,), clients=4, image_px=28, channels=1),
-    fio_job="b" * 64,
     workload_sha256="c" * 64,
     checkpoint="fsync",
     preemption=Preemption(mean_s=60, notice_s=5),

@@ -1,9 +1,7 @@
 """Requests: what each scenario knows, and that a request's command asks for the same."""
 
-import json
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given as with_values
@@ -17,7 +15,6 @@ from suite.job import ablations
 from suite.registries import SCENARIOS
 from suite.request.option import ALL, Option
 from suite.request.request import OPTIONS, RunRequest
-from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import key_of
 
 WRITTEN = {
@@ -141,7 +138,7 @@ def test_the_scenario_of_another_package_knows_what_is_not_about_others(monkeypa
 
 
 def test_a_request_says_nothing_of_a_default_that_its_scenario_does_not_know() -> None:
-    fewer = RunRequest.model_validate({"probes": {"probe": ["disk"]}})
+    fewer = RunRequest.model_validate({"scenario:probe": {"probe": ["disk"]}})
     assert fewer.command() == ["bench", "run"]
 
 
@@ -165,26 +162,6 @@ def test_every_option_has_one_sentence_at_least() -> None:
     for option in OPTIONS.values():
         assert option.help().endswith("."), option.name
         assert "\0" not in option.help()
-
-
-def test_what_stored_runs_and_sweeps_were_asked_for_is_read_without_options_that_are_gone(tmp_path: Path) -> None:
-    stored = {
-        "measurement": {"scenario": "shared"},
-        "repetitions": {"blocks": 3, "min_blocks": 9},
-        "shared": {"aggressor": ["disk"], "aggressor_batch": 2, "bare_metal_cpus": "equal"},
-        "scenario:probe": {"fio_job": "/mine/a.fio"},
-    }
-    read = RunRequest.model_validate(stored)
-    assert read.given() == {"scenario": "shared", "blocks": 3, "aggressor": ("disk",)}
-    sweep = {"name": "night", "until": "2%", "min_blocks": 9, "options": {"fio_job": "a.fio", "steps": 3}}
-    matrix = {"matrix": {"model": ["gan"], "aggressor_batch": [1, 2]}}
-    (tmp_path / "sweep.json").write_text(
-        json.dumps({"sha256": "a", "sweep_id": "0" * 16, "sweep": sweep | matrix, "cells": {}})
-    )
-    accepted: Any = SweepDirectory(tmp_path).accepted()
-    assert (accepted.sweep.matrix, accepted.sweep.options.given()) == ({"model": ["gan"]}, {"steps": 3})
-    with pytest.raises(RequestError, match="no option fio_job"):
-        RunRequest.of({"fio_job": "a.fio"})
 
 
 def test_the_scenario_follows_from_an_option_that_it_alone_has() -> None:

@@ -315,34 +315,11 @@ def test_a_record_is_read_by_every_reader(tmp_path: Path) -> None:
     assert read_record(str(RECORD)).elapsed_s == 5.5
 
 
-def test_the_gpus_of_an_older_suite_are_read(tmp_path: Path) -> None:
-    directory = run_of(tmp_path / "run")
-    (path,) = (directory / "trials").iterdir()
-    record = json.loads(path.read_bytes())
-    gpu = {"pci_address": "0000:01:00.0", "utilisation": 0.5, "peak_memory_bytes": 1000}
-    path.write_text(json.dumps(record | {"resources": {"gpus": [gpu]}}))
-    (stored,) = Run(directory).records()
-    assert [gpu.utilisation for gpu in (stored.resources and stored.resources.gpus) or ()] == [0.5]
-    assert load([directory]).trials["gpu_strangers"].isna().all()
-
-
 def test_a_run_goes_on_under_the_same_plan(tmp_path: Path) -> None:
     shutil.copy(PLAN, tmp_path / "plan.json")
     plan = Plan.model_validate(json.loads(PLAN.read_bytes()))
     Run(tmp_path).begin(plan)
     Run(tmp_path).begin(plan.model_copy(update={"blocks": 5}))
-
-
-def test_the_data_set_of_an_older_suite_is_one_of_names_and_sizes() -> None:
-    records: list[Any] = [
-        TrialRecord.model_validate_json(path.read_bytes())
-        for path in SAMPLES.rglob("*.json")
-        if b'"data_use": {' in (content := path.read_bytes()) and b'"listing_sha256"' not in content
-    ]
-    assert len(records) > 5
-    for record in records:
-        assert (record.job.dataset.digest, record.job.dataset.listing_sha256) == ("listing", None)
-        assert record.job.dataset.listed_sha256 == record.data_use.sha256
 
 
 def test_a_record_comes_back_as_it_is_however_it_is_formatted_and_so_does_what_is_none() -> None:
