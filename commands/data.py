@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,7 +16,7 @@ from commands.paths import UserPath
 from commands.run.options import choice, number
 from provisioning import data_device
 from provisioning.paths import home
-from scenarios.datasets.generated import SetPlan, data_folder, generated_sets, newest
+from scenarios.datasets.generated import SetManifest, data_folder, generated_sets, newest
 from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make, verify
 from suite.errors import BenchError
@@ -29,7 +29,7 @@ SHOWN = 50
 
 
 class DescribedSet(Part):
-    """A generated set: what decides its bytes, and what they are once it is whole."""
+    """A generated set: what decides its bytes, and their number and digest."""
 
     directory: str
     format: str
@@ -37,14 +37,12 @@ class DescribedSet(Part):
     size: str | None = None
     images: int
     classes: int | None = None
-    size_bytes: int | None = None
-    sha256: str | None = None
+    size_bytes: int
+    sha256: str
 
-
-class ListedSet(DescribedSet):
-    """A set in the JSON of the list."""
-
-    finished: bool
+    @classmethod
+    def of(cls, directory: Path, manifest: SetManifest) -> Self:
+        return cls(directory=str(directory), **manifest.model_dump(exclude={"files", "schema_version"}))
 
 
 class MadeOutput(Output, DescribedSet):
@@ -61,11 +59,7 @@ class VerifiedOutput(Output):
 class SetsOutput(Output):
     """The generated sets."""
 
-    sets: list[ListedSet]
-
-
-def _described(made: SetPlan) -> dict[str, Any]:
-    return made.model_dump(exclude={"files", "schema_version"})
+    sets: list[DescribedSet]
 
 
 @click.group(cls=SuggestingGroup)
@@ -84,7 +78,7 @@ def data() -> None:
 
 
 @data.command("make")
-@number("--images", default=1000, show_default=True, help="Number of training images. More extend an imagefolder.")
+@number("--images", default=1000, show_default=True, help="Number of training images.")
 @click.option(
     "--format",
     "name",
@@ -120,7 +114,7 @@ def data_make(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Generate a data set, or continue an interrupted one. Existing files are kept.
+    """Generate a data set. The same set, if it is there, is left as it is.
 
     \b
     Examples:
@@ -135,7 +129,7 @@ def data_make(
     with _progress("drawing") as progress:
         made = make(directory, images, size, seed, classes, workers, progress, note, name)
     if as_json:
-        MadeOutput(directory=str(directory), **_described(made)).tell()
+        MadeOutput.of(directory, made).tell()
     else:
         click.echo(directory)
         where = "" if out is None else f":{directory}"
@@ -166,7 +160,7 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
     if differences:
         raise BenchError(
             f"{place}: {len(differences)} differences",
-            remedy="remove what is no part of it; the bench data make that made it draws the rest again",
+            remedy="remove the directory, and give the bench data make that made it again",
         )
 
 
@@ -202,12 +196,12 @@ def data_list(as_json: bool) -> None:
     """
     stored = generated_sets(home())
     if as_json:
-        sets = [(str(each.directory), bool(each.manifest), _described(each.manifest or each.plan)) for each in stored]
-        SetsOutput(sets=[ListedSet(directory=path, finished=done, **fields) for path, done, fields in sets]).tell()
+        SetsOutput(sets=[DescribedSet.of(each.directory, each.manifest) for each in stored]).tell()
         return
     for each in stored:
-        state = f"{each.manifest.size_bytes / 1e6:,.1f} MB" if each.manifest else "not finished"
-        click.echo(f"{each.directory}  {each.plan.images:,} images, {each.plan.size or each.plan.format}  {state}")
+        manifest = each.manifest
+        what = f"{manifest.images:,} images, {manifest.size or manifest.format}"
+        click.echo(f"{each.directory}  {what}  {manifest.size_bytes / 1e6:,.1f} MB")
 
 
 @contextmanager

@@ -1,18 +1,16 @@
-"""Generated sets: their plan, written first, their manifest, written once they are whole, and where they are."""
+"""Generated sets: their plan, their manifest, and where they are."""
 
-import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from suite.errors import BenchError, RequestError
+from suite.errors import RequestError
 from suite.part import Part
 from suite.registries import DATA_KINDS
-from suite.results.files import read, whole
+from suite.results.files import read
 from worker.data.kinds.kind import PICTURE_SIZES, DataKind, PictureSize
 from worker.data.listing import listing
 from worker.workloads.workload import CLASSES
@@ -28,39 +26,18 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class SetPlan(Part):
     """Everything that decides the bytes of a generated set."""
 
-    file: ClassVar[str] = PLAN
-
     schema_version: Literal[1] = 1
     seed: Annotated[int, Field(ge=0)]
     format: str = _USUAL_FORMAT
-    """A member of ``DATA_KINDS``. Sets of older suites lack it."""
+    """A member of ``DATA_KINDS``."""
     size: PictureSize | None = None
     images: Annotated[int, Field(gt=0)]
     """The images to train on."""
     classes: Annotated[int, Field(gt=0)] | None = None
     """The most there can be: fewer images than classes leave the later ones out."""
 
-    @classmethod
-    def read(cls, directory: Path) -> Self | None:
-        """Return what a directory has in its file, or None without one. Raises RequestError on one of others."""
-        path = directory / cls.file
-        try:
-            if path.stat().st_size > _MOST_BYTES:
-                told = f"{path} has more than {_MOST_BYTES >> 20} MiB"
-                raise RequestError(told, remedy="no set of ours has such a one")
-            return cls.model_validate_json(read(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except ValidationError as error:
-            raise RequestError(
-                f"{path} was not written by this version of bench data make", remedy="give another directory with --out"
-            ) from error
-        except OSError as error:
-            raise RequestError(f"cannot read {path}: {error.strerror}", remedy="see who may read it") from error
-
     def text(self) -> str:
-        # What an older suite has left out stays out: its files must not differ from what was written.
-        return self.model_dump_json(indent=1, include=set(SetPlan.model_fields), exclude_unset=True) + "\n"
+        return self.model_dump_json(indent=1, include=set(SetPlan.model_fields)) + "\n"
 
     def kind(self) -> DataKind:
         """Return the kind that draws the set. Raises RequestError for one that is unknown here, or cannot draw."""
@@ -72,23 +49,39 @@ class SetPlan(Part):
 
 
 class SetManifest(SetPlan):
-    """A whole set, as it was when it was finished; a set that is unfinished, or was not generated, has none."""
+    """A whole set, as it was when it was made."""
 
-    file = MANIFEST
     size_bytes: Annotated[int, Field(gt=0)]
     sha256: Hash
     """The digest of its listing; see ``worker.data.listing``."""
     files: dict[str, Hash]
     """SHA-256 of the content of every file, by path."""
 
+    @classmethod
+    def read(cls, directory: Path) -> "SetManifest | None":
+        """Return the manifest of a directory, or None without one. Raises RequestError for one of others."""
+        path = directory / MANIFEST
+        try:
+            if path.stat().st_size > _MOST_BYTES:
+                message = f"{path} has more than {_MOST_BYTES >> 20} MiB"
+                raise RequestError(message, remedy="no set of ours has such a one")
+            return cls.model_validate_json(read(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValidationError as error:
+            raise RequestError(
+                f"{path} was not written by this version of bench data make", remedy="give another directory with --out"
+            ) from error
+        except OSError as error:
+            raise RequestError(f"cannot read {path}: {error.strerror}", remedy="see who may read it") from error
+
 
 @dataclass(frozen=True)
 class GeneratedSet:
-    """A generated set. ``manifest`` is None for one that was begun and is not finished."""
+    """A generated set of this machine."""
 
     directory: Path
-    plan: SetPlan
-    manifest: SetManifest | None
+    manifest: SetManifest
 
 
 def make_plan(images: int, name: str, size: str | None, seed: int, classes: int | None) -> SetPlan:
@@ -112,68 +105,42 @@ def make_plan(images: int, name: str, size: str | None, seed: int, classes: int 
     return SetPlan.model_validate({"schema_version": 1, "seed": seed, **values})
 
 
-def write_readable(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and readable by all, whatever this process's umask is."""
-    try:
-        with whole(path) as file:
-            file.write(text.encode())
-            os.fchmod(file.fileno(), 0o644)
-    except OSError as error:
-        raise BenchError(
-            f"cannot write {path}: {error.strerror}",
-            remedy="free some space, or see who may write there; the same command continues",
-        ) from error
-
-
 def data_folder(home: Path) -> Path:
     return home / "data"
 
 
 def generated_sets(home: Path) -> list[GeneratedSet]:
-    """Return the sets: finished ones first, and of these the newest. Directories that hold no set are left out."""
+    """Return the sets, the newest first. Directories that hold no set are left out."""
     dated = []
-    for path in data_folder(home).glob(f"*/{PLAN}"):
-        # A set of another version can be neither used nor continued.
+    for path in data_folder(home).glob(f"[!.]*/{MANIFEST}"):
+        # A set of another version cannot be used.
         with suppress(RequestError):
-            if plan := SetPlan.read(path.parent):
-                generated = GeneratedSet(path.parent, plan, SetManifest.read(path.parent))
-                finished = generated.manifest is not None
-                written_ns = path.with_name(MANIFEST if finished else PLAN).stat().st_mtime_ns
-                dated.append(((finished, written_ns, str(path.parent)), generated))
-    return [generated for _, generated in sorted(dated, reverse=True, key=lambda pair: pair[0])]
+            if manifest := SetManifest.read(path.parent):
+                dated.append((path.stat().st_mtime_ns, str(path), GeneratedSet(path.parent, manifest)))
+    return [generated for *_, generated in sorted(dated, reverse=True, key=lambda item: item[:2])]
 
 
 def newest(home: Path, images: int = 0, listing_sha256: str | None = None) -> Path:
-    """Return the newest finished imagefolder that has so many ``images``, or else the one that has most.
+    """Return the newest imagefolder that has so many ``images``, or else the one that has most.
 
     With a digest, return the set of this listing, of any format, if it is still here.
-    Raises RequestError if there is no finished imagefolder.
+    Raises RequestError if there is no imagefolder.
     """
     sets = generated_sets(home)
     if not sets:
         raise RequestError(f"no data set has been generated in {data_folder(home)}", remedy=_MAKE)
-    of_listing = [candidate for candidate in sets if candidate.manifest and candidate.manifest.sha256 == listing_sha256]
+    of_listing = [candidate for candidate in sets if candidate.manifest.sha256 == listing_sha256]
     if of_listing:
         return of_listing[0].directory
-    folders = [candidate for candidate in sets if candidate.plan.format == _USUAL_FORMAT]
+    folders = [candidate for candidate in sets if candidate.manifest.format == _USUAL_FORMAT]
     if not folders:
-        formats = ", ".join(sorted({candidate.plan.format for candidate in sets}))
+        formats = ", ".join(sorted({candidate.manifest.format for candidate in sets}))
         message = f"the generated sets in {data_folder(home)} are no imagefolder: {formats}"
         raise RequestError(message, remedy=f"{_MAKE}; or name one as generated:DIR")
-    if folders[0].manifest is None:
-        raise _unfinished(folders[0].directory, folders[0].plan)
-    return _large_enough(folders, images).directory
-
-
-def _large_enough(folders: Sequence[GeneratedSet], images: int) -> GeneratedSet:
-    """Return the first finished set with so many images, or else the first of those with most."""
-    largest = folders[0]
-    for candidate in folders:
-        if candidate.manifest and candidate.plan.images >= images:
-            return candidate
-        if candidate.manifest and candidate.plan.images > largest.plan.images:
-            largest = candidate
-    return largest
+    large_enough = [candidate for candidate in folders if candidate.manifest.images >= images]
+    if large_enough:
+        return large_enough[0].directory
+    return max(folders, key=lambda candidate: candidate.manifest.images).directory
 
 
 def is_unchanged(directory: Path, manifest: SetManifest) -> bool:
@@ -183,9 +150,7 @@ def is_unchanged(directory: Path, manifest: SetManifest) -> bool:
 
 def finished(directory: Path) -> SetManifest:
     """Return the manifest of a set that is whole by its sizes. Raises RequestError for any other directory."""
-    manifest, plan = SetManifest.read(directory), SetPlan.read(directory)
-    if manifest is None and plan:
-        raise _unfinished(directory, plan)
+    manifest = SetManifest.read(directory)
     if manifest is None:
         raise RequestError(
             f"{directory} is no generated data set", remedy=f"{_MAKE}, or name your own as imagefolder:{directory}"
@@ -198,17 +163,12 @@ def finished(directory: Path) -> SetManifest:
 def changed(directory: Path, plan: SetPlan) -> RequestError:
     return RequestError(
         f"{directory} has changed since it was made",
-        remedy=f"bench data verify {directory} lists the differences; {_continuing(directory, plan)} mends it",
+        remedy=f"bench data verify {directory} lists the differences; remove the directory, and make it again: "
+        f"{_command(directory, plan)}",
     )
 
 
-def _unfinished(directory: Path, plan: SetPlan) -> RequestError:
-    return RequestError(
-        f"the making of {directory} was interrupted", remedy=f"{_continuing(directory, plan)} continues it"
-    )
-
-
-def _continuing(directory: Path, plan: SetPlan) -> str:
+def _command(directory: Path, plan: SetPlan) -> str:
     """Return the command that makes this very set."""
     usual = {"format": _USUAL_FORMAT, "size": "imagenet", "seed": 0, "classes": 1000}
     values = {name: getattr(plan, name) for name in usual}

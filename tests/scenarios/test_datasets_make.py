@@ -1,4 +1,4 @@
-"""Generated sets: the same bytes on every way to them, whole or not finished, and nothing of others is touched."""
+"""Generated sets: the same bytes on every way to them, whole or not there, and nothing of others is touched."""
 
 import errno
 import io
@@ -15,12 +15,10 @@ import pytest
 from PIL import Image
 
 from scenarios.datasets import writer
-from scenarios.datasets.generated import MANIFEST, PLAN, SetManifest, write_readable
+from scenarios.datasets.generated import MANIFEST, PLAN, SetManifest
 from scenarios.datasets.processes import spread
-from scenarios.datasets.writer import JOURNAL, make, read_journal, verify
+from scenarios.datasets.writer import make, verify
 from suite.errors import BenchError, RequestError
-from suite.process_identity import ProcessIdentity
-from suite.results.files import temporary_name
 from tests.scenarios.conftest import contents, fill
 from worker.data.kinds import imagefolder, pictures
 from worker.data.kinds.kind import PictureSize
@@ -39,16 +37,16 @@ def refused(directory: Path, *words: str, **options: Any) -> None:
 
 
 def stopped(directory: Path, number: int, after: int, end: BaseException) -> BaseException:
-    """Make a set, of which the image after so many cannot be written. Returns what is raised."""
-    write, left = writer.write_whole, iter(range(after))
+    """Make a set, of which the file after so many cannot be written. Returns what is raised."""
+    write, left = writer.write_readable, iter(range(after))
 
-    def limited(path: Path, content: bytes, directory: Path) -> None:
+    def limited(path: Path, content: bytes) -> None:
         if next(left, None) is None:
             raise end
-        write(path, content, directory)
+        write(path, content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "write_whole", limited)
+        patch.setattr(writer, "write_readable", limited)
         with pytest.raises((KeyboardInterrupt, BenchError)) as raised:
             small(directory, number)
     return raised.value
@@ -68,7 +66,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_every_image_is_a_jpeg_in_the_folder_of_its_class_and_in_the_manifest(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    (tmp_path / "set/lost+found").mkdir(parents=True)  # as on a disk of its own
     made = small(tmp_path / "set", progress=lambda done, of: told.append((done, of)))
     assert told == [(16, 20), (20, 20)]
     files = sorted((tmp_path / "set").glob("class-*/*.jpg"))
@@ -120,90 +117,46 @@ def test_made_twice_nothing_is_drawn_nor_written(tmp_path: Path, monkeypatch: py
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
-def test_more_images_extend_a_set_to_what_it_would_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small(tmp_path / "long", 30, classes=25)
-    small(tmp_path / "grown", 10, classes=25)
-    numbers = drawn(monkeypatch)
-    small(tmp_path / "grown", 30, classes=25)
-    assert numbers == list(range(10, 30))
-    assert contents(tmp_path / "grown") == contents(tmp_path / "long")
-
-
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device", "x")])
-def test_what_was_stopped_is_not_finished_and_continues_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
-) -> None:
-    small(tmp_path / "whole", 40)
-    stopped(tmp_path / "set", 40, 21, end)
-    assert SetManifest.read(tmp_path / "set") is None
-    assert len(list((tmp_path / "set").rglob("*.jpg"))) == 21
-    numbers = drawn(monkeypatch)
+@pytest.mark.parametrize("after", [0, 1, 21])
+def test_what_was_stopped_leaves_nothing(tmp_path: Path, end: BaseException, after: int) -> None:
+    (tmp_path / "set").mkdir()
+    stopped(tmp_path / "set", 40, after, end)
+    assert [path.name for path in tmp_path.rglob("*")] == ["set"]
     small(tmp_path / "set", 40)
-    # Those of a task that was not finished are not in the journal, and are drawn again.
-    assert numbers == list(range(16, 40))
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    assert verify(tmp_path / "set") == []
 
 
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (OSError(errno.ENOSPC, "No space left on device", "x"), "the disk is full; 7 of 20 files are in"),
-        (OSError(errno.EIO, "Input/output error", "/x/y.jpg"), "Input/output error: /x/y.jpg; 7 of 20"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), "/set: the disk is full"),
+        (OSError(errno.EIO, "Input/output error", "/x/y.jpg"), "/set: Input/output error: /x/y.jpg"),
     ],
 )
-def test_a_disk_that_is_full_or_fails_says_what_is_there_and_how_to_go_on(
-    error: OSError, told: str, tmp_path: Path
-) -> None:
-    raised: Any = stopped(tmp_path, 20, 7, error)
+def test_a_disk_that_is_full_or_fails_is_named_with_what_to_do(error: OSError, told: str, tmp_path: Path) -> None:
+    raised: Any = stopped(tmp_path / "set", 20, 7, error)
     assert told in raised.message
     assert raised.exit_code == 1
-    assert "the same command continues" in raised.remedy
-
-
-def test_stopped_in_the_middle_of_a_file_no_half_one_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_descriptor: int, _mode: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.fchmod", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        small(tmp_path)
-    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in (PLAN, JOURNAL)] == []
-
-
-def test_an_extension_that_was_stopped_is_not_taken_for_the_shorter_set(tmp_path: Path) -> None:
-    small(tmp_path, 10)
-    stopped(tmp_path, 30, 3, KeyboardInterrupt())
-    assert SetManifest.read(tmp_path) is None
-    assert sorted(int(Path(path).stem) for path in read_journal(tmp_path)) == list(range(10))
+    assert "the same command again" in raised.remedy
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", None])
-def test_making_it_again_mends_what_was_damaged(tmp_path: Path, damage: bytes | None) -> None:
+def test_a_damaged_set_is_refused_with_the_command_that_makes_it_again(tmp_path: Path, damage: bytes | None) -> None:
     small(tmp_path)
-    whole = contents(tmp_path)
     victim = tmp_path / "class-0001" / "00000005.jpg"
     victim.write_bytes(damage) if damage is not None else victim.unlink()
-    small(tmp_path)
-    assert contents(tmp_path) == whole
-
-
-def test_half_a_line_of_the_journal_and_a_file_cut_short_are_not_trusted(tmp_path: Path) -> None:
-    small(tmp_path / "whole")
-    stopped(tmp_path / "set", 20, 19, KeyboardInterrupt())
-    with (tmp_path / "set" / JOURNAL).open("a") as journal:
-        journal.write(f"{'12ab' * 16} class-0000/000")
-    (tmp_path / "set" / "class-0000" / "00000000.jpg").write_bytes(b"cut")
-    small(tmp_path / "set")
-    assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    before = contents(tmp_path)
+    refused(tmp_path, "has changed", f"bench data make --images 20 --size small --classes 4 --out {tmp_path}")
+    assert contents(tmp_path) == before
 
 
 def test_what_a_killed_process_left_is_no_part_of_the_set(tmp_path: Path) -> None:
     small(tmp_path / "whole")
-    dead = ProcessIdentity.own().model_copy(update={"pid": 2**22 + 1})
-    fill(tmp_path / "set", f"class-0000/{temporary_name(dead)}")
-    (tmp_path / "set" / PLAN).write_bytes((tmp_path / "whole" / PLAN).read_bytes())
+    fill(tmp_path / ".set.unfinished", "class-0000/00000000.jpg", MANIFEST)
     small(tmp_path / "set")
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"set", "whole"}
 
 
 ANOTHER = ("another plan", "--format imagefolder --images 20 --size small --seed 0 --classes 4")
@@ -215,11 +168,8 @@ NO_PLANS = ("", "{", "[]", '{"seed": 1}', '{"schema_version": 99}', "\x00")
     [
         *(((), {name: value}, (*ANOTHER, name)) for name, value in (("seed", 9), ("classes", 5), ("size", "imagenet"))),
         ((), {"number": 19}, (*ANOTHER, "images")),
-        *(
-            ((name, "mine"), {}, ("holds something else", name[:5]))
-            for name in ("photo.jpg", "class-0/0.jpg", MANIFEST)
-        ),
-        *(((PLAN, text), {}, (PLAN, "give another directory")) for text in NO_PLANS),
+        *(((name, "mine"), {}, ("holds something else", name[:5])) for name in ("photo.jpg", "class-0/0.jpg", PLAN)),
+        *(((MANIFEST, text), {}, (MANIFEST, "give another directory")) for text in NO_PLANS),
     ],
 )
 def test_a_directory_of_something_else_is_refused_and_left_alone(
@@ -234,12 +184,8 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(
     assert contents(tmp_path) == before
 
 
-def test_a_file_of_others_in_the_middle_of_a_set_stops_it_from_being_finished(tmp_path: Path) -> None:
-    small(tmp_path, 10)
-    (tmp_path / "class-0000" / "mine.jpg").write_bytes(b"mine")
-    with pytest.raises(BenchError, match=r"1 files that are no part of the set: class-0000/mine\.jpg"):
-        small(tmp_path, 20)
-    assert (tmp_path / "class-0000" / "mine.jpg").read_bytes() == b"mine"
+def test_a_mount_point_is_refused_because_no_set_can_be_renamed_to_it() -> None:
+    refused(Path("/proc"), "mount point", "--out")
 
 
 def test_nothing_is_made_of_what_no_set_can_be(tmp_path: Path) -> None:
@@ -253,7 +199,7 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: 
         raise OSError(errno.EROFS, "Read-only file system", "x")
 
     (tmp_path / "file").write_text("mine")
-    refused(tmp_path / "file", "is a file", "--out")
+    refused(tmp_path / "file", "Not a directory", "--out")
     refused(tmp_path / "file" / "below", "--out")
     assert (tmp_path / "file").read_text() == "mine"
     with monkeypatch.context() as patch:
@@ -283,13 +229,6 @@ def test_too_little_room_is_said_before_the_first_file_with_the_arithmetic(
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_already_there_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small(tmp_path, 20)
-    monkeypatch.setattr("os.statvfs", lambda _: disk(6 * 5))
-    assert small(tmp_path, 25).images == 25
-    refused(tmp_path, "6 files", number=31)
-
-
 def test_of_two_at_a_time_the_second_waits_and_says_so(tmp_path: Path) -> None:
     told: list[str] = []
     waiting = threading.Event()
@@ -299,17 +238,17 @@ def test_of_two_at_a_time_the_second_waits_and_says_so(tmp_path: Path) -> None:
         told.append(said)
         waiting.set()
 
-    second = threading.Thread(target=lambda: made.append(small(tmp_path, note=note)))
+    second = threading.Thread(target=lambda: made.append(small(tmp_path / "set", note=note)))
 
     def progress(_done: int, _of: int) -> None:
         if not second.ident:
             second.start()
             assert waiting.wait(60)
 
-    first = small(tmp_path, progress=progress)
+    first = small(tmp_path / "set", progress=progress)
     second.join(60)
     assert made == [first]
-    assert told == [f"another bench is making {tmp_path}: waiting until it has ended"]
+    assert told == [f"another bench makes a set in {tmp_path}: waiting until it has ended"]
 
 
 def die(_task: int) -> None:
@@ -338,15 +277,8 @@ def test_an_error_of_a_task_arrives_whole_and_no_process_stays(workers: int) -> 
     assert list(spread(abs, [], workers)) == []
 
 
-def test_nothing_is_said_to_be_there_before_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    write = write_readable
-
-    def noting(path: Path, text: str) -> None:
-        order.append(path.name)
-        write(path, text)
-
-    monkeypatch.setattr(writer, "write_readable", noting)
-    monkeypatch.setattr("os.sync", lambda: order.append("sync"))
-    small(tmp_path)
-    assert order == [JOURNAL, PLAN, "sync", MANIFEST]
+def test_a_set_is_not_there_before_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there: list[bool] = []
+    monkeypatch.setattr("os.sync", lambda: there.append((tmp_path / "set").exists()))
+    small(tmp_path / "set")
+    assert there == [False]
