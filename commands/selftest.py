@@ -4,8 +4,6 @@ Its runs, one for each scenario in which an injury shows, are planned as ``bench
 """
 
 import datetime
-import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +32,7 @@ from suite.request.repetitions import MARGIN
 from suite.request.request import RunRequest
 from suite.results.store import RESULTS, Run, new_run_directory, write_output
 from suite.selftest.certificate import FILE, Absent, Certificate, CertifiedMachine
-from suite.selftest.injuries import DISTRIBUTED, REAL, SYNTHETIC, UNINJURED, get_injury, injuries_of
+from suite.selftest.injuries import DISTRIBUTED, SYNTHETIC, UNINJURED, get_injury, injuries_of
 from suite.sweep.estimate import SOURCES, durations_below
 from suite.targets import TARGETS, VMS
 from suite.units import count, format_duration
@@ -46,15 +44,13 @@ KINDS = tuple(name for name in INJURIES if name != UNINJURED)
 COMMON: Mapping[str, object] = {"model": ("resnet50",), "profile": "smoke"}
 RUNS: Mapping[str, Mapping[str, object]] = {
     SYNTHETIC: {"steps": 30, "warmup_steps": 5},
-    REAL: {"steps": 20, "warmup_steps": 2, "data": "generated"},
     DISTRIBUTED: {"steps": 4, "warmup_steps": 1, "workers": 1},
 }
 """The options of each run beside the common ones: as short as an effect of 5 % on one CPU allows."""
 FEW_BLOCKS = 3
-"""The blocks that are enough for a disk or a link that is some times slower, of which a trial takes long."""
+"""The blocks that are enough for a link that is some times slower, of which a trial takes long."""
 EMULATED: Mapping[str, Mapping[str, object]] = {
     SYNTHETIC: {"model": ("gan",), "steps": 10, "warmup_steps": 3},
-    REAL: {"steps": 10},
 }
 """The options that replace these where the CPU of a VM is emulated: a step takes 20 s there, and one of a GAN 4 s."""
 
@@ -103,7 +99,7 @@ def selftest(
 ) -> None:
     """Slow targets down by known amounts, and certify which of them the suite detects on this machine.
 
-    Injuries are CPU quotas, late steps, page faults, held memory, and slow disks and links; one arm is left unharmed.
+    Injuries are a CPU quota, late steps, late batches, held memory and slow links; one arm is left unharmed.
     The suite must detect size, phase and verdict of each, and nothing in the unharmed arm. Exit code 1 if it detects
     less than 90 % of those that it can judge.
 
@@ -197,11 +193,12 @@ def _run(request: Mapping[str, object], wanted: Sequence[str], note: Note, check
 
 def _hindrance(name: str, run: Ready) -> str | None:
     """Return why an injury cannot be done here; None if it can."""
-    properties, lab = properties_of(name), run.plan.job.distributed and run.plan.job.distributed.lab
-    if properties.link and lab:
+    properties = properties_of(name)
+    distributed = run.plan.job.distributed
+    if properties.link and distributed and distributed.lab:
         try:
             with local_node((), None) as node:
-                choose_limiter(node, lab.model_copy(update=properties.link))
+                choose_limiter(node, distributed.lab.model_copy(update=properties.link))
         except RequestError as error:
             return error.message
     return next(hindrances(properties, run.site, run.plan.job.recipe), None)
@@ -223,21 +220,10 @@ def _forecast(planned: Prepared, note: Note) -> None:
 def measure(run: Ready, store: Run, observer: Observer) -> None:
     """Measure all trials of the plan into the store, or continue with them. Raises BenchError."""
     run = run.prepare(observer.note)
-    if run.plan.job.dataset:
-        _read_ahead(run.site.choices.image.tree)
     loop = Loop(run.scenario, run.open_target, store, observer, host_environment, open_account)
     noted = ledger.holding("run-directory", str(store.directory.absolute()))
     with neighbours.alone_on(run.plan.job.envelope.cpus, observer.note), store.exclusive(), noted, store.sealed():
         loop.run(run.plan)
-
-
-def _read_ahead(tree: Path) -> None:
-    """Bring the programs into the page cache: they lie on the disk that is to be slow for the data alone."""
-    with Path(os.devnull).open("wb") as nowhere:
-        for path in tree.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                with path.open("rb") as file:
-                    shutil.copyfileobj(file, nowhere)
 
 
 def _certificate(planned: Prepared, directory: Path, targets: tuple[str, ...], blocks: int) -> Certificate:

@@ -151,8 +151,9 @@ class RankTurns:
         The rest is the first worker's own account, as the steps of a distributed job are.
         """
         turns = self._each(TrainingTurns.turn)
-        slowest = {name: max(getattr(turn, name) for turn in turns) for name in ("span_s", "heard_s")}
-        return replace(turns[0], **slowest)
+        span_s = max(turn.span_s for turn in turns)
+        heard_s = max(turn.heard_s for turn in turns)
+        return replace(turns[0], span_s=span_s, heard_s=heard_s)
 
     def end(self) -> Measurement:
         measured = self._each(TrainingTurns.end, to_the_end=True)

@@ -187,7 +187,7 @@ INJURIES = Registry(
     "injury",
     _constants(
         "suite.selftest.injuries",
-        "nothing cpu-quota-10 late-steps late-batches page-faults held-memory slow-disk slow-links late-links",
+        "nothing cpu-quota-10 late-steps late-batches held-memory slow-links",
     ),
 )
 """The injuries of known size that ``bench selftest`` does; ``nothing`` is the A/A arm of every target."""

@@ -165,7 +165,8 @@ def _times(runnable: Sequence[PlannedCell], blocks: int) -> dict[str, Any]:
     """Return the seconds of a block and of all blocks, and their source; None if no cell can run."""
     if not runnable:
         return dict.fromkeys(("block_s", "total_s", "source"))
-    first_s, block_s = (sum(getattr(cell, name) for cell in runnable) for name in ("first_s", "block_s"))
+    first_s = sum(cell.first_s or 0.0 for cell in runnable)
+    block_s = sum(cell.block_s or 0.0 for cell in runnable)
     source = least_certain(cell.source for cell in runnable if cell.source)
     return {"block_s": block_s, "total_s": first_s + (blocks - 1) * block_s, "source": source}
 

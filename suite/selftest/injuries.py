@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from suite.job.ablations import Ablation
-from suite.job.lab import bits_per_s, seconds
+from suite.job.lab import bits_per_s
 from suite.job.properties import AS_IT_IS, Properties
 from suite.records.record import TrialRecord
 from suite.registries import INJURIES
 
 _HERE = ("bare-metal", "container")
 _EVERYWHERE = (*_HERE, "vm", "container-vm")
-SYNTHETIC, REAL, DISTRIBUTED = "synthetic", "real", "distributed"
+SYNTHETIC, DISTRIBUTED = "synthetic", "distributed"
 PHASES = ("data", "copy", "compute", "communicate")
 """The phases of a step, one of which an injury of time must be found in."""
 THROUGHPUT, MEMORY = "throughput", "memory"
@@ -26,12 +26,9 @@ LEAST_APPLIED = 0.5
 """The share of what was asked for that a counter must show: neighbours may have held the target back before it did."""
 QUOTA = 0.9
 """The share of its CPUs that the quota leaves to a job."""
-SLOW_DISK_BYTES_PER_S = 256 << 10
-SLOW_LINK, LATE_LINK = "250mbit", "100ms"
+SLOW_LINK = "250mbit"
 LINK_HEADERS = 1.1
 """The most bytes on the wire for each byte of a message: headers of TCP, IP, Ethernet and VXLAN."""
-BATCHES_AHEAD = 2
-"""The batches that each loader process may be ahead: ``worker.data.loader.PREFETCH``."""
 HELD_BYTES = 512 << 20
 
 
@@ -90,13 +87,6 @@ def _clocked(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
     return Truth.exactly((whole_s - added_s) / whole_s) if 0 < added_s < whole_s else None
 
 
-def _faulted(record: TrialRecord, usual: TrialRecord) -> Truth | None:
-    """Return the same if the kernel has counted as many faults. What the job faults by itself varies by as much."""
-    used = record.details.get("measured_usage")
-    faults = used.get("minor_faults", 0) if isinstance(used, dict) else 0
-    return _clocked(record, usual) if 0 < injected(record, "pages") <= faults else None
-
-
 def _held(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
     """Return the memory with what the worker holds, over the memory without."""
     held = injected(record, "held_bytes")
@@ -118,20 +108,6 @@ def _quota(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
     return Truth(min(QUOTA, left), max(QUOTA, left))
 
 
-def _from_disk(record: TrialRecord, usual: TrialRecord) -> Truth | None:
-    """Return the throughput at which images come at the rate of the disk, over the usual one.
-
-    The range is of the images that may have been read before the measured steps began.
-    """
-    use, sizes, target = record.data_use, record.job.sizes, record.environment.target
-    limited = target is not None and target.disk_limit_bytes_per_s == SLOW_DISK_BYTES_PER_S
-    if not (use and use.bytes_read and sizes and usual.throughput_per_s and limited):
-        return None
-    ratio = SLOW_DISK_BYTES_PER_S / (use.bytes_read / use.images_read) / usual.throughput_per_s
-    ahead = (BATCHES_AHEAD * use.loader_workers + 1) / sizes.steps
-    return Truth(ratio, min(1.0, ratio / (1 - ahead))) if ratio < 1 and ahead < 1 else None
-
-
 def _by_slow_links(record: TrialRecord, usual: TrialRecord) -> Truth | None:
     """Return the range between both directions at once and one after the other, from the bytes that the ranks counted.
 
@@ -144,16 +120,10 @@ def _by_slow_links(record: TrialRecord, usual: TrialRecord) -> Truth | None:
         return None
     # The counts hold the warm-up steps.
     share = sizes.steps / (sizes.steps + sizes.warmup_steps) * 8 / bits_per_s(SLOW_LINK)
-    sent_s, received_s = (share * sum(both[way] for both in counted) for way in (0, 1))
+    sent_s = share * sum(sent for sent, _ in counted)
+    received_s = share * sum(received for _, received in counted)
     most_s = LINK_HEADERS * (sent_s + received_s) + span_s(usual)
     return Truth(span_s(usual) / most_s, min(1.0, span_s(usual) / max(sent_s, received_s)))
-
-
-def _by_late_links(record: TrialRecord, usual: TrialRecord) -> Truth | None:
-    """Return at most the throughput of steps that each wait for one more way there and one more way back."""
-    if record.job.sizes is None:
-        return None
-    return Truth(0.0, span_s(usual) / (span_s(usual) + record.job.sizes.steps * 2 * seconds(LATE_LINK)))
 
 
 NOTHING = Injury("nothing at all", "no injury", _EVERYWHERE, AS_IT_IS, witness="nothing was done", scenario=None)
@@ -184,15 +154,6 @@ LATE_BATCHES = Injury(
     witness="the worker's clock around the sleep",
     phase="data",
 )
-PAGE_FAULTS = Injury(
-    "every step faults fresh pages in, for 15 % of its time",
-    "page-fault tax",
-    _EVERYWHERE,
-    Properties(step_injury={"kind": "page-faults", "share": 0.15}),
-    truth=_faulted,
-    witness="the worker's clock around the faults, and the kernel's count of them",
-    phase="compute",
-)
 HELD_MEMORY = Injury(
     f"the job holds {HELD_BYTES >> 20} MiB that it has no use for",
     "held memory",
@@ -202,16 +163,6 @@ HELD_MEMORY = Injury(
     witness="the number of bytes that the worker has touched",
     metric=MEMORY,
 )
-SLOW_DISK = Injury(
-    f"at most {SLOW_DISK_BYTES_PER_S >> 10} KiB/s from the disk that holds the data set",
-    "slow disk",
-    _HERE,
-    Properties(disk_limit_bytes_per_s=SLOW_DISK_BYTES_PER_S),
-    truth=_from_disk,
-    witness="the limit, and the size of the files that the job read",
-    phase="data",
-    scenario=REAL,
-)
 SLOW_LINKS = Injury(
     f"links of {SLOW_LINK}/s",
     "slow links",
@@ -219,16 +170,6 @@ SLOW_LINKS = Injury(
     Properties(link={"rate": SLOW_LINK}),
     truth=_by_slow_links,
     witness="the rate, and the bytes that the ranks counted",
-    phase="communicate",
-    scenario=DISTRIBUTED,
-)
-LATE_LINKS = Injury(
-    f"links with a delay of {LATE_LINK} one way",
-    "late links",
-    _EVERYWHERE,
-    Properties(link={"delay": LATE_LINK}),
-    truth=_by_late_links,
-    witness="the delay: each step waits for one way there and one way back at least",
     phase="communicate",
     scenario=DISTRIBUTED,
 )

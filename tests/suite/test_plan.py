@@ -20,10 +20,9 @@ from suite.records.course import _differences
 from suite.records.record import Aggression, AggressorInstance
 from suite.registries import ABLATIONS, INJURIES
 from suite.request.request import RunRequest
-from suite.selftest.injuries import BATCHES_AHEAD, get_injury, injuries_of
+from suite.selftest.injuries import get_injury, injuries_of
 from suite.targets import TARGETS
 from tests.suite.conftest import inside, make_plan
-from worker.data.loader import PREFETCH
 
 seeds = st.integers(min_value=0, max_value=1 << 40)
 
@@ -171,7 +170,7 @@ def test_every_instance_is_held_to_its_own_share_and_an_idle_one_has_no_threads_
 
 
 def test_injuries_come_with_the_arm_that_changes_nothing_and_are_no_ablations_that_can_be_asked_for() -> None:
-    assert injuries_of("synthetic", ["late-steps", "slow-disk"]) == ("nothing", "late-steps")
+    assert injuries_of("synthetic", ["late-steps", "slow-links"]) == ("nothing", "late-steps")
     assert injuries_of("real", ["late-steps"]) == ()
     assert [name for name in INJURIES if not get_injury(name).changes] == ["nothing"]
     assert not set(ABLATIONS) & set(INJURIES)
@@ -180,4 +179,3 @@ def test_injuries_come_with_the_arm_that_changes_nothing_and_are_no_ablations_th
     assert properties_of("cpu-quota-10").cpu_share == 0.9
     with pytest.raises(RequestError, match="cpu-quota-10"):
         RunRequest.of({"ablate": ("cpu-quota-10",)})
-    assert BATCHES_AHEAD == PREFETCH, "the loader is as far ahead as the injuries take it to be"
