@@ -87,6 +87,7 @@ class Startup(PlannedScenario):
         number = instances_in(trial.job.model)
         observer.phase("opening", count(number, "instance"))
         opened = Together(first.another, number)
+        opened.open_all()
         metrics = opened.metrics()
         for reason in dict.fromkeys(opened.failures):
             observer.note(f"{opened.failures.count(reason)} of {count(number, 'instance')} did not open: {reason}")
@@ -100,16 +101,23 @@ def _numbers(request: RunRequest) -> tuple[int, ...]:
 
 @dataclass
 class Together:
-    """Opens instances at the same time, each in a thread, and closes all when the last one is ready or has failed."""
+    """Instances that are opened at the same time, each in a thread."""
 
     another: Callable[[], AbstractContextManager[Node]]
     number: int
     ready_s: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    cpu_s: float = 0.0
+    """The CPU time of the host until the last one was ready or had failed."""
+    bytes: int = 0
+    """The memory of the processes that were then there, and not before."""
+    _settled: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    _closing: threading.Event = field(default_factory=threading.Event)
 
-    def __post_init__(self) -> None:
-        self._settled, self._closing = threading.Semaphore(0), threading.Event()
-        there, busy_s = {*psutil.pids()}, _busy_s()
+    def open_all(self) -> None:
+        """Open all, and close them when the last one is ready or has failed. Raises what a closing raises."""
+        there = set(psutil.pids())
+        busy_s = _busy_s()
         with ThreadPoolExecutor(self.number) as pool:
             try:
                 instances = [pool.submit(self._open) for _ in range(self.number)]
@@ -117,7 +125,8 @@ class Together:
                     instance.add_done_callback(lambda _: self._settled.release())
                 for _ in instances:
                     self._settled.acquire()
-                self.cpu_s, self.bytes = _busy_s() - busy_s, memory_bytes({*psutil.pids()} - there)
+                self.cpu_s = _busy_s() - busy_s
+                self.bytes = memory_bytes(set(psutil.pids()) - there)
             finally:  # after Ctrl-C, too: those that open still are closed as soon as they are there
                 self._closing.set()
         for instance in instances:

@@ -45,6 +45,8 @@ class Opener:
 def test_all_are_open_at_once_and_none_is_afterwards(here: HereNode) -> None:
     opener, before = Opener(here), {*psutil.pids()}
     found = Together(opener, 3)
+    assert opener.begun == 0, "making it opens nothing"
+    found.open_all()
     assert (opener.begun, opener.open, len(found.ready_s), found.failures) == (3, 0, 3, [])
     metrics = found.metrics()
     assert metrics["ready-median"].samples == found.ready_s
@@ -58,18 +60,21 @@ def test_all_are_open_at_once_and_none_is_afterwards(here: HereNode) -> None:
 def test_instances_that_fail_are_counted_and_without_any_there_is_no_measurement(here: HereNode) -> None:
     for error in (NO_ROOM, OSError("there is no room")):
         found = Together(Opener(here, failing=(2, 3), error=error), 3)
+        found.open_all()
         assert (len(found.ready_s), found.failures) == (1, ["there is no room"] * 2)
         assert found.metrics()["failed-instances"].value == 2
         assert found.metrics()["memory-per-instance"].value == found.bytes / 1e6
+    none = Together(Opener(here, failing=(1, 2)), 2)
+    none.open_all()
     with pytest.raises(MeasurementError, match="no instance opened: there is no room"):
-        Together(Opener(here, failing=(1, 2)), 2).metrics()
+        none.metrics()
 
 
 def test_an_instance_that_cannot_be_closed_fails_the_trial(here: HereNode) -> None:
     opener = Opener(here)
     opener.stuck = MeasurementError("it is still mounted", kind="closing")
     with pytest.raises(MeasurementError, match="still mounted"):
-        Together(opener, 2)
+        Together(opener, 2).open_all()
     assert opener.open == 0
 
 
@@ -81,7 +86,7 @@ def test_ctrl_c_closes_what_is_open(here: HereNode, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(threading.Semaphore, "acquire", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Together(opener, 3)
+        Together(opener, 3).open_all()
     assert opener.open == 0
 
 
