@@ -10,7 +10,6 @@ instead, also in its undisturbed time: what preemption costs is a ratio of two t
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from statistics import median
 
 import numpy as np
@@ -38,7 +37,8 @@ ON_SPOT = Metric("spot-to-on-demand", "job_spot_share", "x")
 ENERGY = Metric("job-energy", "job_energy", "J")
 CARBON = Metric("job-carbon", "job_carbon", "g")
 _PHYSICAL = (TIME, ON_SPOT, MAKESPAN, OPENINGS, LOST, SPACING, PER_UNITS, NET, ENERGY, CARBON)
-_EPOCHS, _J_PER_KWH = "epochs", 3.6e6
+_EPOCHS = "epochs"
+_J_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,10 @@ class Amount:
     unit: str
 
     def __str__(self) -> str:
-        return f"{number(self.number) if self.number % 1 else f'{self.number:,.0f}'} {self.unit}"
+        text = f"{self.number:,.0f}"
+        if self.number % 1:
+            text = number(self.number)
+        return f"{text} {self.unit}"
 
 
 def parse_amount(text: str) -> Amount:
@@ -56,12 +59,14 @@ def parse_amount(text: str) -> Amount:
     amount = float(match[1]) if match else 0.0
     if not match or not 0 < amount < 1e18:
         raise RequestError(f"--job {text!r} is not an amount of work", remedy='write it as "50 epochs" or "1e6 images"')
-    return Amount(amount, match[2] if match[2].endswith("s") else f"{match[2]}s")
+    unit = match[2].removesuffix("s")
+    return Amount(amount, f"{unit}s")
 
 
 def job_metrics(currency: str) -> list[Metric]:
     """Return all metrics of a job; money is in the currency."""
-    return [TIME, *(_money(name, currency) for name in RATES), *_PHYSICAL[1:]]
+    money = [_money(name, currency) for name in RATES]
+    return [TIME, *money, *_PHYSICAL[1:]]
 
 
 def _money(name: str, currency: str) -> Metric:
@@ -78,7 +83,9 @@ def with_job(
     trials = records.trials
     work = _work_of(records, amount)
     course = _course_of(work, preemption) if preemption else {}
-    time_s = work["start_s"] + work["units"] / work["per_s"] + work["checkpoints"] * work["written_s"].fillna(0.0)
+    working_s = work["units"] / work["per_s"]
+    writing_s = work["checkpoints"] * work["written_s"].fillna(0.0)
+    time_s = work["start_s"] + working_s + writing_s
     time_s = course.pop(TIME, time_s).fillna(time_s)
     if time_s[trials["ok"]].isna().all():
         raise _unusable(trials, amount)
@@ -94,17 +101,18 @@ def with_job(
         columns |= dict(_priced(trials, prices, columns))
     known = {metric: values for metric, values in columns.items() if values.notna().any()}
     table = trials.assign(**{metric.column: values for metric, values in known.items()})
-    ordered = [metric for metric in job_metrics(prices.currency if prices else "") if metric in known]
+    currency = prices.currency if prices else ""
+    ordered = [metric for metric in job_metrics(currency) if metric in known]
     return replace(records, trials=table, metrics=(*records.metrics, *ordered))
 
 
 def _work_of(records: Records, amount: Amount) -> pd.DataFrame:
     """Return the parts of the job by trial: its start, units, rate, and checkpoints with the time of each."""
     trials = records.trials
-    evidence = records.evidence.drop_duplicates("path").set_index("path")[["job", "ready_s", "epochs", "idle_w"]]
-    parts = evidence.loc[trials["path"]].set_axis(trials.index)
-    work = of_jobs(parts, lambda job: _work(job, amount))
-    units, saved = (work.map(itemgetter(at)).astype(float) for at in range(2))
+    evidence = records.evidence.drop_duplicates("path").set_index("path")
+    parts = evidence.loc[trials["path"], ["job", "ready_s", "epochs", "idle_w"]].set_axis(trials.index)
+    units = of_jobs(parts, lambda job: _units(job, amount)).astype(float)
+    saved = of_jobs(parts, _units_of_checkpoint).astype(float)
     per_s = trials["throughput_per_s"].mask(trials["burst_s"].notna(), trials["global_batch"] / trials["burst_s"])
     return pd.DataFrame(
         {
@@ -118,35 +126,41 @@ def _work_of(records: Records, amount: Amount) -> pd.DataFrame:
     )
 
 
-def _work(job: Job, amount: Amount) -> tuple[float | None, float | None]:
-    """Return the units of the work, of epochs those in whole batches, and those between checkpoints.
+def _units(job: Job, amount: Amount) -> float | None:
+    """Return the units of the work, of epochs those in whole batches; None for a job that has no such unit."""
+    if amount.unit != _EPOCHS:
+        return amount.number if amount.unit == job.unit else None
+    return amount.number * _units_of_epoch(job) or None if job.dataset else None
 
-    None for a job that has no such unit, and for one without checkpoints.
-    """
-    of_epoch = float(job.epoch_steps * (job.global_batch or 0)) or None
-    saved = of_epoch if job.checkpoint else None
-    if amount.unit == _EPOCHS:
-        return amount.number * of_epoch if job.dataset and of_epoch else None, saved
-    return amount.number if amount.unit == job.unit else None, saved
+
+def _units_of_checkpoint(job: Job) -> float | None:
+    """Return the units between two checkpoints; None for a job without checkpoints."""
+    return _units_of_epoch(job) or None if job.checkpoint else None
+
+
+def _units_of_epoch(job: Job) -> float:
+    return float(job.epoch_steps * (job.global_batch or 0))
 
 
 def _checkpoint_s(epochs: Epochs | None) -> float | None:
-    return median(epochs.checkpoints.seconds) if isinstance(epochs, Epochs) and epochs.checkpoints else None
+    if isinstance(epochs, Epochs) and epochs.checkpoints:
+        return median(epochs.checkpoints.seconds)
+    return None
 
 
 def _unusable(trials: pd.DataFrame, amount: Amount) -> RequestError:
-    units = [
-        *sorted(map(str, trials["unit"].dropna().unique())),
-        *[_EPOCHS] * bool(trials["data_sha256"].notna().any()),
-    ]
+    units = sorted(map(str, trials["unit"].dropna().unique()))
+    if trials["data_sha256"].notna().any():
+        units.append(_EPOCHS)
     message = f"no record gives the time of {amount}: that takes an opening, a start, a rate and this unit"
     return RequestError(message, remedy=f"give --job in {' or '.join(units) or 'units of a training'}")
 
 
 def _course_of(work: pd.DataFrame, preemption: Preemption) -> dict[Metric, "pd.Series[float]"]:
     """Return the course of the jobs, with their undisturbed time. It takes the time of a checkpoint."""
-    parts = (work["units"] / work["per_s"], work["start_s"], work["written_s"])
-    work_s, start_s, written_s = (np.asarray(part, np.float64) for part in parts)
+    work_s = np.asarray(work["units"] / work["per_s"], np.float64)
+    start_s = np.asarray(work["start_s"], np.float64)
+    written_s = np.asarray(work["written_s"], np.float64)
     course = course_of(work_s, start_s, written_s, preemption)
     numbers = {
         TIME: course.undisturbed_s,
@@ -164,16 +178,23 @@ def _priced(
     """Yield the money and the carbon of the jobs. A job on spot lasts as long as its preemption makes it."""
     places = prices.places_of(settings_of(trials))
     money = {name: pd.Series(np.nan, trials.index) for name in prices.offered}
-    carbon, on_spot = (pd.Series(np.nan, trials.index) for _ in range(2))
+    carbon = pd.Series(np.nan, trials.index)
+    on_spot = pd.Series(np.nan, trials.index)
     for site in prices.places:
         mine = np.array([other is site for other in places])
         for name, values in money.items():
-            seconds = columns.get(MAKESPAN, columns[TIME]) if name == SPOT and not site.owned else columns[TIME]
-            if (bill := site.bill(name, np.asarray(seconds[mine], np.float64))) is not None:
+            seconds = columns[TIME]
+            if name == SPOT and not site.owned:
+                seconds = columns.get(MAKESPAN, seconds)
+            bill = site.bill(name, np.asarray(seconds[mine], np.float64))
+            if bill is not None:
                 values[mine] = bill
         if site.spot_per_hour is not None:
-            on_spot[mine] = (money[SPOT] / money[MONEY].where(money[MONEY] > 0))[mine]
+            on_demand = money[MONEY].where(money[MONEY] > 0)
+            on_spot[mine] = (money[SPOT] / on_demand)[mine]
         if site.g_per_kwh is not None:
             carbon[mine] = columns[ENERGY][mine] / _J_PER_KWH * site.g_per_kwh
-    yield from ((_money(name, prices.currency), values) for name, values in money.items())
-    yield from ((ON_SPOT, on_spot), (CARBON, carbon))
+    for name, values in money.items():
+        yield _money(name, prices.currency), values
+    yield ON_SPOT, on_spot
+    yield CARBON, carbon

@@ -54,10 +54,12 @@ def course_of(
     if interval_s is None:
         interval_s = np.maximum(best_interval(checkpoint_s, by.mean_s), _LEAST_INTERVAL_S)
     with np.errstate(over="ignore", invalid="ignore"):
-        spaced = _spaced(work_s, start_s, checkpoint_s, by.mean_s, np.maximum(1.0, np.rint(work_s / interval_s)))
+        intervals = np.maximum(1.0, np.rint(work_s / interval_s))
+        spaced = _spaced(work_s, start_s, checkpoint_s, by.mean_s, intervals)
         noticed = _noticed(work_s, start_s, by)
     warned = (by.notice_s > 0) & (checkpoint_s <= by.notice_s)
-    chosen = {name: np.where(warned, vars(noticed)[name], values) for name, values in vars(spaced).items()}
+    by_name = vars(noticed)
+    chosen = {name: np.where(warned, by_name[name], values) for name, values in vars(spaced).items()}
     return ExpectedCourse(**chosen)
 
 
@@ -86,4 +88,6 @@ def _noticed(work_s: Numbers, start_s: Numbers, by: Preemption) -> ExpectedCours
     working_lives = 1 + work_s / by.mean_s
     makespan_s = working_lives * by.mean_s * np.expm1(idle) + work_s - by.notice_s
     openings = working_lives * np.exp(idle)
-    return ExpectedCourse(start_s + work_s, makespan_s, np.full_like(work_s, np.nan), openings, np.zeros_like(work_s))
+    no_interval_s = np.full_like(work_s, np.nan)
+    nothing_lost_s = np.zeros_like(work_s)
+    return ExpectedCourse(start_s + work_s, makespan_s, no_interval_s, openings, nothing_lost_s)

@@ -65,7 +65,7 @@ class Owned(Part):
 
         Infinite if its electricity alone costs as much.
         """
-        spare = (self.per_hour * ratio - self._running for ratio in ratios)
+        spare = [self.per_hour * ratio - self._running for ratio in ratios]
         return [self._standing / money if money > 0 else math.inf for money in spare]
 
 
@@ -122,7 +122,8 @@ class PricedPlace(Part):
         """Return the money for jobs of so many seconds; None without such a price."""
         if self.owned:
             return seconds / 3600 * self.owned.per_hour
-        if (rate := self.rate(metric)) is None:
+        rate = self.rate(metric)
+        if rate is None:
             return None
         steps = np.ceil(seconds / self.step_s - _STEP_SLACK)
         return np.maximum(self.minimum_s, steps * self.step_s) / 3600 * rate
@@ -141,7 +142,10 @@ class Prices:
 
     @property
     def offered(self) -> list[str]:
-        return [name for name in RATES if any(site.rate(name) is not None for site in self.places)]
+        return [name for name in RATES if self._offers(name)]
+
+    def _offers(self, metric: str) -> bool:
+        return any(site.rate(metric) is not None for site in self.places)
 
     def places_of(self, trials: Sequence[Mapping[str, str]]) -> list[PricedPlace | None]:
         """Return the place of each trial, given its settings; None for a trial without a price.
@@ -152,17 +156,19 @@ class Prices:
         chosen: list[PricedPlace | None] = [None] * len(trials)
         for number, site in enumerate(self.places):
             key, value = next(iter(site.match.items()))
-            if unknown := site.match.keys() - {*names}:
+            unknown = site.match.keys() - set(names)
+            if unknown:
                 key = min(unknown)
                 raise self.refusal(number, f"match.{key}", "no record has this key", nearest(key, names))
             matching = [index for index, settings in enumerate(trials) if site.match.items() <= settings.items()]
             if not matching:
                 values = sorted({settings.get(key, "") for settings in trials})
                 raise self.refusal(number, f"match.{key}", f"no record matches {site.name}", nearest(value, values))
-            if twice := next(filter(None, (chosen[index] for index in matching)), None):
-                what = f"records of {site.name} match {twice.name}, too"
-                raise self.refusal(number, "match", what, "let each record match one place")
             for index in matching:
+                other = chosen[index]
+                if other:
+                    what = f"records of {site.name} match {other.name}, too"
+                    raise self.refusal(number, "match", what, "let each record match one place")
                 chosen[index] = site
         return chosen
 
@@ -177,25 +183,29 @@ class _File(Part):
 def read_prices(path: Path) -> Prices:
     """Read a file of prices. Raises RequestError with the file and the key."""
     try:
-        prices = Prices(path, _File.model_validate(read_toml(path, f"--prices {path}", f"see {GUIDE}")).place)
+        content = read_toml(path, f"--prices {path}", f"see {GUIDE}")
+        prices = Prices(path, _File.model_validate(content).place)
         for number, site in enumerate(prices.places):
             if site.currency != prices.currency:
                 what = f"{site.currency}, and place.0 is in {prices.currency}"
                 raise prices.refusal(number, "currency", what, "convert all prices to one currency")
-        return Prices(path, tuple(_listed(prices, number, site) for number, site in enumerate(prices.places)))
+        listed = [_listed(prices, number, site) for number, site in enumerate(prices.places)]
+        return Prices(path, tuple(listed))
     except ValidationError as error:
         raise RequestError(f"{path}: {first_problem(error)}", remedy=f"correct it there; see {GUIDE}") from error
 
 
 def _listed(prices: Prices, number: int, site: PricedPlace) -> PricedPlace:
     """Return a place with the prices of its catalogue."""
-    if (wanted := site.catalogue) is None:
+    wanted = site.catalogue
+    if wanted is None:
         return site
     file = prices.path.parent / wanted.file
     try:
-        rows = [*csv.DictReader(file.read_text().splitlines())]
+        rows = list(csv.DictReader(file.read_text().splitlines()))
         for key, column in _ROWS.items():
-            value, names = getattr(wanted, key), sorted({row[column] for row in rows})
+            value = getattr(wanted, key)
+            names = sorted({row[column] for row in rows})
             rows = [row for row in rows if value in (None, row[column])]
             if not rows:
                 raise prices.refusal(number, f"catalogue.{key}", f"{file} has no {value}", nearest(value, names[:20]))
@@ -205,6 +215,5 @@ def _listed(prices: Prices, number: int, site: PricedPlace) -> PricedPlace:
     except (OSError, ValueError, KeyError) as error:
         remedy = f"name a CSV with SkyPilot's columns; see {GUIDE}"
         raise prices.refusal(number, "catalogue.file", f"{file} cannot be read: {error}", remedy) from error
-    return PricedPlace.model_validate(
-        {**site.model_dump(), **dict(zip(_PRICES, offers.pop(), strict=True)), "catalogue": None}
-    )
+    offer = dict(zip(_PRICES, offers.pop(), strict=True))
+    return PricedPlace.model_validate({**site.model_dump(), **offer, "catalogue": None})
