@@ -117,12 +117,13 @@ def write(charts: Iterable[tuple[str, Figure]], directory: Path) -> list[Path]:
 
 def stamp(chart: Figure, profile: str) -> None:
     """Write across a figure of trials that decide nothing what they are good for."""
-    if profile in PROFILES and not PROFILES[profile].decides:
-        width, height = chart.get_size_inches()
-        rotation = min(25, 0.7 * math.degrees(math.atan2(height, width)))
-        look: dict[str, Any] = {"ha": "center", "va": "center", "alpha": 0.28, "zorder": 9, "rotation": rotation}
-        with style():
-            chart.text(0.5, 0.5, "smoke run: not a measurement", fontsize=3.2 * width, color="crimson", **look)
+    if profile not in PROFILES or PROFILES[profile].decides:
+        return
+    width, height = chart.get_size_inches()
+    rotation = min(25, 0.7 * math.degrees(math.atan2(height, width)))
+    look: dict[str, Any] = {"ha": "center", "va": "center", "alpha": 0.28, "zorder": 9, "rotation": rotation}
+    with style():
+        chart.text(0.5, 0.5, "smoke run: not a measurement", fontsize=3.2 * width, color="crimson", **look)
 
 
 def svg(chart: Figure) -> bytes:
@@ -134,9 +135,8 @@ def svg(chart: Figure) -> bytes:
 
 
 # Colours of seaborn's colour-blind palette, ordered so that they also differ in lightness; hatches for print in grey.
-_COLOURS = {
-    target: sns.color_palette("colorblind")[number] for target, number in zip(TARGETS, (7, 0, 1, 2), strict=True)
-}
+_BLIND = sns.color_palette("colorblind")
+_COLOURS = dict(zip(TARGETS, (_BLIND[7], _BLIND[0], _BLIND[1], _BLIND[2]), strict=True))
 _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
 MARKERS = dict(zip(TARGETS, "so^D", strict=True))
 WIDTH = 0.84
@@ -158,12 +158,14 @@ def legend(groups: Sequence[Group]) -> dict[str, Patch]:
 
 def entry(target: str, notes: Iterable[str]) -> Patch:
     look = {"facecolor": _COLOURS.get(target, "0.5"), "hatch": _HATCHES.get(target, "..."), "edgecolor": "white"}
-    return Patch(**look, label="\n".join((target, *(textwrap.fill(note, 40) for note in notes))))
+    lines = [target, *(textwrap.fill(note, 40) for note in notes)]
+    return Patch(**look, label="\n".join(lines))
 
 
 def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: int) -> None:
     """Put the legend under the figure, in as many columns as its width has room for, and ``columns`` at most."""
-    widest = max(len(line) for entry in entries for line in str(entry.get_label()).splitlines())
+    labels = [str(entry.get_label()) for entry in entries]
+    widest = max(len(line) for text in labels for line in text.splitlines())
     fitting = int(chart.get_figwidth() / (0.8 + 0.08 * widest))  # inches of the patch and of a letter at this size
     columns = min(columns, max(fitting, 1))
     chart.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
@@ -177,10 +179,9 @@ def grouped(axes: Axes, bars: pd.DataFrame, places: Sequence[str], targets: Sequ
     for number, target in enumerate(targets):
         for patch in axes.containers[number]:
             patch.set_hatch(_HATCHES.get(target, "..."))
-    bars["x"] = [
-        places.index(place) + (targets.index(target) + 0.5) * WIDTH / len(targets) - WIDTH / 2
-        for place, target in zip(bars["place"], bars["target"], strict=True)
-    ]
+    middles = bars["place"].map(places.index)
+    within = (bars["target"].map(targets.index) + 0.5) * WIDTH / len(targets)
+    bars["x"] = middles + within - WIDTH / 2
 
 
 def dots(axes: Axes, bars: pd.DataFrame) -> None:
@@ -198,9 +199,10 @@ def intervals(axes: Axes, bars: pd.DataFrame) -> Container | None:
     bounded = bars[bars["low"].notna() & bars["height"].notna()]
     if bounded.empty:
         return None
-    errors = [bounded["height"] - bounded["low"], bounded["high"] - bounded["height"]]
+    below = bounded["height"] - bounded["low"]
+    beyond = bounded["high"] - bounded["height"]
     look: dict[str, Any] = {"fmt": "none", "ecolor": "0.1", "elinewidth": 1.2, "capsize": 3, "label": "95 % interval"}
-    return axes.errorbar(bounded["x"], bounded["height"], errors, **look)
+    return axes.errorbar(bounded["x"], bounded["height"], [below, beyond], **look)
 
 
 def printed_range(job: ComparedJob, model: str, target: str, metric: str, aggressor: str = "") -> tuple[float, float]:
@@ -208,25 +210,32 @@ def printed_range(job: ComparedJob, model: str, target: str, metric: str, aggres
     of_arm = {"model": model, "target": target, "aggressor": aggressor}
     facts = {**vars(job), "data": kind_of(job.data), **of_arm}
     for claim in published_claims(PAPERS_KEY):
-        where = {"aggressor": [""], **claim.where}
-        if claim.between and not claim.over and claim.metric == metric and selected(facts, where):
-            return claim.between[0], claim.between[1]
+        if claim.over or claim.metric != metric or not claim.between:
+            continue
+        if selected(facts, {"aggressor": [""], **claim.where}):
+            least, most = claim.between
+            return least, most
     return math.nan, math.nan
 
 
 def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
     """Outline published ranges, ``least`` to ``most``, open at an infinite end; return the entry of the legend."""
-    outlined, low, high = bars[bars["least"].notna()], *axes.get_ylim()
+    outlined = bars[bars["least"].notna()]
     if outlined.empty:
         return None
     ends = list(filter(math.isfinite, (*outlined["least"], *outlined["most"])))
-    low, high = min(low, *ends), max(high, 1.1 * max(ends))
-    below, beyond = low / 2 if low > 0 else low - high, 2 * high
+    low, high = axes.get_ylim()
+    low = min(low, *ends)
+    high = max(high, 1.1 * max(ends))
+    lowest = low / 2 if low > 0 else low - high
+    highest = 2 * high
     look: dict[str, Any] = {"fill": False, "linestyle": ":", "edgecolor": "black", "linewidth": 1.6}
     width = WIDTH / targets
     for bar in outlined.to_dict("records"):
-        bottom, top = max(bar["least"], below), min(bar["most"], beyond)
-        axes.add_patch(Rectangle((bar["x"] - width / 2, bottom), width, top - bottom, **look, zorder=4))
+        left = bar["x"] - width / 2
+        bottom = max(bar["least"], lowest)
+        height = min(bar["most"], highest) - bottom
+        axes.add_patch(Rectangle((left, bottom), width, height, **look, zorder=4))
     axes.set_ylim(low, high)
     return Patch(**look, label=f"{SOURCE},\nby its text")
 
@@ -238,7 +247,8 @@ def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:
 
 def scale(axes: Axes, heights: "pd.Series[float]") -> None:
     """Fit the vertical axis to the heights: from zero, or logarithmic where they are far apart."""
-    low, high = heights.min(), heights.max()
+    low = heights.min()
+    high = heights.max()
     if low > 0 and high / low > _LINEAR_RANGE:
         axes.set_yscale("log")
         axes.set_ylim(min(low, 1) / 3, high * 3)
@@ -250,13 +260,16 @@ def scale(axes: Axes, heights: "pd.Series[float]") -> None:
 def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) -> None:
     """Write the title, ``below`` in small letters under it, and ``what`` at the vertical axis."""
     axes.set_xlabel("")
-    axes.set_ylabel(what + (", log scale" if axes.get_yscale() == "log" else ""))
+    logarithmic = axes.get_yscale() == "log"
+    axes.set_ylabel(f"{what}, log scale" if logarithmic else what)
     if normalised:
         axes.axhline(1, color="0.2", linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
     # A longer line would leave the axes no room.
-    letters = int(14 * chart.get_figwidth()) if (chart := axes.get_figure(root=True)) else len(below)
+    chart = axes.get_figure(root=True)
+    letters = int(14 * chart.get_figwidth()) if chart else len(below)
     below = "\n".join(textwrap.fill(line, letters) for line in below.splitlines())
-    axes.set_title(title, loc="left", fontweight="bold", pad=max(30, 6 + 12 * len(below.splitlines())))
+    height = 6 + 12 * len(below.splitlines())
+    axes.set_title(title, loc="left", fontweight="bold", pad=max(30, height))
     above_axes: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 5), "textcoords": "offset points"}
     axes.annotate(below, (0, 1), **above_axes, fontsize=9, color="0.3")
     sns.despine(ax=axes, left=True)

@@ -34,17 +34,20 @@ class Picture:
 
 def draw(comparison: Comparison, directory: Path, reference: Reference | None = None) -> list[Path]:
     """Write every figure, marked with published ratios, and return the paths. Raises RequestError if it cannot."""
-    drawn = (picture for job in comparison.jobs for picture in pictures(comparison, job, reference or {}))
-    charts = ((picture.stem, picture.drawing.chart) for picture in drawn)
+    charts = []
+    for job in comparison.jobs:
+        charts += [(picture.stem, picture.drawing.chart) for picture in pictures(comparison, job, reference or {})]
     # Values of a key are jobs of their own, and one picture has all of them.
     by_key: list[FigureKind] = [FIGURES.get(name) for name in ("by", "time-money") if comparison.of_kind("by")]
-    whole = (drawing for figure in by_key for drawing in figure(comparison, {}))
-    return write((*charts, *((_for_files(one.name), one.chart) for one in whole)), directory)
+    for figure in by_key:
+        charts += [(_for_files(drawing.name), drawing.chart) for drawing in figure(comparison, {})]
+    return write(charts, directory)
 
 
 def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:
     """Yield what each figure of the registry that can be loaded draws of one job; ``bench doctor`` names the others."""
-    of_job, broken = comparison.of(job), FIGURES.failures()
+    of_job = comparison.of(job)
+    broken = FIGURES.failures()
     names = differing([other for other in comparison.jobs if other.scenario == job.scenario])
     settings = filter(None, (getattr(job, name) for name in names))
     job_parts = [job.scenario, *(_for_files(text).strip("-") for text in settings)]
@@ -52,9 +55,11 @@ def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> 
     for figure in figures:
         for drawing in figure(of_job, reference):
             stamp(drawing.chart, job.profile)
-            numbered = drawing.number is not None
-            parts = [*([f"figure-{drawing.number}"] if numbered else []), *job_parts, drawing.name]
-            caption = f"{drawing.title}{' (numbered as in the paper)' if numbered else ''}"
+            parts = [*job_parts, drawing.name]
+            caption = drawing.title
+            if drawing.number is not None:
+                parts.insert(0, f"figure-{drawing.number}")
+                caption += " (numbered as in the paper)"
             # A metric is called as its record likes: its name must not lead to another directory.
             yield Picture(_for_files("-".join(parts)), caption, drawing)
 
