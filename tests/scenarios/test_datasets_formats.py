@@ -15,14 +15,12 @@ from click.testing import CliRunner, Result
 
 import cli
 from commands.data import data_make
-from scenarios.datasets.generated import MANIFEST, PLAN
 from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make, verify
 from suite.errors import RequestError
 from suite.registries import DATA_KINDS
 from tests.scenarios.conftest import contents
 from worker.data.kinds.kind import DataKind, DrawnSet
-from worker.data.listing import listing
 from worker.data.sets import FileSet, PixelSet
 from worker.training.device import import_torchvision
 
@@ -99,20 +97,6 @@ def test_a_format_without_videos_has_no_stride_of_frames(tmp_path: Path) -> None
     made(tmp_path, "mnist")
     with pytest.raises(RequestError, match="kind mnist has no videos"):
         resolve(f"generated:{tmp_path}", tmp_path, 2)
-
-
-def test_a_set_of_a_suite_that_knew_one_format_stays_whole(tmp_path: Path) -> None:
-    place = made(tmp_path, "imagefolder", 4, size="small", classes=2)
-    for file in (place / PLAN, place / MANIFEST):
-        file.write_text(file.read_text().replace(' "format": "imagefolder",\n', ""))
-    seen = listing(place)
-    manifest = {**json.loads((place / MANIFEST).read_text()), "sha256": seen.sha256, "size_bytes": seen.size_bytes}
-    (place / MANIFEST).write_text(json.dumps(manifest))
-    before = contents(place)
-    assert verify(place, workers=1) == []
-    assert resolve(f"generated:{place}", tmp_path)[1].images == 4
-    make(place, 4, "small", classes=2, workers=1)
-    assert contents(place) == before
 
 
 def test_torchvision_reads_the_same_mnist(tmp_path: Path) -> None:
