@@ -199,6 +199,8 @@ def _host(node: LocalNode) -> Iterator[Check]:
     refusal = ("not root", "use sudo; docs/guide/what-to-measure.md lists what works without root") if user else ()
     yield _check("host", "root", f"effective user {user}", *refusal)
     yield _check("host", "control-groups", f"memory is governed by version {cgroups.version(node)}")
+    counted = f"os.cpu_count() is {os.cpu_count()} on bare metal and in containers, and that of --cpus in VMs"
+    yield _check("host", "cpu-count", f"{counted}; Python 3.13 and newer counts --cpus everywhere")
     if reason := cache_counters.absent():
         yield _check("host", "cache-counters", "tried", reason, "records say so; nothing else needs them")
     else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from scenarios.command_files import files_of, refuse_missing_script
+from scenarios.command_files import NoFilesError, files_of, refuse_missing_script
 from scenarios.events import PROBE_PHASES, EventLog
 from scenarios.job import attest, metrics_of, recordable, throughput_of
 from scenarios.reading import TEMPORARY
@@ -92,10 +92,14 @@ class Command(PlannedScenario):
         return (self._command.name,) if self._command else ()
 
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
-        files = request.options(CommandOptions).command_files
-        if files and self._command:
-            refuse_missing_script(self._command.argv, files.expanduser())
-        return (FILES, files_of(files, note)) if files else ("none", None)
+        directory = request.options(CommandOptions).command_files
+        if directory is None or self._command is None:
+            return "none", None
+        refuse_missing_script(self._command.argv, directory.expanduser())
+        try:
+            return FILES, files_of(directory, note)
+        except NoFilesError:  # python -m package needs none
+            return "none", None
 
     def unit(self, request: RunRequest, model: str) -> str:
         asked = request.options(CommandOptions)

@@ -39,6 +39,10 @@ _READABLE, _EXECUTABLE = 0o644, 0o755
 _INTERPRETER = re.compile(r"(python[0-9.]*|bash|sh)")
 
 
+class NoFilesError(RequestError):
+    """The directory of a command is empty."""
+
+
 def files_of(directory: Path, note: Note = lambda _: None, copy: Path | None = None) -> Dataset:
     """Return the directory with the digest of its contents; with ``copy``, make that new directory a snapshot of it.
 
@@ -60,7 +64,7 @@ def files_of(directory: Path, note: Note = lambda _: None, copy: Path | None = N
         tree.note_left_out(note)
     size_bytes = sum(file.size_bytes for file in snapshot.files.values())
     if not size_bytes:
-        raise RequestError(f"{root} holds no file", remedy="name the directory that holds your program")
+        raise NoFilesError(f"{root} holds no file", remedy="name the directory that holds your program")
     return Dataset(
         kind=FILES,
         directory=str(copy or root),

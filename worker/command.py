@@ -35,6 +35,8 @@ ENDS_WITHIN_S = 0.2
 """Helpers such as the resource tracker of multiprocessing end so soon after the command."""
 KILLED_WITHIN_S = 5.0
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_OWN_MODULES = str(Path(__file__).parents[1])
+"""The suite's packages, which must not hide the command's."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -129,7 +131,11 @@ def _run(request: CommandRequest, directory: str, reader: NumberReader, memory: 
 
 
 def _start(request: CommandRequest, directory: str) -> subprocess.Popen[bytes]:
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables = dict(os.environ)
+    modules = variables.pop("PYTHONPATH", "").split(os.pathsep)
+    packages = [path for path in modules if path not in ("", _OWN_MODULES)]
+    if packages:  # an adopted image names them so
+        variables["PYTHONPATH"] = os.pathsep.join(packages)
     programs = Path(sys.executable).parent  # where scripts find python if this is no image's
     variables |= {"HOME": str(Path(directory).parent), "PATH": f"{os.environ['PATH']}:{programs}"}
     variables["PYTHON_CPU_COUNT"] = str(usable_cpus())  # of Python 3.13 and newer

@@ -18,6 +18,7 @@ from scenarios.command import Command
 from suite.interfaces import Instance, Measurement
 from suite.job.command import CommandJob
 from suite.plan import Trial
+from suite.request.request import RunRequest
 from tests.scenarios.conftest import REPOSITORY, HereNode, failure
 
 RATE = "(?P<throughput>[0-9.,]+)"
@@ -186,6 +187,24 @@ print(sys.stdin.read() or "nothing to read")
     assert said["user"] == "virtbench"
     assert said["limits"] == [[16384, 16384], [8 << 20, 8 << 20], [0, 0]]
     assert said["python"], "scripts of a shell find it, too"
+
+
+def test_the_packages_of_an_adopted_image_are_the_commands_and_the_suites_are_not(
+    run: Any, here: HereNode, tmp_path: Path
+) -> None:
+    site = tmp_path.parent / "site"
+    site.mkdir()
+    (site / "their_package.py").write_text("rate = 5")
+    interpreter, python_path = here.python
+    here.python = (interpreter, f"{python_path}:{site}")
+    program = "import sys, their_package as one; print(one.rate, 'it/s', not {'worker', 'suite'} & sys.modules.keys())"
+    assert run(program, throughput=r"(?P<throughput>\d+) it/s True").throughput_per_s == 5
+
+
+def test_a_directory_without_files_is_none(tmp_path: Path) -> None:
+    asked = RunRequest.of({"command": "python -m package", "command_files": tmp_path})
+    (tmp_path / "empty").mkdir()
+    assert Command.of(asked).data_set(asked, tmp_path, print) == ("none", None)
 
 
 def test_the_command_works_in_a_copy_that_goes_with_the_trial(run: Any, tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_every_line_of_the_corpus_is_read_right() -> None:
         (BARS, "train it/s", 33.1, "iterations"),
         (BARS, "val iterations/s", 195.45, "iterations"),
         ("5000 files/s", "files/s", 5000, "files"),
+        ("SPS: 1250", "sps units/s", 1250, "units"),
         ("410 images/s, 2.5 it/s", "auto", 410, "images"),
         ("images/s: 410.2\nimages/s: 411.2\ntotal images/s: 400", "auto", 410.7, "images"),
     ],
@@ -127,6 +128,10 @@ def test_what_cannot_be_ordered_is_not_read_and_is_named(printed: str, choice: s
             "2 of 2 printed throughputs cannot be read, such as in: 1 234.5 images/s",
         ),
         ("5000 files/s", "printed: files/s (once, median 5000)"),
+        (
+            "step 3 tps: 410\nthroughput = 5",
+            "printed: tps units/s (once, median 410), throughput units/s (once, median 5)",
+        ),
         ("12.3 GFlop/s\n0.52 m/s\n10 MB/s", "throughput: none is printed"),
         ('{"throughput": 5}', "--throughput json reads its JSON"),
         (BARS, "train iterations/s (12 times, median 33.1), val iterations/s (30 times, median 195.4), epochs"),

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from worker.printed.numbers import NUMBER, SPREADS, amount
-from worker.printed.units import ABBREVIATIONS, DEVICES, SCALES, Unit, rate, seconds_of, time_of_one
+from worker.printed.units import ABBREVIATIONS, DEVICES, SCALES, UNNAMED, Unit, rate, seconds_of, time_of_one
 
 _BEFORE, _NEAR = 256, 48
 """The characters before a unit that may hold the name of the rate, and those that may hold its number."""
@@ -19,7 +19,7 @@ _MARK = re.compile(
     rf"|\b(?P<short>{'|'.join((*ABBREVIATIONS, *map(str.upper, ABBREVIATIONS)))})\b"
 )
 """The sign between a thing and a time, with the word after it."""
-_HINTS = ("/", "per", "Per", "ps", "PS")
+_HINTS = ("/", "per", "Per", "ps", "PS", "hroughput")
 """One of these is in every line that holds a unit, and to look for them takes no time."""
 _WORD = re.compile(rf"([{_LETTERS}]+)\s?\Z")
 _ON_DEVICE = re.compile(rf"(?:\s?/\s?|[\s_-]+per[\s_-]+)({'|'.join(DEVICES)})\b", re.IGNORECASE)
@@ -45,6 +45,10 @@ _OWN_TIME = re.compile(r"time|latency|elapsed|duration", re.IGNORECASE)
 _TIME_IN_BRACKETS = re.compile(rf"""\s*[(\[]\s*(?P<time>[{_LETTERS}]+)\s*[)\]]["']?\s*[:=]?\s*(?P<number>{NUMBER})""")
 _TIME_AFTER = re.compile(rf"""["']?\s*[:=]?\s*(?P<number>{NUMBER})\s*(?P<time>[{_LETTERS}]+)""")
 _CAMEL = re.compile(r"[A-Z]?[a-z]+\Z")
+_WITHOUT_UNIT = re.compile(
+    rf"\b(?P<word>throughput|tps|sps)\s*[:=|]\s*(?P<number>{NUMBER})(?=\s*(?:$|[,;|]|\w+\s*[:=]|\s\s))", re.IGNORECASE
+)
+"""Labels of rates of nobody knows what: sps are steps or samples, tps tokens or transactions."""
 _BAR = re.compile(r"\d\s?%\s?\|")
 _STOPS = re.compile(r"[\d,;|()\[\]{}<>%?]+")
 _ROLE = re.compile(
@@ -115,6 +119,20 @@ def readings(line: str, decimal_mark: str | None = None) -> Iterator[RateReading
         if number > 1:
             reading = reading._replace(label=f"{reading.label} #{number}".strip())
         yield reading
+    yield from _without_unit(line, decimal_mark)
+
+
+def _without_unit(line: str, decimal_mark: str | None) -> Iterator[RateReading]:
+    """Yield the numbers whose label names a rate and no unit; they are never chosen in silence."""
+    unit = Unit(UNNAMED, known=False)
+    for match in _WITHOUT_UNIT.finditer(line):
+        label = f"{_label(line, match.start())} {match['word'].lower()}".strip()
+        try:
+            per_s = amount(match["number"], decimal_mark)
+        except ValueError:
+            yield RateReading(label, unit, None, UNREAD)
+        else:
+            yield RateReading(label, unit, per_s or None)
 
 
 def role_of(text: str) -> str:

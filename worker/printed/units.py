@@ -47,6 +47,7 @@ _COUNTED = {
     "clips": "clip clips",
     "videos": "video videos",
     "pairs": "pair pairs",
+    "triples": "triple triples",
     "graphs": "graph graphs",
     "nodes": "node nodes",
     "molecules": "molecule molecules",
