@@ -1,7 +1,6 @@
 """``bench web`` as a browser has it: its pages of runs, asked in this process."""
 
 import html
-import math
 import os
 import re
 import shutil
@@ -18,6 +17,9 @@ from click.testing import CliRunner, Result
 from flask.testing import FlaskClient
 
 import cli
+from analysis.compare.comparison import compare
+from analysis.load.records import load
+from analysis.report.answers.answer import answer
 from commands.web import generate, runs, start, states
 from commands.web.app import WebSettings, create_app
 from provisioning import ledger
@@ -36,7 +38,7 @@ PAGES = [runs.PAGES, start.PAGES, generate.PAGES]
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with two runs, and a home of its own."""
     monkeypatch.setenv("VIRTBENCH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(runs, "answer_of", lambda _run: "[]")
+    monkeypatch.setattr(runs, "answer_of", lambda _run: '{"rows": [], "next": ""}')
     place = tmp_path / "results"
     for name in ("failed", "synthetic-podman"):
         shutil.copytree(RUNS / name, place / name)
@@ -153,12 +155,24 @@ def test_the_state_of_a_run_in_words(
 
 
 def test_ratios_stand_on_an_axis_whose_middle_is_bare_metal(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ratios = {"gan on vm": (0.5, 0.25, 1.0), "gan on container": (1.0, 0.0, math.inf)}
+    ratios = {"gan on vm": (0.5, 0.25, 1.0), "gan on container": (1.0, 0.1, 9.0)}
     monkeypatch.setattr(runs, "intervals_so_far", lambda _run: ratios)
     (_, text, first), (_, _, second) = runs._forest(results / "drawn", ())
     assert text == "0.500 (0.250 to 1.000)"
     assert first == pytest.approx([50 - 48 * 2 / 3, 50 - 48 / 3, 50])
     assert second == pytest.approx([2, 50, 98])
+
+
+def test_an_interval_beyond_a_factor_of_a_hundred_has_no_place_on_the_axis(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "intervals_so_far", lambda _run: {"gan on vm": (4.797, 0.030, 773.953)})
+    monkeypatch.setattr(runs, "answer_of", ANSWER_OF)
+    runs._forest.cache_clear()
+    page = client.get("/runs/synthetic-podman").text
+    assert "too noisy to say" in page
+    assert "773" not in page
+    assert "<circle" not in page
 
 
 def test_a_run_that_is_written_has_its_progress_and_can_be_stopped_and_cancelled(
@@ -291,7 +305,11 @@ def test_the_list_and_the_run_show_number_and_word_once_they_are_made(
     page = shown_at_last(client, "/", lambda text: "no-verdict" in text)
     text = 'container (podman) <b>not yet measured: 3 blocks of 5</b> <span class="word no-verdict">no verdict<'
     assert text in page
-    assert text in client.get("/runs/synthetic-podman").text
+    page = client.get("/runs/synthetic-podman").text
+    assert text in page
+    next_step = answer(compare(load([results / "synthetic-podman"]))).next
+    (pasted,) = re.findall(r'<pre id="next"[^>]*>(.*)</pre>', page)
+    assert html.unescape(pasted) == str(next_step)
     begun: list[object] = []
     monkeypatch.setattr(runs, "kept", lambda _kind, _digests, make: begun.append(make))
     writing(results / "failed", monkeypatch)
@@ -303,7 +321,7 @@ def test_the_list_and_the_run_show_number_and_word_once_they_are_made(
 def test_an_accident_is_not_kept_and_takes_down_no_page(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch, accident: Exception
 ) -> None:
-    monkeypatch.setattr(runs, "answer_of", Mock(return_value='[["podman", "", "slower"]]'))
+    monkeypatch.setattr(runs, "answer_of", Mock(return_value='{"rows": [["podman", "", "slower"]], "next": ""}'))
     with monkeypatch.context() as patch:
         patch.setattr(runs, "write_atomic", Mock(side_effect=accident))
         shown_at_last(client, "/", lambda text: "no answer" in text)

@@ -20,7 +20,7 @@ from analysis.compare.results import Comparison, Contrast, Group
 from analysis.figures import drawing
 from analysis.figures.reference import PAPER, SOURCE, Reference, figure_of, kind_of
 from analysis.load.metrics import Metric
-from analysis.report.formatting import notes_by_target, rows_by_key, shown
+from analysis.report.formatting import hidden, notes_by_target, readable, rows_by_key, shown, visible
 from analysis.statistics.ratios import NoiseFloor
 from suite.records.record import EPOCH, EPOCH_METRICS
 from suite.targets import BASELINE
@@ -39,7 +39,7 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[draw
     cells_of: dict[Metric, list[Cell]] = {}
     for group in comparison.groups:
         for metric in shown(group.metrics):
-            if metric.name in group.measured and metric.name not in EPOCH_METRICS:
+            if visible(_of_targets(group, metric)) and metric.name not in EPOCH_METRICS:
                 cells_of.setdefault(metric, []).append((group.model, group, metric))
     columns = Counter(metric.column for metric in cells_of)
     for metric, cells in cells_of.items():
@@ -56,8 +56,13 @@ def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
 
     Bars of whole epochs, of first ones and of scaled times can stand beside each other, and each says which it is.
     """
-    if timed := [(group, metric, metric.name) for group in comparison.groups if (metric := group.epoch)]:
-        cells = [(f"{one.model}\n{name * (name != EPOCH)}".strip(), one, metric) for one, metric, name in timed]
+    cells: list[Cell] = []
+    for group in comparison.groups:
+        metric = group.epoch
+        if metric and visible(_of_targets(group, metric)):
+            name = "" if metric.name == EPOCH else metric.name
+            cells.append((f"{group.model}\n{name}".strip(), group, metric))
+    if cells:
         title = f"Time per epoch, {comparison.jobs[0].data} data"
         yield drawing.Drawing("time-per-epoch", title, _chart(cells, title, "s"))
 
@@ -65,7 +70,7 @@ def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
 def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield one drawing per probe: its metrics along the axis."""
     for group in comparison.groups:
-        if group.job.traits.probes and group.measured:
+        if group.job.traits.probes and any(visible(_of_targets(group, metric)) for metric in group.metrics):
             cells = []
             for metric in group.metrics:
                 # Broken at its hyphens, so that neighbours do not run into each other.
@@ -73,6 +78,11 @@ def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
                 cells.append((f"{name}\n{metric.unit}, {metric.better} is better", group, metric))
             title = f"The probe {group.model}: every metric on every target"
             yield drawing.Drawing(group.model, title, _chart(cells, f"Probe: {group.model}", "the measured value"))
+
+
+def _of_targets(group: Group, metric: Metric) -> list[Contrast]:
+    every = (group.of_target(summary.target).get(metric.name) for summary in group.targets)
+    return [contrast for contrast in every if contrast]
 
 
 def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | None = None) -> Figure:
@@ -98,10 +108,12 @@ def _printed(group: Group, metric: Metric, target: str, reference: Reference) ->
 
 def bar(place: str, target: str, row: Contrast | None) -> dict[str, Any]:
     """Return what is drawn of a contrast, if there is one."""
-    low, high = row.interval if row and row.interval else (_NAN, _NAN)
-    numbers = {"value": row and row.value, "ratio": row and row.ratio, "low": low, "high": high}
+    drawn = row and readable(row)
+    low, high = drawn.interval if drawn and drawn.interval else (_NAN, _NAN)
+    numbers = {"value": drawn and drawn.value, "ratio": drawn and drawn.ratio, "low": low, "high": high}
     numbers |= dict.fromkeys(("published", "least", "most"))
-    return {"place": place, "target": target, **{key: _NAN if one is None else one for key, one in numbers.items()}}
+    known = {key: _NAN if one is None else one for key, one in numbers.items()}
+    return {"place": place, "target": target, **known, "why_not": hidden(row) if row else ""}
 
 
 def draw_bars(
@@ -150,9 +162,11 @@ def _write_values(axes: Axes, bars: pd.DataFrame) -> None:
         # A value that is not its own equal is NaN.
         measured, drawn = bar["value"] == bar["value"], bar["height"] == bar["height"]
         text = number(bar["value"]) if measured else "failed"
+        if measured and not drawn:
+            text = f"{text}\n{bar['why_not'] or 'not normalised'}"
         drawing.above(
             axes,
-            text if drawn or not measured else f"{text}\nnot normalised",
+            text,
             *(bar["x"], bar["top"] if drawn else floor),
             rotation=0 if drawn else 90,
             xytext=(0, 8 if axes.get_yscale() == "log" else 4),  # clear of a dot
@@ -178,6 +192,8 @@ def value_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         if not row.metric.of_probe:
             by_metric.setdefault(row.metric.name, []).append(row)
     for name, rows in by_metric.items():
+        if not visible(rows):
+            continue
         keys = [value.partition("=")[0] for value in rows[0].base]
         title = f"{'Time per epoch' if name in EPOCH_METRICS else name.capitalize()} by {' and '.join(keys)}"
         chart = _chart_of_values(rows, title)

@@ -17,7 +17,7 @@ from analysis.compare.results import Comparison, Contrast
 from analysis.figures.drawing import MARKERS, Drawing, canvas, palette, style
 from analysis.figures.reference import Reference
 from analysis.report.answers.answer import answer, claims
-from analysis.report.formatting import floor, margins, one_line, ratio, sensible, verdict
+from analysis.report.formatting import floor, hidden, margins, one_line, ratio, readable, verdict
 from analysis.statistics.margins import bounds_of, log_difference
 from analysis.statistics.ratios import exp_ends
 from suite.targets import BASELINE
@@ -27,9 +27,8 @@ _INCHES = 8.0
 _ROW, _AROUND = 0.42, 1.1  # inches
 _TITLE_LETTERS, _FOOT_LETTERS, _VERDICT_LETTERS = 86, 120, 26
 """The letters of a line of the title and the foot, and of a verdict."""
-_FARTHEST, _ROOM = 4.0, 0.04
-"""The axis ends at this factor beyond the outermost dot, where an interval that goes on has an arrow; and the share of
-the axis on each side that no mark reaches."""
+_ROOM = 0.04
+"""The share of the axis on each side that no mark reaches."""
 Interval = tuple[float, float]
 
 
@@ -46,14 +45,15 @@ def _span(contrast: Contrast) -> Interval | None:
 
 
 def _text(contrast: Contrast) -> str:
+    why_not = hidden(contrast).replace(": ", ":\n")
     if contrast.ratio is None:
-        return "no ratio"
+        return why_not or "no ratio"
     if _is_base(contrast):
         return f"noise floor {floor(contrast.noise.share if contrast.noise else 0.0)}"
     if contrast.verdict is None:
-        return ratio(contrast)
+        return why_not or ratio(contrast)
     why = f": {contrast.verdict.withheld[0].partition(' (')[0]}" if contrast.verdict.withheld else ""
-    number = ratio(contrast).removesuffix(f", {verdict(contrast.verdict)}")
+    number = why_not or ratio(contrast).removesuffix(f", {verdict(contrast.verdict)}")
     return "\n".join([number, *textwrap.wrap(f"{verdict(contrast.verdict)}{why}", _VERDICT_LETTERS)])
 
 
@@ -99,7 +99,7 @@ def _rows(comparison: Comparison) -> Iterator[Contrast]:
 def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
     colours = palette([contrast.target for contrast in rows])
     bands = [bounds_of(margin).ratios for margin in comparison.margins]
-    low, high = _limits(rows, bands)
+    low, high = _limits([*map(readable, rows)], bands)
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     for band in bands:
@@ -107,9 +107,10 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     for place, contrast in enumerate(rows):
         look: dict[str, Any] = {"color": colours[contrast.target], "zorder": 3}
-        if contrast.ratio is not None:
+        if readable(contrast).ratio is not None:
             axes.plot(contrast.by_block, [place + 0.22] * len(contrast.by_block), ".", markersize=5, alpha=0.6, **look)
-            _interval(axes, place, _span(contrast), (low, high), look)
+            span = _span(contrast) or ()
+            axes.plot(span, [place] * len(span), marker="|", markersize=6, linewidth=2.2, **look)
             axes.plot(contrast.ratio, place, MARKERS.get(contrast.target, "P"), markersize=7, mec="0.1", **look)
         end: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
         axes.annotate(_text(contrast), (1, place), (8, 0), **end, fontsize=8.5)
@@ -123,12 +124,12 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
 
 
 def _limits(rows: Sequence[Contrast], bands: Sequence[Interval]) -> tuple[float, float]:
-    """Return the ends of the axis: it holds every dot, and the intervals as far as they leave the dots apart."""
-    dots = [end for band in bands for end in band]
+    """Return the ends of the axis, which holds every dot and interval."""
+    ends = [end for band in bands for end in band]
     for contrast in rows:
-        dots += [contrast.ratio or 1.0, *contrast.by_block]
-    ends = [*dots, *(end for contrast in rows for end in _span(contrast) or ())]
-    low, high = max(min(dots) / _FARTHEST, min(ends)), min(max(dots) * _FARTHEST, max(ends))
+        ends += [contrast.ratio or 1.0, *contrast.by_block, *(_span(contrast) or ())]
+    low = min(ends)
+    high = max(ends)
     room = (high / low) ** _ROOM
     return low / room, high * room
 
@@ -143,16 +144,6 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     what = f"ratio to {base}, log scale; grey band: the margin of {margin}; small dots: blocks"
     axes.set_xlabel(what, fontsize=8.5)
     axes.grid(visible=False, axis="y")
-
-
-def _interval(axes: Axes, place: int, interval: Interval | None, ends: Interval, look: dict[str, Any]) -> None:
-    """Draw an interval as far as the axis goes, with an arrow where it goes on."""
-    if interval is None:
-        return
-    shown = [min(max(end, ends[0]), ends[1]) for end in interval]
-    axes.plot(shown, [place, place], linewidth=2.2 if sensible(interval) else 1, **look)
-    for end, inside, marker in zip(interval, shown, "<>", strict=True):
-        axes.plot(inside, place, "|" if end == inside else marker, markersize=6, clip_on=False, **look)
 
 
 def _foot(comparison: Comparison) -> Iterator[str]:

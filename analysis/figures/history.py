@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 
 from analysis.figures.drawing import Drawing, canvas, label, legend_below, palette, stamp, style, write
 from analysis.history.history import History, Series
+from analysis.report.formatting import sensible
 from suite.registries import HISTORY_FIGURES
 from suite.targets import BASELINE
 
@@ -63,7 +64,8 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
 def _line(axes: Axes, series: Series, colour: object) -> Line2D:
     """Draw the runs of a series and the places where its level changed; return the entry of the legend."""
     times = _times(point.started_at for point in series.points)
-    ends = [point.interval or (point.value, point.value) for point in series.points]
+    known = ((point.interval if point.interval and sensible(point.interval) else ()) for point in series.points)
+    ends = [interval or (point.value, point.value) for interval, point in zip(known, series.points, strict=True)]
     look: dict[str, Any] = {"color": colour, "linewidth": 1}
     axes.vlines(times, [low for low, _ in ends], [high for _, high in ends], alpha=0.4, **look)
     axes.plot(times, [point.value for point in series.points], marker="o", markersize=3, **look)

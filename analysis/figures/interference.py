@@ -16,7 +16,7 @@ from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_
 from analysis.figures import drawing
 from analysis.figures.reference import Reference, figure_of
 from analysis.load.metrics import Metric
-from analysis.report.formatting import notes_by_target, notes_of
+from analysis.report.formatting import drawable, notes_by_target, notes_of
 from analysis.statistics.margins import slower_by
 from suite.job.sharing import aggressor_names, victim_names
 
@@ -46,7 +46,8 @@ Rows = Mapping[Arm, Measured]
 
 
 def _as_they_are(comparison: Comparison) -> Rows:
-    return {arm: measured for arm, measured in comparison.of_kind("aggressor").items() if not arm.ablation}
+    rows = {arm: drawable(of_arm) for arm, of_arm in comparison.of_kind("aggressor").items() if not arm.ablation}
+    return {arm: measured for arm, measured in rows.items() if measured}
 
 
 def _losses(rows: Rows, metric: Metric, title: str) -> Figure:

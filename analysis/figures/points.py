@@ -23,7 +23,7 @@ from analysis.figures import drawing
 from analysis.figures.reference import Reference
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.costs import arms, name_of
-from analysis.report.formatting import notes_of, sensible
+from analysis.report.formatting import drawable, hidden, notes_of
 from analysis.report.sweeps.scaling import named
 from suite.targets import BASELINE
 from suite.trial_names import instances_in
@@ -43,7 +43,7 @@ def every_trial(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawin
     base = {
         group.model: measured[metric.name].value
         for group in groups
-        if metric.name in (measured := group.of_target(BASELINE))
+        if metric.name in (measured := drawable(group.of_target(BASELINE)))
     }
     if not base or comparison.trials.empty or comparison.jobs[0].traits.probes:
         return
@@ -93,7 +93,7 @@ def _panels(group: Group) -> Panels:
     panels: dict[str, dict[int, Metric]] = {}
     for metric in group.metrics:
         name = _LATENCY.fullmatch(metric.name)
-        if name and metric.name in group.measured:
+        if name and any(metric.name in drawable(group.of_target(one.target)) for one in group.targets):
             way = f"{name['rate']} requests/s, answered or not" if name["rate"] else _CLOSED
             panels.setdefault(way, {})[int(name["percent"])] = metric
     return panels
@@ -122,12 +122,12 @@ def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
     look: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.5}
     names = {place: metrics[percent].name for place, percent in enumerate(percents)}
     for summary in group.targets:
-        measured = group.of_target(summary.target)
+        measured = drawable(group.of_target(summary.target))
         points = {place: measured[name] for place, name in names.items() if name in measured}
         colour = colours[summary.target]
         axes.plot(list(points), [one.value or float("nan") for one in points.values()], color=colour, **look)
         for place, one in points.items():
-            if one.value and one.ratio and one.interval and sensible(one.interval):
+            if one.value and one.ratio and one.interval:
                 low, high = (one.value / one.ratio * end for end in one.interval)
                 axes.vlines(place, low, high, color=colour, linewidth=1)
     axes.set_xticks(range(len(percents)), [f"p{each}" for each in percents])
@@ -141,7 +141,10 @@ def speed_up_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
         arms = [(arm, measured) for _, arm, measured in rows]
         notes = {arm.target: notes_of(measured) for arm, measured in arms}
         smallest = Effect(ratio=1.0)
-        points = [(arm, arm.division.workers, of.get("speed-up", smallest)) for arm, of in arms if arm.division]
+        speed_ups = [(arm, of.get("speed-up", smallest)) for arm, of in arms]
+        points = [(arm, arm.division.workers, one) for arm, one in speed_ups if arm.division and not hidden(one)]
+        if all(one is smallest for *_, one in points):
+            continue
         with drawing.style():
             chart = _speed_ups(points, notes, title)
         text = "speed-up; the table holds the values"
@@ -172,7 +175,10 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
     for job, of_job in groupby(comparison.of_kind("together").items(), lambda item: item[0].job):
         lines: dict[str, dict[int, Measured]] = {}
         for arm, measured in of_job:
-            lines.setdefault(named(arm), {})[instances_in(arm.model)] = measured
+            if drawable(measured):
+                lines.setdefault(named(arm), {})[instances_in(arm.model)] = drawable(measured)
+        if not lines:
+            continue
         title = "Opened together"
         with drawing.style():
             chart = drawing.canvas(9.6, 4.2)
@@ -195,9 +201,9 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
 
 def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield one drawing for each kind of price."""
-    every = arms(comparison)
+    every = {arm: drawable(measured) for arm, measured in arms(comparison).items()}
     for name in RATES:
-        points = {arm: (row[TIME.name], row[name]) for arm, row in every.items() if name in row}
+        points = {arm: (row[TIME.name], row[name]) for arm, row in every.items() if {TIME.name, name} <= {*row}}
         if not points:
             continue
         title = f"Time and {name.replace('-', ' on ')} of a job"

@@ -34,7 +34,7 @@ from analysis.statistics.ratios import Verdict
 from analysis.warnings.types import notices
 from suite.job.preemption import Preemption
 from suite.targets import BASELINE
-from suite.units import number
+from suite.units import count, number
 
 Places = Mapping[tuple[tuple[str, ...], str], PricedPlace]
 """The place of each cell and target whose trials have the same one."""
@@ -68,8 +68,11 @@ def value(row: Contrast | None) -> str | None:
     if row is None or row.value is None:
         return None
     scale, unit = (3600, "h") if row.metric.unit == "s" and row.value >= 5400 else (1, row.metric.unit)
-    span = row.value_interval if row.value_interval and sensible(row.value_interval) else ()
-    text = f" ({' to '.join(number(end / scale) for end in span)})" if span else ""
+    text = ""
+    if row.value_interval is None and row.trials:
+        text = f" ({count(row.trials, 'block')})"
+    elif row.value_interval and sensible(row.value_interval):
+        text = f" ({' to '.join(number(end / scale) for end in row.value_interval)})"
     return f"{number(row.value / scale)} {unit}".rstrip() + text
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from analysis.compare.results import BurstVariation, Comparison, Contrast, Effect, Group, Measured, known_first
 from analysis.load.metrics import METRICS, Metric
@@ -49,6 +50,38 @@ def ends(interval: tuple[float, float]) -> str:
 def not_yet(blocks: int) -> str:
     """Return ``not yet measured: 1 block of 5``; empty where there are blocks enough for a number."""
     return "" if blocks >= LEAST_BLOCKS else f"not yet measured: {count(blocks, 'block')} of {LEAST_BLOCKS}"
+
+
+def hidden(effect: Effect) -> str:
+    """Return why a number must not stand alone: too few blocks, or an interval without a meaning; empty if it may.
+
+    Tables show it all the same, with the number of its blocks. Pictures and sentences do not.
+    """
+    blocks = effect.blocks
+    interval = effect.interval
+    if effect.ratio is None and isinstance(effect, Contrast):
+        blocks = effect.trials
+        interval = effect.value_interval
+    if blocks and blocks < LEAST_BLOCKS:
+        return not_yet(blocks)
+    return "" if interval is None or sensible(interval) else TOO_NOISY
+
+
+def readable(contrast: Contrast) -> Contrast:
+    """Return a contrast as far as a picture may show it: with its value, and without a ratio that is hidden."""
+    return replace(contrast, ratio=None, interval=None, by_block=()) if hidden(contrast) else contrast
+
+
+def drawable(measured: Measured) -> Measured:
+    """Return what was measured of an arm without what is hidden."""
+    return {name: one for name, one in measured.items() if not hidden(one)}
+
+
+def visible(contrasts: Iterable[Contrast]) -> bool:
+    """Return whether a picture may show any of some contrasts: a ratio, or a value if none of them has a ratio."""
+    every = [*contrasts]
+    ratios = [one for one in every if one.ratio is not None]
+    return not all(map(hidden, ratios or every))
 
 
 def reachable(blocks: int | None) -> int | None:
@@ -109,6 +142,8 @@ def ratio(effect: Effect) -> str:
     if effect.ratio is None:
         return ""
     interval = "" if effect.interval is None else f" ({ends(effect.interval)})"
+    if effect.interval is None and effect.verdict:
+        interval = f" ({count(effect.blocks, 'block')})"
     # One block has nothing to be decided by: that it says so in every cell helps nobody.
     judged = f", {verdict(effect.verdict)}" if effect.verdict and effect.interval else ""
     return f"{times(effect.ratio)}x{interval}{judged}"

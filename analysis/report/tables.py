@@ -22,15 +22,14 @@ from analysis.figures import reference
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.elements import Cell, Head, Line, Table, styled, warnings
 from analysis.report.formatting import (
-    TOO_NOISY,
     brief,
     floor,
+    hidden,
     notes_by_target,
     notes_of,
     one_line,
     percent,
     ratio,
-    sensible,
     shown,
     times,
 )
@@ -96,12 +95,13 @@ def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
     if throughput.target == BASELINE:
         text = floor(throughput.noise.share) if throughput.noise else ""
         return value, "", f"noise {text}" if text.endswith("%") else text, ""
-    ends = throughput.interval
-    interval = (" to ".join(map(brief, ends)) if sensible(ends) else TOO_NOISY) if ends else ""
+    why_not = hidden(throughput)
+    interval = why_not or " to ".join(map(brief, throughput.interval or ()))
     if throughput.ratio is None or throughput.verdict is None:
         return value, "", interval, ""
+    over_base = "" if why_not else f"{brief(throughput.ratio)}x"
     # How many more blocks would decide is in the answer, and with every metric.
-    return value, f"{brief(throughput.ratio)}x", interval, styled(replace(throughput.verdict, more_blocks=None))
+    return value, over_base, interval, styled(replace(throughput.verdict, more_blocks=None))
 
 
 def _counted(throughput: Contrast) -> str:

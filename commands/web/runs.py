@@ -40,6 +40,8 @@ PER_PAGE = 50
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; sandbox"
 _FARTHEST = 8.0
 """The axis of ratios ends at this factor; an interval may go on."""
+_NOTHING_YET: Mapping[str, Any] = {"rows": [], "next": ""}
+_NO_ANSWER: Mapping[str, Any] = {"rows": [("", "", "no answer")], "next": ""}
 MOST_KEPT = 500
 """The files of the cache; the oldest are removed."""
 _MAKING: dict[Path, "Future[None]"] = {}
@@ -109,7 +111,7 @@ def digest(run: Path) -> str:
 
 
 def answer_of(run: Path) -> str:
-    """Return subject, number and word of each comparison of a run, as JSON."""
+    """Return the answer of a run as JSON: subject, number and word of each comparison, and the next command."""
     # Here, since pandas takes as long to import as everything else together.
     from analysis.audit.audit import audited
     from analysis.compare.comparison import compare
@@ -117,25 +119,26 @@ def answer_of(run: Path) -> str:
     from analysis.report.answers.answer import answer
 
     try:
-        rows = answer(compare(audited(load([run])))).rows
+        found = answer(compare(audited(load([run]))))
     except RequestError:  # the page of the comparison shows why
-        rows = ()
-    return json.dumps([(row.subject, row.number, row.word) for row in rows] or [("", "", "no answer")])
+        return json.dumps(_NO_ANSWER)
+    rows = [(row.subject, row.number, row.word) for row in found.rows]
+    return json.dumps({"rows": rows or _NO_ANSWER["rows"], "next": str(found.next or "")})
 
 
-def _answers(run: Path, state: RunState, running: Mapping[Path, ProcessIdentity]) -> Sequence[Sequence[str]]:
-    """Return subject, number and word of each comparison of a run; none while they are not ready, or it runs.
+def _answer(run: Path, state: RunState, running: Mapping[Path, ProcessIdentity]) -> Mapping[str, Any]:
+    """Return the answer of a run; nothing while it is not ready, or the run goes on.
 
-    They are made while nothing is measured: that takes a CPU.
+    It is made while nothing is measured: that takes a CPU.
     """
     if state.word in ("waiting", "running", "refused"):
-        return ()
+        return _NOTHING_YET
     make = None if running else lambda: answer_of(run)
     try:
-        answers = kept("answer", [run, written(run)], make)
+        made = kept("answers", [run, written(run)], make)
     except (BenchError, OSError):  # a full disk, say: the page shows the rest, and the next one has it made again
-        return [("", "", "no answer")]
-    return cast("Sequence[Sequence[str]]", json.loads(answers or "[]"))
+        return _NO_ANSWER
+    return cast("Mapping[str, Any]", json.loads(made)) if made else _NOTHING_YET
 
 
 @PAGES.get("/")
@@ -156,7 +159,7 @@ def listing(*, choosing: bool = False) -> Response:
     chosen = sorted(chosen, key=orders[sort]) if sort in orders else chosen
     page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
     states = [(run, state_of(run, running)) for run in page]
-    rows = [(run, state, _answers(run, state, running), facts(run, times[run]).summary) for run, state in states]
+    rows = [(run, state, _answer(run, state, running)["rows"], facts(run, times[run]).summary) for run, state in states]
 
     def values() -> Mapping[str, Any]:
         shown = [(run.relative_to(results), *row) for run, *row in rows]
@@ -171,7 +174,7 @@ def one(name: str) -> Response:
     """Show a run: its state and progress, ratios, the end of its log, and its facts."""
     run, running = located(name), processes()
     state, times = state_of(run, running), written(run)
-    answers = _answers(run, state, running)
+    answered = _answer(run, state, running)
 
     def values() -> Mapping[str, Any]:
         described: dict[str, Any] = {"lines": [], "forest": [], "problem": "", "again": None}
@@ -182,22 +185,27 @@ def one(name: str) -> Response:
         except RequestError as error:
             described["problem"] = error.message
         described |= {"cell": (run.parent / SWEEP).is_file(), "sweep": state.directory == run.parent}
-        return {"name": name, "run": run, "state": state, "about": facts(run, times), "answers": answers, **described}
+        return {"name": name, "run": run, "state": state, "about": facts(run, times), "answer": answered, **described}
 
-    return _live("run.html.j2", (state, times, answers), values)
+    return _live("run.html.j2", (state, times, answered), values)
 
 
 @lru_cache(maxsize=256)
 def _forest(run: Path, _written: tuple[int, ...]) -> Sequence[tuple[str, str, Sequence[float]]]:
     """Return each ratio so far, as text, and where low end, ratio and high end are on a logarithmic axis, in %.
 
-    Bare metal is in its middle.
+    Bare metal is in its middle. An interval without a meaning has no place there.
     """
+    from analysis.report.formatting import sensible  # as below
+
     ratios = intervals_so_far(run)
-    logs = [[math.log(min(max(end, 1 / _FARTHEST), _FARTHEST)) for end in sorted(ends)] for ends in ratios.values()]
-    reach = max(map(abs, chain(*logs)), default=0.0) or 1.0
-    texts = (interval_text(*ratio) for ratio in ratios.values())
-    return [*zip(ratios, texts, [[50 + 48 * log / reach for log in row] for row in logs], strict=True)]
+    texts = {name: interval_text(*ratio) for name, ratio in ratios.items()}
+    logs: dict[str, list[float]] = {}
+    for name, ends in ratios.items():
+        if sensible(ends[1:]):
+            logs[name] = [math.log(min(max(end, 1 / _FARTHEST), _FARTHEST)) for end in sorted(ends)]
+    reach = max(map(abs, chain(*logs.values())), default=0.0) or 1.0
+    return [(name, texts[name], [50 + 48 * log / reach for log in logs.get(name, ())]) for name in ratios]
 
 
 @PAGES.post("/runs/<path:name>")

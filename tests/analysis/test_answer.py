@@ -269,7 +269,11 @@ def test_a_target_without_a_number_and_a_run_without_a_finished_trial_say_why(sa
     assert (*map(str, failed.rows), failed.why) == (f"vm: -, no number, {share}", why)
     save(run_id="alone", target="vm")
     alone = answer(save.compare("alone"))
-    assert (*map(str, alone.rows), alone.why) == ("vm: 10.0 images/s, no number", "no bare-metal trial to compare with")
+    row = "vm: not yet measured: 1 block of 5, no number"
+    assert (*map(str, alone.rows), alone.why) == (row, "no bare-metal trial to compare with")
+    for block in range(5):
+        save(run_id="five", block=block, target="vm")
+    assert str(only(save.compare("five"))) == "vm: 10.0 images/s, no number"
     save("unfinished", failed="no memory")
     unfinished = answer(save.compare("unfinished"))
     assert unfinished.why == "nothing to compare: 1 trial of resnet50 failed, and none has finished"

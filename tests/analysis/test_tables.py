@@ -19,7 +19,7 @@ from analysis.compare.results import Arm, ComparedJob, Comparison, Contrast, Tar
 from analysis.load.metrics import METRICS, Metric
 from analysis.load.records import load
 from analysis.report.document import document, more_options
-from analysis.report.formatting import duration, floor, percent
+from analysis.report.formatting import duration, floor, group_lines, percent
 from analysis.report.rows import KEYS, as_csv, as_json
 from analysis.report.tables import Footnotes, overview_table
 from analysis.statistics.ratios import NoiseFloor, Verdict
@@ -28,7 +28,7 @@ from suite.records.usage import Conditions
 from suite.registries import AGGRESSORS
 from suite.targets import TARGETS
 from suite.units import number
-from tests.analysis.conftest import Save, a_comparison, a_group, as_markdown, but_command, printed
+from tests.analysis.conftest import Save, a_comparison, a_group, as_markdown, but_command, measured, printed
 from tests.analysis.test_answer import PLACE as NODE
 from tests.analysis.test_stored_runs import RUNS
 
@@ -328,3 +328,14 @@ def test_trials_of_two_units_are_two_jobs(save: Save) -> None:
 def test_one_comparison_takes_nine_lines() -> None:
     lines = lines_of(compare(load([RUNS / "synthetic-podman"])))
     assert (len(lines), "elapsed" in lines[6], "opening" in lines[6]) == (9, True, True), lines
+
+
+def test_no_number_of_one_block_stands_without_its_block(save: Save) -> None:
+    for target, speed in {"bare-metal": 10.0, "container": 9.0, "vm": 8.0, "container-vm": 7.0}.items():
+        save(target=target, **measured(speed))
+    comparison = save.compare()
+    assert all("x (1 block)" in line for line in group_lines(comparison.groups[0]) if "against container" in line)
+    (_, *rows) = overview_table(comparison.groups, Footnotes(comparison, ""), judged=True).rows
+    assert [cells[:3] for _, cells in rows] == [
+        (f"{speed} (1 block)", "", "not yet measured: 1 block of 5") for speed in ("9.00", "8.00", "7.00")
+    ]

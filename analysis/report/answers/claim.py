@@ -15,7 +15,7 @@ from analysis.report.formatting import (
     brief,
     excluded,
     failing,
-    not_yet,
+    hidden,
     parting,
     percent,
     reachable,
@@ -82,7 +82,7 @@ class Claim:
     @property
     def equivalent_at(self) -> float | None:
         """Return a wider margin at which an undecided claim is decided already; None without one."""
-        undecided = self.word == UNDECIDED and not self.not_yet
+        undecided = self.word == UNDECIDED and not hidden(self.found)
         return self.found.verdict.equivalent_at if self.found.verdict and undecided else None
 
     @property
@@ -115,33 +115,30 @@ class Claim:
     @property
     def over(self) -> str:
         """Return what the ratio is to; empty if it is not shown."""
-        hidden = self.found.ratio is None or self.not_yet or self.span == TOO_NOISY
-        return "" if hidden else self.base
-
-    @property
-    def not_yet(self) -> str:
-        """Return ``not yet measured: 1 block of 5``; empty where there are blocks enough, or no ratio."""
-        return "" if self.found.ratio is None else not_yet(self.found.blocks)
+        return "" if self.found.ratio is None or hidden(self.found) else self.base
 
     @property
     def value(self) -> str:
-        """Return the ratio as far as it means something; the value where it is over nothing, a dash without any."""
+        """Return the ratio, or why it is not shown; the value where it is over nothing, a dash without any."""
         contrast = self.found
-        if self.not_yet:
-            return self.not_yet
+        if not contrast.measured:
+            return "-"
+        why_not = hidden(contrast)
+        if why_not:
+            return why_not
         if contrast.ratio is None:
             return "-" if contrast.value is None else f"{number(contrast.value)} {contrast.metric.unit}".rstrip()
-        return brief(contrast.ratio) if self.over else ""
+        return brief(contrast.ratio)
 
     @property
     def span(self) -> str:
-        """Return the interval of the ratio: ``(0.975 to 0.989)``; empty without one."""
+        """Return the interval of the ratio: ``(0.975 to 0.989)``; empty without one that is shown."""
         interval, after = self.found.interval, " after stopping" if self.around.decided else ""
         if self.found.runs and self.found.spread is None:
             after = " in these runs alone"
-        if self.found.ratio is None or self.not_yet or not interval:
+        if not self.over or not interval:
             return ""
-        return f"({' to '.join(map(brief, interval))}{after})" if sensible(interval) else TOO_NOISY
+        return f"({' to '.join(map(brief, interval))}{after})"
 
     @property
     def word(self) -> str:
