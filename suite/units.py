@@ -19,6 +19,11 @@ def parse_share(text: str) -> float:
     return value
 
 
+def format_share(share: float) -> str:
+    """Return a share as ``parse_share`` takes it: ``2%``."""
+    return f"{share * 100:.12g}%"
+
+
 def parse_duration_s(text: str) -> float:
     """Return the seconds of ``"90s"``, ``"30m"`` or ``"1h30m"``. Raises RequestError for other text."""
     body = text.strip().lower()

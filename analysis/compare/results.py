@@ -526,6 +526,11 @@ class Comparison(Selection):
         return min((terms.margin for terms in self.terms.values()), default=MARGIN)
 
     @property
+    def requested_margin(self) -> float | None:
+        """Return the margin that the comparison was given; None if it took that of the plans, or the usual one."""
+        return self.least_margin if any(terms.requested for terms in self.terms.values()) else None
+
+    @property
     def common_terms(self) -> Terms:
         """Return the terms of contrasts between jobs. Raises RequestError where these were planned differently."""
         margins = {terms.margin for terms in self.terms.values()}

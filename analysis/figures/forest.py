@@ -107,11 +107,12 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     for place, contrast in enumerate(rows):
         look: dict[str, Any] = {"color": colours[contrast.target], "zorder": 3}
-        if readable(contrast).ratio is not None:
+        shown = readable(contrast)
+        if shown.ratio is not None:
             axes.plot(contrast.by_block, [place + 0.22] * len(contrast.by_block), ".", markersize=5, alpha=0.6, **look)
             span = _span(contrast) or ()
             axes.plot(span, [place] * len(span), marker="|", markersize=6, linewidth=2.2, **look)
-            axes.plot(contrast.ratio, place, MARKERS.get(contrast.target, "P"), markersize=7, mec="0.1", **look)
+            axes.plot(shown.ratio, place, MARKERS.get(contrast.target, "P"), markersize=7, mec="0.1", **look)
         end: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
         axes.annotate(_text(contrast), (1, place), (8, 0), **end, fontsize=8.5)
     names = []

@@ -29,6 +29,8 @@ class Terms:
     """The share by which a ratio may differ from 1 and still be called equivalent."""
     looked: int | None = None
     """The blocks after which a run ``--until decided`` began to look; None where no run of the job did."""
+    requested: bool = False
+    """Whether the comparison was given the margin; if so, whatever it proposes repeats it."""
 
 
 def terms_of(runs: Iterable[Path], requested: float | None = None) -> Terms:
@@ -39,7 +41,8 @@ def terms_of(runs: Iterable[Path], requested: float | None = None) -> Terms:
     plans = {run: plan for run in runs if (plan := plan_of(run))}
     decides = any(plan.request and plan.request.repetitions.decides for plan in plans.values())
     margins = {run: plan.margin or MARGIN for run, plan in plans.items()}
-    return Terms(_common(margins) if requested is None else requested, LEAST_BLOCKS if decides else None)
+    margin = _common(margins) if requested is None else requested
+    return Terms(margin, LEAST_BLOCKS if decides else None, requested=requested is not None)
 
 
 def _common(margins: Mapping[Path, float]) -> float:

@@ -7,7 +7,7 @@ from suite.errors import RequestError
 from suite.request.repetitions import DECIDING_BLOCKS, DECIDING_BUDGETS, DECIDING_MARGIN
 from suite.request.request import RunRequest
 from suite.request.traits import traits_of
-from suite.units import parse_duration_s, parse_share
+from suite.units import format_share, parse_duration_s, parse_share
 
 DEFAULT_MARGIN = parse_share(DECIDING_MARGIN)
 _ENDS = ("blocks", "warmup_blocks", "until", "detect", "max_blocks", "budget")
@@ -26,7 +26,7 @@ def until_decided(request: RunRequest, margin: float) -> RunRequest:
 
     Raises RequestError for options that go with no verdict.
     """
-    named_margin = None if margin == DEFAULT_MARGIN else f"{margin:.12g}"
+    named_margin = None if margin == DEFAULT_MARGIN else format_share(margin)
     decided = request.changed(**dict.fromkeys(_ENDS), margin=named_margin)
     if decided.measurement.design != "alternating":
         return decided

@@ -219,7 +219,24 @@ def test_a_proposed_run_is_not_decided_by_default_where_the_default_margin_is_de
     forged.measure(0.9802, 20, noise=0.03)
     found = forged.answer()
     assert "already equivalent at 5 %" in found.why
-    assert known(found.next).command.endswith("--target container --margin 0.02"), found.next
+    assert known(found.next).command.endswith("--target container --margin 2%"), found.next
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "margin", "words"),
+    [
+        (0.9802, 0.1, 0.02, "--target container --margin 2%"),
+        (0.9802, 0.1, None, "--target container"),
+        (0.8, 0.004, 0.02, "--margin 2% --explain"),
+        (0.8, 0.004, None, "{run} --explain"),
+    ],
+)
+def test_a_proposal_repeats_the_margin_that_a_comparison_was_given(
+    forged: Forged, factor: float, noise: float, margin: float | None, words: str
+) -> None:
+    forged.measure(factor, 10, noise=noise)
+    step = answer(compare(load([forged.directory]), margin=margin)).next
+    assert known(step).command.endswith(words.format(run=forged.directory)), step
 
 
 CHOSEN = {"until": "decided", "margin": "5%", "budget": "10m", "design": "alternating"}
@@ -230,10 +247,10 @@ CHOSEN = {"until": "decided", "margin": "5%", "budget": "10m", "design": "altern
     ("given", "margin", "words"),
     [
         (CHOSEN, 0.05, ""),
-        (CHOSEN, 0.1, "--margin 0.1"),
+        (CHOSEN, 0.1, "--margin 10%"),
         (CHOSEN | {"max_blocks": 20}, 0.05, ""),
         ({}, 0.02, ""),
-        ({"margin": "2%"}, 0.02, "--margin 0.02"),
+        ({"margin": "2%"}, 0.02, "--margin 2%"),
         ({"detect": "2%"}, 0.02, ""),
         (CHOSEN | {"rounds": 30}, 0.05, "--design alternating --rounds 30"),
         ({"design": "sequential"}, 0.02, "--design sequential"),

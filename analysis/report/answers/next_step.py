@@ -20,7 +20,7 @@ from suite.request.request import RunRequest
 from suite.request.traits import traits_of
 from suite.results.runs import is_run, sweep_around
 from suite.targets import BASELINE
-from suite.units import count
+from suite.units import count, format_share
 
 _LONG_S = 3600.0
 """An extension that takes longer gives way to turns, where the jobs can take them."""
@@ -38,7 +38,8 @@ def next_step(comparison: Comparison, claims: Sequence[Claim]) -> NextStep | Non
         return _deciding(comparison, still_open)
     if any(one.awaits_repair for one in claims):
         return failures_of(comparison.places)
-    return explaining(comparison.places, probes=all(one.job.traits.probes for one in claims))
+    probes = all(one.job.traits.probes for one in claims)
+    return explaining(comparison.places, probes=probes, margin=comparison.requested_margin)
 
 
 def measure(profiles: Iterable[str]) -> bool:
@@ -46,13 +47,14 @@ def measure(profiles: Iterable[str]) -> bool:
     return all(PROFILES[name].decides for name in profiles if name in PROFILES)
 
 
-def explaining(places: Sequence[Path], *, probes: bool = False) -> NextStep | None:
-    """Return the command that shows what is behind a decided comparison of runs."""
+def explaining(places: Sequence[Path], *, probes: bool = False, margin: float | None = None) -> NextStep | None:
+    """Return the command that shows what is behind a decided comparison of runs, by the margin that it was given."""
     if not places:
         return None
+    judged = ("--margin", format_share(margin)) if margin else ()
     if probes:
-        return bench("report", *places, decides="one page")
-    return bench("compare", *places, "--explain", decides="where the time goes")
+        return bench("report", *places, *judged, decides="one page")
+    return bench("compare", *places, *judged, "--explain", decides="where the time goes")
 
 
 def failures_of(places: Sequence[Path]) -> NextStep | None:
@@ -174,6 +176,9 @@ def _anew(
 
 def _margin(comparison: Comparison, request: RunRequest, still_open: Sequence[Claim]) -> float:
     """Return the margin that was chosen for what is compared, or that of a run by default, if it decides more."""
+    requested = comparison.requested_margin
+    if requested is not None:
+        return requested
     chosen = request.repetitions.margin is not None or comparison.least_margin != MARGIN
     decided = [one for one in still_open if one.equivalent_at and one.equivalent_at <= DEFAULT_MARGIN]
     decides_more = len(decided) < len(still_open) or not still_open
