@@ -183,13 +183,7 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
         with drawing.style():
             chart = drawing.canvas(9.6, 4.2)
             for axes, metric, unit in zip(chart.subplots(1, 2), (TIMES[0], EACH[0]), ("s", "MB each"), strict=True):
-                for place, (name, of_name) in enumerate(lines.items()):
-                    points = {number: of[metric.name] for number, of in of_name.items() if metric.name in of}
-                    colour, marker = f"C{place}", _MARKERS[place % len(_MARKERS)]
-                    values = [points[number].value or 0.0 for number in sorted(points)]
-                    axes.plot(sorted(points), values, color=colour, marker=marker, label=name)
-                    for number, one in points.items():
-                        axes.vlines(number, *(one.value_interval or [one.value or 0.0] * 2), color=colour, linewidth=1)
+                _together(axes, lines, metric)
                 axes.set_ylim(bottom=0)
                 below = f"{metric.name}; {job}\nmean over the blocks, with 95 % intervals"
                 drawing.label(axes, title * (metric is TIMES[0]), below, unit, normalised=False)
@@ -197,6 +191,17 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
                 axes.set_xticks(sorted(set[int]().union(*lines.values())))
             chart.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
         yield drawing.Drawing("together", title, chart, description="in s and MB; the table holds the values")
+
+
+def _together(axes: Axes, lines: Mapping[str, Mapping[int, Measured]], metric: Metric) -> None:
+    """Draw a line for each name, of one metric by the number of instances."""
+    for place, (name, of_name) in enumerate(lines.items()):
+        points = {number: of[metric.name] for number, of in of_name.items() if metric.name in of}
+        colour = f"C{place}"
+        values = [points[number].value or 0.0 for number in sorted(points)]
+        axes.plot(sorted(points), values, color=colour, marker=_MARKERS[place % len(_MARKERS)], label=name)
+        for number, one in points.items():
+            axes.vlines(number, *(one.value_interval or [one.value or 0.0] * 2), color=colour, linewidth=1)
 
 
 def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
