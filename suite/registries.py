@@ -175,7 +175,10 @@ ABLATIONS = Registry(
         "seccomp": "suite.job.ablations:SECCOMP",
         **dict.fromkeys(_ON_NODES, "suite.job.ablations:by_engine"),
         "oci-runtime": "suite.job.ablations:run_by",
-        **_constants("suite.job.ablations", "network cluster-ip node-port rootfs huge-pages channels-last pinning isa"),
+        **_constants(
+            "suite.job.ablations",
+            "network cluster-ip node-port pod-requests rootfs huge-pages channels-last pinning isa",
+        ),
         **_constants("suite.job.ablations", "memory-limit disk-limit disk-iops confinement virtiofs data-layer"),
         **_constants("suite.job.ablations", "microvm libvirt disk-cache"),
     },

@@ -131,6 +131,7 @@ OF_PODS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"gpus": 2}, {}),
     ({}, {"runtime_class": "gvisor"}),
     ({}, {"pulled": True}),
+    ({}, {"requests": 0.5}),
 ]
 
 

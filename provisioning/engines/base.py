@@ -66,6 +66,8 @@ class ContainerSpec:
     by_affinity: bool = False
     """Whether commands stay on the CPUs by their affinity: the engine's user may set no control group's CPUs."""
     cpu_share: float = 1.0
+    pod_requests: float = 1.0
+    """The share of its limits that a pod requests."""
     limited_disks: tuple[BlockDevice, ...] = ()
     """The disks of the node to which ``disk_limits`` apply."""
     disk_limits: tuple[DiskLimit, ...] = ()
@@ -141,7 +143,7 @@ class ContainerEngine(Protocol):
 
     def hindrance(self, properties: Properties) -> str | None:
         """Return why containers cannot have these properties; None if they can."""
-        return None
+        return "pods alone have requests" if properties.pod_requests < 1 else None
 
     def check_machine(self, node: Node) -> None:
         """Raise RequestError if the engine's containers run on another machine than this node."""

@@ -33,6 +33,7 @@ from suite.job.envelope import format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 from suite.process_identity import BOOT_ID, MACHINE_ID
 from suite.records.environment import Pod
+from suite.units import parse_share
 
 RIGHTS = {
     "pods": ("create", "get", "list", "watch", "delete"),
@@ -42,7 +43,7 @@ RIGHTS = {
 TOLD_WITHIN_S = 10.0
 ASKED_WITHIN_S = 2.0
 """How long a server has to answer that no run has named."""
-SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "channels_last", "service"}
+SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "channels_last", "service", "pod_requests"}
 """The properties that a pod can be given, or that are not the pod's."""
 
 
@@ -92,6 +93,10 @@ class KubernetesEngine(ContainerEngine):
         if properties.service:
             self._cluster.demand({"services": ("create", "get", "list", "delete")})
         switched = {name for name, usual in vars(AS_IT_IS).items() if getattr(properties, name) != usual}
+        if properties.pod_requests < 1:
+            if "pod_requests" in self.settings:
+                return "pods of the run request less than their limits already"
+            switched.discard("pinned")  # it follows
         return None if switched <= SWITCHES else "a pod cannot be given it"
 
     def most_cpus(self) -> int:
@@ -298,7 +303,9 @@ class KubernetesEngine(ContainerEngine):
         image = f"{registry}/{image_reference(spec.image)}" if registry else local_name(spec.image)
         _, claim, path = self.settings["claim"].split(":", 2) if self.claimed else ("", "", "")
         classes = self.settings.get("runtime_class"), self.settings.get("storage_class")
-        return Placement(self._node.hostname, image, bool(registry), *classes, claim, path)
+        requests = self.settings.get("pod_requests")
+        share = parse_share(requests) if requests else spec.pod_requests
+        return Placement(self._node.hostname, image, bool(registry), *classes, claim, path, share)
 
     def _inside(self, node: Node, name: str) -> PodNode:
         place = f"{node.name}/{name}"

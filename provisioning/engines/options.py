@@ -5,6 +5,7 @@ from typing import Literal
 from suite.errors import RequestError, option
 from suite.request.option import OptionGroup, Text, about
 from suite.targets import CONTAINERS
+from suite.units import parse_share
 
 CLAIMED = "20Gi"
 """The size of claims for all jobs and probes: many providers give more IOPS to larger volumes."""
@@ -56,6 +57,12 @@ class PodOptions(OptionGroup):
     )
     containerd: Text | None = about(None, "Socket of the containerd of this machine.", meaning=False)
     runtime_class: Text | None = about(None, "Runtime class of the pods, such as gvisor or kata.")
+    pod_requests: Text | None = about(
+        None,
+        "Share of their limits that pods request, such as 50%: Burstable pods, which may use more than they are "
+        "promised and have no CPUs to themselves. Default: all of it (Guaranteed).",
+        parse=parse_share,
+    )
     storage_class: Text | None = about(
         None,
         f"Storage class of the disk that trials write to (the disk probe, {option('checkpoint_every')}): a claim of "

@@ -201,14 +201,22 @@ def refuse_unfair(sent: Object, live: Object) -> None:
         if decides(path, value):
             unfair.append(_added(path, value))
     quality = live.get("status", {}).get("qosClass")
-    if quality not in (None, "Guaranteed"):
-        unfair.append(f"status.qosClass: {quality!r} instead of 'Guaranteed'")
+    expected = _quality_of(sent)
+    if quality not in (None, expected):
+        unfair.append(f"status.qosClass: {quality!r} instead of {expected!r}")
     if unfair:
         raise MeasurementError(
             f"admission has changed the pod so that it is not comparable: {'; '.join(unfair)}",
             kind="admission",
             remedy=f"choose a {option('namespace')} without this LimitRange or webhook",
         )
+
+
+def _quality_of(sent: Object) -> str:
+    """Return the class of quality of service that a server gives a pod of these requests and limits."""
+    resources = [container["resources"] for container in sent["spec"].get("containers", ())]
+    guaranteed = all(each["requests"] == each["limits"] for each in resources)
+    return "Guaranteed" if guaranteed else "Burstable"
 
 
 def service_manifest(name: str, pod: str, port: int, way: str) -> Object:

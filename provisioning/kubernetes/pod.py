@@ -59,10 +59,12 @@ class Placement:
     claim: str = ""
     """The claim that holds the data set to read, and the path on it; empty for a directory of the node."""
     claim_path: str = ""
+    requests: float = 1.0
+    """The share of its limits that the pod requests; all of them make it guaranteed."""
 
 
 def manifest(spec: ContainerSpec, placement: Placement) -> Object:
-    """Return the pod of a container: guaranteed resources, the runtime's seccomp profile, and nothing of a cluster's.
+    """Return the pod of a container: its resources, the runtime's seccomp profile, and nothing of a cluster's.
 
     It is placed by its node selector: ``nodeName`` would go around the scheduler and its check of resources.
     """
@@ -71,19 +73,12 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
     volumes = [PodVolume(path.strip("/").replace("/", "-"), {"emptyDir": memory}, path) for path in paths]
     security = as_nobody("RuntimeDefault" if spec.seccomp else "Unconfined")
     if spec.data:
-        directory, target, writable = spec.data
-        source: Object = {"hostPath": {"path": directory, "type": "Directory"}}
-        if writable and placement.storage_class:
+        volumes.append(_data_volume(spec, placement))
+        if spec.data[2] and placement.storage_class:
             security["fsGroup"] = USER  # a claim's volume is root's until then
-            size = {"requests": {"storage": CLAIMED}}
-            claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": placement.storage_class, "resources": size}
-            source = {"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
-        path = ""
-        if placement.claim and not writable:
-            source = {"persistentVolumeClaim": {"claimName": placement.claim, "readOnly": True}}
-            path = placement.claim_path
-        volumes.append(PodVolume("data", source, target, read_only=not writable, sub_path=path))
-    gpus = {GPU_RESOURCE: str(spec.gpus)} if spec.gpus else {}
+    limits = {"cpu": str(spec.cpu_count), "memory": str(spec.memory_bytes)}
+    if spec.gpus:
+        limits[GPU_RESOURCE] = str(spec.gpus)
     template = pod_template(
         {
             "name": CONTAINER,
@@ -91,8 +86,9 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
             "imagePullPolicy": "IfNotPresent" if placement.pulled else "Never",
             "command": list(SLEEPER),
             "securityContext": {"privileged": False, "readOnlyRootFilesystem": True},
+            "resources": {"requests": _requests(spec, placement, limits), "limits": limits},
         },
-        {"cpu": str(spec.cpu_count), "memory": str(spec.memory_bytes), **gpus},
+        limits,
         volumes,
         labels(spec.name),
         ALONE,
@@ -104,11 +100,35 @@ def manifest(spec: ContainerSpec, placement: Placement) -> Object:
         hostIPC=False,
         shareProcessNamespace=False,
         securityContext=security,
-        **({"tolerations": [{"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]} if gpus else {}),
+        **({"tolerations": [{"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]} if spec.gpus else {}),
         **({"runtimeClassName": placement.runtime_class} if placement.runtime_class else {}),
     )
     template["metadata"] |= {"name": spec.name, "ownerReferences": owners()}
     return {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def _requests(spec: ContainerSpec, placement: Placement, limits: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what the pod requests; GPUs have no smaller request than their limit."""
+    if placement.requests == 1:
+        return limits
+    millicpus = round(1000 * spec.cpu_count * placement.requests)
+    memory_bytes = round(spec.memory_bytes * placement.requests)
+    return {**limits, "cpu": f"{max(1, millicpus)}m", "memory": str(memory_bytes)}
+
+
+def _data_volume(spec: ContainerSpec, placement: Placement) -> "PodVolume":
+    """Return the volume of the data: a directory of the node, or a claim."""
+    assert spec.data  # noqa: S101 (see the caller)
+    directory, target, writable = spec.data
+    if placement.claim and not writable:
+        claimed = {"persistentVolumeClaim": {"claimName": placement.claim, "readOnly": True}}
+        return PodVolume("data", claimed, target, read_only=True, sub_path=placement.claim_path)
+    source: Object = {"hostPath": {"path": directory, "type": "Directory"}}
+    if writable and placement.storage_class:
+        size = {"requests": {"storage": CLAIMED}}
+        claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": placement.storage_class, "resources": size}
+        source = {"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
+    return PodVolume("data", source, target, read_only=not writable)
 
 
 @dataclass(frozen=True)

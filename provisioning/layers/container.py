@@ -128,6 +128,7 @@ class ContainerLayer:
             by_count=by_count,
             by_affinity=not by_count and not is_guest(node) and self.engine.pins_by_affinity(node),
             cpu_share=properties.cpu_share,
+            pod_requests=properties.pod_requests,
             limited_disks=disks_under((tree, node.data)) if limits else (),
             disk_limits=limits,
         )

@@ -72,6 +72,14 @@ NODE_PORT = Ablation(
     ("container",),
     Properties(service="NodePort"),
 )
+# A kubelet gives whole CPUs to guaranteed pods alone.
+POD_REQUESTS = Ablation(
+    "a pod that requests half of its limits (Burstable)",
+    "requests of half",
+    ("container",),
+    Properties(pinned=False, pod_requests=0.5),
+    differs=("host_cpus", "cpus", "pod.quality"),
+)
 ROOTFS = Ablation(
     "the image's tree bound in place instead of an overlay",
     "root file system bound in place",

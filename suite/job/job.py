@@ -74,6 +74,8 @@ class Layers(Part):
     """The OCI runtime that the engine is asked for, in place of its usual one."""
     runtime_class: str | None = None
     """The runtime class of pods: what runs them in place of the node's usual runtime."""
+    pod_requests: str | None = None
+    """The share of their limits that pods request of their node; None for all of it."""
     gpus: str | None = None
     """GPUs of containers and bare metal, by UUID; on machines of an inventory as they were named."""
     confinement: Literal["user"] | None = None

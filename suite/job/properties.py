@@ -64,6 +64,8 @@ class Properties:
     """The share of its CPUs' time that the target may use; below 1 a quota holds it back."""
     service: str | None = None
     """The type of a cluster's service through which a server is asked; None where it is asked at its own address."""
+    pod_requests: float = 1.0
+    """The share of its limits that a pod requests of its node; below 1 the node may promise the rest to others."""
     link: Mapping[str, str] | None = None
     """Fields of ``suite.job.lab.LabSpec`` in which the links of the lab differ from those of the job."""
     step_injury: Mapping[str, str | int | float] | None = None

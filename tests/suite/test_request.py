@@ -27,6 +27,7 @@ WRITTEN = {
     "containerd": ("/run/k3s/containerd/containerd.sock",),
     "runtime_class": ("gvisor",),
     "storage_class": ("fast",),
+    "pod_requests": ("50%", "0.25"),
     "oci_runtime": ("kata", "/usr/local/bin/crun"),
     "image": ("mine", "1f0c5a2b77d1"),
     "until": ("2%", "0.02", "decided"),

@@ -109,6 +109,18 @@ def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
     assert some(some(record.resources).serving).cpu_s
 
 
+def test_a_pod_of_smaller_requests_is_measured_beside_a_guaranteed_one(given: dict[str, str], tmp_path: Path) -> None:
+    found = measured(tmp_path / "run", *words(given), "--ablate", "pod-requests", "--blocks", "1", timeout_s=800)
+    assert {each.outcome.status for each in found} == {"ok"}
+    pods = {each.ablation: some(inside(each).pod) for each in found}
+    assert {name: (pod.quality, pod.changed) for name, pod in pods.items()} == {
+        None: ("Guaranteed", []),
+        "pod-requests": ("Burstable", []),
+    }
+    (burstable,) = measured(tmp_path / "all", *words(given), "--pod-requests", "50%", timeout_s=800)
+    assert (some(inside(burstable).pod).quality, burstable.job.layers.pod_requests) == ("Burstable", "50%")
+
+
 def test_checkpoints_are_written_to_a_claim_of_the_storage_class(
     api: Cluster, given: dict[str, str], storage_class: str, tmp_path: Path
 ) -> None:

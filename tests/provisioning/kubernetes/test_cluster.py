@@ -13,6 +13,7 @@ from typing import IO, Any
 import pytest
 
 from provisioning import ledger
+from provisioning.engines.base import get_engine
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes import owned, refusals
 from provisioning.kubernetes.cluster import OWNER, Cluster, labels
@@ -257,6 +258,15 @@ def test_a_stream_that_ends_before_its_command_says_why(server: Server, start: S
     with pytest.raises(MeasurementError, match="it is gone") as error:
         process.wait(10)
     assert error.value.kind == "evicted"
+
+
+def test_pods_alone_have_requests_and_less_than_their_limits_only_once() -> None:
+    half = properties_of("pod-requests")
+    assert KUBERNETES.configured({"context": "here"}).hindrance(half) is None
+    asked = KUBERNETES.configured({"context": "here", "pod_requests": "50%"})
+    assert "less than their limits already" in str(asked.hindrance(half))
+    assert KUBERNETES.hindrance(properties_of("pinning")) == "a pod cannot be given it"
+    assert [get_engine(name).hindrance(half) for name in ("runc", "podman")] == ["pods alone have requests"] * 2
 
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {}}
