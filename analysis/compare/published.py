@@ -12,18 +12,42 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
-from itertools import product
+from itertools import permutations, product
 from typing import Any, NamedTuple
 
 from analysis.compare.allocation import with_allocation
-from analysis.compare.contrasts import ABLATION, AGGRESSOR, ALLOCATION, JOBS, RATIO, TARGET, Side, between, sweeps_of
+from analysis.compare.by import between_cells, stand_between
+from analysis.compare.contrasts import (
+    ABLATION,
+    AGGRESSOR,
+    ALLOCATION,
+    BY,
+    JOBS,
+    RATIO,
+    TARGET,
+    Side,
+    between,
+    sweeps_of,
+    unknown_spread,
+)
 from analysis.compare.matching import named
 from analysis.compare.pairing import GROUP, grouped
-from analysis.compare.results import ClaimEvidence, ClaimVerdict, Comparison, Contrast, JudgedClaim, PublishedClaim
+from analysis.compare.results import (
+    Arm,
+    CellTrials,
+    ClaimEvidence,
+    ClaimVerdict,
+    Comparison,
+    Contrast,
+    JudgedClaim,
+    PublishedClaim,
+)
 from analysis.compare.standing import with_standing
 
-_NAMED = ("target", "model")
+_NAMED = ("target", "model", "place")
 """The facts of which a claim names all that it speaks of; those of other facts stand for each other."""
+_OF_PLACES = ("place", "context")
+"""The keys whose values are the place of a claim."""
 _BY_WORK: Mapping[str, ClaimVerdict] = {"weights": "confirmed", "other": "contradicted"}
 
 
@@ -45,16 +69,30 @@ def citation(paper: str) -> str:
 
 
 def judge_claims(comparison: Comparison) -> Comparison:
-    """Return the comparison with every published claim, and what the records have on it."""
-    comparison = with_allocation(comparison)
+    """Return the comparison with the published claims, and what the records have on them.
+
+    A comparison of cells judges the claims about these, and any other one all.
+    """
+    of_cells = bool(comparison.cells)
+    comparison = comparison if of_cells else with_allocation(comparison)
     items = list(_items(comparison))
     claims = []
     for claim in published_claims():
-        evidence = tuple((_across if claim.over else _inside)(claim, items, comparison)) if claim.where else ()
+        if of_cells and claim.kind != BY.name:
+            continue
+        evidence = tuple(_evidence_of(claim, items, comparison))
         measured = {item.part for item in evidence}
         missing = tuple(part for part in parts_of(claim) if part not in measured)
         claims.append(JudgedClaim(claim, _verdict_of(claim, evidence, missing), evidence, missing))
     return replace(comparison, claims=tuple(claims))
+
+
+def _evidence_of(claim: PublishedClaim, items: "Sequence[_Item]", comparison: Comparison) -> Iterator[ClaimEvidence]:
+    if claim.kind == BY.name:
+        return _between_places(claim, comparison)
+    if claim.over:
+        return _across(claim, items, comparison)
+    return _inside(claim, items, comparison) if claim.where else iter(())
 
 
 def _verdict_of(claim: PublishedClaim, evidence: Sequence[ClaimEvidence], missing: Sequence[str]) -> ClaimVerdict:
@@ -69,13 +107,15 @@ def _verdict_of(claim: PublishedClaim, evidence: Sequence[ClaimEvidence], missin
 
 
 def parts_of(claim: PublishedClaim) -> list[str]:
-    """Return the parts of a claim: each target and model that it names, over each that it divides by."""
+    """Return the parts of a claim: each target, model and place that it names, over each that it divides by."""
     named = [side.get(name, ("",)) for side in (claim.where, claim.over) for name in _NAMED]
-    return [_part_name(patterns) for patterns in product(*named)]
+    apart = (patterns for patterns in product(*named) if not patterns[2] or patterns[2] != patterns[5])
+    return [_part_name(patterns) for patterns in apart]
 
 
 def _part_name(patterns: Sequence[str]) -> str:
-    sides = (", ".join(filter(None, side)) for side in (patterns[:2], patterns[2:]))
+    half = len(_NAMED)
+    sides = (", ".join(filter(None, side)) for side in (patterns[:half], patterns[half:]))
     return " over ".join(filter(None, sides)).replace("*", "")
 
 
@@ -173,6 +213,34 @@ def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Compariso
     for contrast, (base, one) in zip(judged, pairs, strict=True):
         part = _part(claim, one.facts, base.facts)
         yield _evidence(claim, f"{named(contrast.arm)} over {base.differing(one, claim)}", contrast, part)
+
+
+def _between_places(claim: PublishedClaim, comparison: Comparison) -> Iterator[ClaimEvidence]:
+    """Yield a claim's contrasts between cells of other places, which agree in all else."""
+    pairs = list(_pairs_of_places(claim, comparison))
+    formed = [between_cells(arm, base, own, claim.metric) for arm, base, own in pairs]
+    rows = stand_between(formed, comparison.cells, comparison.common_terms)
+    for row, (_, base, own) in zip(rows, pairs, strict=True):
+        part = _part(claim, _of_place(own, row.target), _of_place(base, row.target))
+        found = _evidence(claim, f"{named(row.arm)}, {', '.join(own.name)} over {', '.join(base.name)}", row, part)
+        unknown = [warning.finding for warning in unknown_spread([row])]
+        yield replace(found, text="; ".join(filter(None, (found.text, *unknown))))
+
+
+def _pairs_of_places(claim: PublishedClaim, comparison: Comparison) -> Iterator[tuple[Arm, CellTrials, CellTrials]]:
+    """Yield the cells of an arm that a claim divides by each other, the base first."""
+    for arm, cells in comparison.cells.items():
+        measured = [cell for cell in cells if claim.metric in cell.metrics]
+        for base, own in permutations(measured, 2):
+            is_base = selected(_of_place(base, arm.target), {**claim.where, **claim.over})
+            if is_base and selected(_of_place(own, arm.target), claim.where):
+                yield arm, base, own
+
+
+def _of_place(cell: CellTrials, target: str) -> Mapping[str, str]:
+    """Return the facts of a cell; without a place unless it is that of all its trials."""
+    places = (value for key, value in zip(cell.keys, cell.values, strict=True) if key in _OF_PLACES)
+    return {**cell.settings, "target": target, "place": next(places, "")}
 
 
 def _pairs(claim: PublishedClaim, items: Sequence[_Item]) -> list[tuple[_Item, _Item]]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.compare.by import settings_of
 from analysis.compare.contrasts import BY, TARGET
-from analysis.compare.results import Arm, Comparison, Contrast, Measured
+from analysis.compare.results import Arm, Comparison, Contrast, JudgedClaim, Measured
 from analysis.compare.validity import shortened
 from analysis.costs.job import (
     CARBON,
@@ -59,8 +59,13 @@ def costs_document(
     yield Table(str(amount), "", tuple(Head(one.name) for one in metrics), rows, "values with 95 % intervals")
     places_of_prices = prices.places if prices else ()
     yield Notes((_time_note(measured), *_notes(measured, places_of_prices), *_preemption_notes(measured, preemption)))
-    yield from published_elements([*filter(lambda one: one.claim.metric == MAKESPAN.name, comparison.claims)])
+    yield from published_elements(_about_jobs(comparison))
     yield from warnings(notices(comparison.warnings, comparison.jobs))
+
+
+def _about_jobs(comparison: Comparison) -> list[JudgedClaim]:
+    """Return the claims about whole jobs, of cells those about places."""
+    return [one for one in comparison.claims if one.claim.metric == MAKESPAN.name or comparison.cells]
 
 
 def value(row: Contrast | None) -> str | None:

@@ -41,14 +41,19 @@ def levels(sides: Sequence[Runs], more: int = 0, trim: float = TRIM) -> list[Loc
     located = [_located(runs, trim) for runs in sides]
     freedom = sum(len(places) - 1 for places in located if places)
     if freedom < LEAST_RUNS - 1:
-        pooled = [locate(np.concatenate([*runs]), trim) if len(runs) else None for runs in sides]
-        return [place and _with_more(place, more) for place in pooled]
+        return [_pooled(runs, more, trim) for runs in sides]
     between = _between([places for places in located if places], freedom)
     return [_level(places, between, freedom, more) if places else None for places in located]
 
 
 def _located(runs: Runs, trim: float) -> list[Location]:
     return [location for run in runs if (location := locate(run, trim))]
+
+
+def _pooled(runs: Runs, more: int, trim: float) -> Location | None:
+    """Return the level of a side as if all of its runs were the same one."""
+    place = locate(np.concatenate([*runs]), trim) if len(runs) else None
+    return place and _with_more(place, more)
 
 
 def _with_more(place: Location, more: int) -> Location:

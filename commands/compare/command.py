@@ -139,7 +139,7 @@ _VIEWS = {"explain", "costs", "scaling", "allocation", "reference", "verbose"}
 _SILENCES = {
     "job": {"fail-above", "across", *_VIEWS},
     "fail-above": {"plots", "claims", "csv", "markdown", *_VIEWS},
-    "by": {"fail-above", "across", "claims", *_VIEWS},
+    "by": {"fail-above", "across", *_VIEWS},
     "explain": {"costs", "scaling", "allocation", "verbose", "claims", "csv", "markdown"},
     "scaling": {"costs", "allocation", "verbose", "claims", "json", "csv", "markdown"},
     "allocation": {"costs", "reference", "verbose"},

@@ -6,6 +6,7 @@ from pydantic import AliasPath, Field
 
 from analysis.compare.matching import Missing
 from analysis.compare.regression import Outcome, Regression
+from analysis.compare.results import JudgedClaim
 from analysis.explain.explanation import Explanation, PreemptedJob
 from analysis.report.gate import answer
 from analysis.report.rows import AnswerOutput, AnswerText, Columns, Row, WarningOutput
@@ -78,6 +79,8 @@ class ByOutput(Output):
     by: tuple[str, ...]
     answer: AnswerText
     rows: tuple[Row, ...]
+    published: tuple[JudgedClaim, ...] = ()
+    """The claims about places; empty without ``--claims``."""
     warnings: tuple[WarningOutput, ...]
 
 

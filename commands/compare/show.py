@@ -149,10 +149,16 @@ def _explanation(explained: Explained) -> ExplanationOutput:
 
 def _make_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Made:
     comparison = compare_by(records, options["by"], options["base"], margin=options["margin"])
+    comparison = judge_claims(comparison) if options["claims"] else comparison
 
     def output() -> ByOutput:
-        answered, warned = AnswerText.model_validate(by_answer(comparison)), warning_outputs(comparison.warnings)
-        return ByOutput(by=options["by"], answer=answered, rows=tuple(rows(comparison)), warnings=warned)
+        return ByOutput(
+            by=options["by"],
+            answer=AnswerText.model_validate(by_answer(comparison)),
+            rows=tuple(rows(comparison)),
+            published=comparison.claims,
+            warnings=warning_outputs(comparison.warnings),
+        )
 
     return comparison, partial(_print, options["form"], comparison, output, by_document(comparison))
 
@@ -168,7 +174,7 @@ def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -
         comparison = compare_by(priced, keys, options["base"], margin=margin)
     else:
         comparison = compare_records(priced, margin=margin, force=options["force"])
-        comparison = judge_claims(comparison) if options["claims"] else comparison
+    comparison = judge_claims(comparison) if options["claims"] else comparison
     places = places_by_arm(records.trials, keys, prices)
 
     def output() -> JobOutput:

@@ -9,6 +9,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.patches import Rectangle
 
 from analysis.compare import published
+from analysis.compare.by import compare_by
 from analysis.compare.comparison import compare
 from analysis.compare.published import judge_claims, published_claims
 from analysis.compare.results import Comparison, JudgedClaim, PublishedClaim
@@ -31,12 +33,14 @@ from analysis.report.page import write_report
 from analysis.report.rows import comparison_output
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
+from suite.job.envelope import Envelope
 from suite.job.lab import LabSpec
 from suite.job.profiles import PROFILES, Sizes
 from suite.job.sharing import Sharing, sizes_of
 from suite.records.environment import Environment
-from suite.records.record import AggressorInstance
+from suite.records.record import AggressorInstance, MetricValue
 from suite.records.usage import Conditions
+from suite.request.request import RunRequest
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import load_sweep
@@ -45,6 +49,7 @@ from tests.analysis.conftest import Save, as_markdown, bench_compare, known, mea
 from tests.analysis.test_interference import beside
 from tests.analysis.test_same_work import work
 from tests.commands.conftest import Bench, Machine, bench, here, machine
+from tests.jobs import plan_of
 
 __all__ = ["bench", "here", "machine"]
 Judge = Callable[..., JudgedClaim]
@@ -81,12 +86,12 @@ def test_the_shipped_claims_are_few_and_each_names_what_decides_it_or_why_nothin
     claims = published_claims()
     assert len(claims) <= 34
     assert len({claim.paper for claim in claims}) == len(claims)
-    kinds = {"", "target", "ablation", "aggressor", "allocation", "jobs", "slow-downs"}
+    kinds = {"", "target", "ablation", "aggressor", "allocation", "jobs", "slow-downs", "by"}
     assert {claim.kind for claim in claims} == kinds
     for claim in claims:
         assert re.search(r"\b(doi 10\.|DOI unknown here)", claim.cited)
         assert bool(claim.where) == bool(claim.kind) == claim.advice.startswith("bench ")
-        assert bool(claim.over) == (claim.kind in ("jobs", "slow-downs"))
+        assert bool(claim.over) == (claim.kind in ("jobs", "slow-downs", "by"))
         assert bool(claim.where) == (bool(claim.between) != bool(claim.expected))
         for longer in re.findall(r"at least ([0-9.]+) % longer", claim.sentence):
             assert claim.between[0] == pytest.approx(1 + float(longer) / 100)
@@ -197,6 +202,60 @@ def test_what_was_measured_of_a_claim_and_what_decides_the_rest_is_shown(save: S
     assert any("to decide it: bench run --scenario synthetic" in line for line in after[:3])
 
 
+def epochs_in(save: Save, place: str, epoch_s: float, *models: str) -> str:
+    """Save six blocks of a container in a cluster of this context, whose epochs take so long."""
+    for model, block in product(models, range(6)):
+        seconds = epoch_s * math.exp(0.001 * math.sin(block + len(place)))
+        epoch = MetricValue(value=seconds, unit="s", better="less")
+        save(place, block=block, model=model, target="container", metrics={"epoch": epoch}, **measured(10.0))
+    request = RunRequest.of({"target": ("container",), "context": place})
+    plan = plan_of(request=request, envelope=Envelope(cpus=(0,), memory_bytes=1 << 30, threads=1))
+    (save.path / place / "plan.json").write_text(plan.model_dump_json())
+    return place
+
+
+GANS = ("gan", "dcgan")
+
+
+@pytest.mark.parametrize("key", ["place", "context"])
+@pytest.mark.parametrize(
+    ("epochs", "models", "order", "less"),
+    [
+        ({"gke_a_b": 20.0, "ibm": 17.0, "m1": 10.0}, GANS, "confirmed", "confirmed"),
+        ({"gke_a_b": 20.0, "ibm": 19.0, "m1": 10.0}, GANS, "confirmed", "contradicted"),
+        ({"gke_a_b": 20.0, "ibm": 17.0, "m1": 18.0}, GANS, "contradicted", "confirmed"),
+        (
+            {"gke_a_b": 20.0, "ibm": 17.0},
+            ("gan",),
+            "confirmed for gan, gke over ibm; 5 of 6 not measured",
+            "confirmed for gan, ibm over gke; 1 of 2 not measured",
+        ),
+        ({"gke_a_b": 20.0, "elsewhere": 17.0}, GANS, "undecided", "undecided"),
+    ],
+)
+def test_claims_about_places_are_judged_by_the_values_of_a_key(
+    save: Save, key: str, epochs: dict[str, float], models: tuple[str, ...], order: str, less: str
+) -> None:
+    runs = [epochs_in(save, place, epoch_s, *models) for place, epoch_s in epochs.items()]
+    found = judge_claims(compare_by(save.load(*runs), (key,)))
+    assert {judged.claim.paper[-2:]: judged.word for judged in found.claims} == {"C1": order, "C2": less}
+    for judged in found.claims:
+        for item in judged.evidence:
+            assert item.text.startswith("the spread between runs is unknown"), "of one run in each place"
+
+
+def test_claims_about_places_stand_in_every_form_of_by_and_nowhere_by_another_key(save: Save, tmp_path: Path) -> None:
+    runs = [tmp_path / epochs_in(save, place, epoch_s, *GANS) for place, epoch_s in {"gke": 20.0, "ibm": 17.0}.items()]
+    words: tuple[str | Path, ...] = (*runs, "--by", "place", "--claims", "--force")
+    shown = " ".join(bench_compare(*words).stdout.split())
+    assert "confirmed: Training on IBM Kubernetes Service takes 15 % less time per epoch" in shown
+    assert "gan on container, place=ibm over place=gke: epoch 0.850x" in shown
+    told = json.loads(bench_compare(*words, "--json").stdout)["published"]
+    assert [row["verdict"] for row in told] == ["confirmed in part", "confirmed"]
+    over_models = judge_claims(compare_by(save.load("gke", "ibm"), ("model",)))
+    assert {judged.verdict for judged in over_models.claims} == {"undecided"}
+
+
 def of_channels(save: Save, blocks: int = 6, **changes: Any) -> None:
     for number in range(blocks):
         for channels, speed in ((1, 10.0), (3, 8.0 * math.exp(0.001 * (-1) ** number))):
@@ -265,7 +324,13 @@ def test_without_the_option_no_claim_is_shown_and_csv_has_none(comparison: Compa
 
 
 COMMANDS = dict.fromkeys(text for claim in published_claims() if claim.where for text in claim.advice.split("; "))
-OF_THE_READER = ("hosts.toml: No such file", "lies on a file system without a disk of its own", "of memory asked for")
+OF_THE_READER = (
+    "hosts.toml: No such file",
+    "lies on a file system without a disk of its own",
+    "of memory asked for",
+    "there is no CLAIM/PATH",
+    "there is no PATH",
+)
 """Refusals of what only the reader has."""
 
 

@@ -36,6 +36,7 @@ def by_document(comparison: Comparison) -> Iterator[Element]:
         yield from tables_of(rows)
         explaining = [row for row in probes if row.target == arm.target and not arm.job.traits.probes]
         yield Notes(tuple(_notes(rows, explaining, answered)))
+    yield from published_elements(comparison.claims)
     yield from warnings(notices(comparison.warnings, ()))
 
 
