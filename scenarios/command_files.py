@@ -5,6 +5,7 @@ targets are given that. Files that change meanwhile are read again; those that n
 """
 
 import difflib
+import errno
 import hashlib
 import os
 import re
@@ -12,8 +13,8 @@ import shutil
 import stat
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,8 @@ READINGS, PAUSE_S = 4, 0.25
 """How often a file that changes is read, and the pause before it is read again."""
 NAMED = 3
 """The paths that a note names."""
+_REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP))
+"""The errors at a path that has gone, or become another kind of file, since its folder was listed."""
 _CHUNK_BYTES = 1 << 20
 _READABLE, _EXECUTABLE = 0o644, 0o755
 _INTERPRETER = re.compile(r"(python[0-9.]*|bash|sh)")
@@ -90,6 +93,15 @@ def refuse_missing_script(argv: Sequence[str], directory: Path) -> None:
     )
 
 
+@contextmanager
+def _unless_replaced() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REPLACED:
+            raise
+
+
 @dataclass
 class _Tree:
     """The content of a directory: its folders, files and links, by their path relative to it.
@@ -111,15 +123,17 @@ class _Tree:
         outputs = [os.fstat(number) for number in (1, 2)]
 
         def fail(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):  # it was a temporary folder
+            with _unless_replaced():
                 raise error
 
         for folder, subfolders, names in os.walk(self.root, onerror=fail):
             relative = Path(folder).relative_to(self.root)
             kept = [name for name in sorted(subfolders) if not self._is_apart(relative / name)]
-            subfolders[:] = kept
+            known = len(self.folders)
             for name in sorted([*kept, *names]):
-                self._add(relative / name, outputs)
+                with _unless_replaced():
+                    self._add(relative / name, outputs)
+            subfolders[:] = [path.name for path in self.folders[known:]]
 
     def _is_apart(self, path: Path) -> bool:
         """Return whether a folder is left out, and note why."""
@@ -127,7 +141,7 @@ class _Tree:
         entries = set[str]()
         if place.is_symlink():
             return False
-        with suppress(FileNotFoundError):
+        with _unless_replaced():
             entries.update(os.listdir(place))
         why = _apart(path.name, entries)
         if why:
@@ -136,10 +150,7 @@ class _Tree:
 
     def _add(self, path: Path, outputs: Sequence[os.stat_result]) -> None:
         place = self.root / path
-        try:
-            info = place.lstat()
-        except FileNotFoundError:  # it was a temporary file
-            return
+        info = place.lstat()
         if stat.S_ISLNK(info.st_mode):
             self.links[path] = _inner_target(self.root, place)
         elif stat.S_ISDIR(info.st_mode):
@@ -244,23 +255,24 @@ class _Snapshot:
             progress(done_bytes, total_bytes)
 
     def _size_bytes(self, path: Path) -> int:
-        try:
+        with _unless_replaced():
             return (self.tree.root / path).lstat().st_size
-        except FileNotFoundError:
-            return 0
+        return 0
 
     def _read(self, path: Path) -> None:
         """Read one file, and copy it; one that is gone by now is forgotten."""
         self.files.pop(path, None)
-        try:
+        with _unless_replaced():
             # A pipe that has taken the file's place is not waited for.
             descriptor = os.open(self.tree.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+            self._read_open(path, descriptor)
+
+    def _read_open(self, path: Path, descriptor: int) -> None:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            os.close(descriptor)
             return
         with os.fdopen(descriptor, "rb", buffering=0) as file:
-            info = os.fstat(descriptor)
-            if not stat.S_ISREG(info.st_mode):
-                return
             digest = hashlib.sha256()
             with (self.copy / path if self.copy else Path(os.devnull)).open("wb") as copied:
                 left_bytes = info.st_size
@@ -278,11 +290,10 @@ class _Snapshot:
         content = self.files.get(path)
         if content is None:
             return os.path.lexists(self.tree.root / path)
-        try:
+        with _unless_replaced():
             info = (self.tree.root / path).lstat()
-        except FileNotFoundError:  # what was read of it stands
-            return False
-        return (info.st_size, info.st_mtime_ns) != (content.size_bytes, content.mtime_ns)
+            return (info.st_size, info.st_mtime_ns) != (content.size_bytes, content.mtime_ns)
+        return False  # what was read of it stands
 
     def _leave_out(self, path: Path) -> None:
         self.files.pop(path, None)
@@ -296,7 +307,7 @@ class _Snapshot:
             if path not in self.files:
                 (self.copy / path).unlink(missing_ok=True)
         for folder in (*reversed(self.tree.folders), Path()):
-            with suppress(FileNotFoundError):  # the original is gone by now
+            with _unless_replaced():
                 shutil.copystat(self.tree.root / folder, self.copy / folder)
             (self.copy / folder).chmod(_EXECUTABLE)
 

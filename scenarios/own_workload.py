@@ -189,4 +189,6 @@ def _remedy(path: Path, error: BaseException, lacking: str) -> str:
         return f"import {error.name} inside the methods: they run in the targets, and the image need not be here"
     if isinstance(error, FileNotFoundError) and (path.parent / str(error.filename)).exists():
         return f"{error.filename} is not sent into the targets; move its content into {path.name}, {as_command}"
+    if isinstance(error, SystemExit):  # as of argparse
+        return "move what reads arguments and ends the program under if __name__ == '__main__': the file is imported"
     return f"mend it: {_DOCUMENT}"

@@ -33,6 +33,7 @@ from suite.results.files import read
 from suite.results.runs import SWEEP, find_runs, is_run
 from suite.results.store import LOG, PLAN, TRIALS, Run, request_stop, stored_plan, write_atomic
 from suite.selftest import certificate
+from suite.untrusted.parse import has_control_characters
 from suite.version import suite_version
 
 PAGES = Blueprint("runs", __name__)
@@ -146,8 +147,8 @@ def listing(*, choosing: bool = False) -> Response:
     """Show the runs as the address sorts and filters them; those that were written last come first."""
     results, running, query = settings().results, processes(), request.args
     begun = (path.parent for path in results.glob(f"*/{LOG}") if not path.parent.is_symlink())
-    # A name that is not printable has no address.
-    times = {run: written(run) for run in {*find_runs([results]), *begun} if str(run).isprintable()}
+    # A name with a line break has no address.
+    times = {run: written(run) for run in {*find_runs([results]), *begun} if not has_control_characters(str(run))}
     sort, word, number = query.get("sort", "date"), query.get("state", ""), max(0, query.get("page", 0, int))
     orders: Mapping[str, Callable[[Path], Any]] = {
         "run": str,

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from suite.part import Part, checked
 from suite.units import parse_duration_s
+from suite.untrusted.parse import has_control_characters
 
 Word = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$", max_length=500)]
 """A name in the cluster's configuration, or an expression of names such as ``[rack1|rack2]`` or ``(intel&nvme)*4``.
@@ -47,7 +48,7 @@ FurtherOption = Annotated[
 
 
 def _absolute(path: str) -> str:
-    if not PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or not path.isprintable():
+    if not PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or has_control_characters(path):
         raise ValueError("give an absolute path without ..")
     return path
 

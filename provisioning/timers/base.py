@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.errors import RequestError
+from suite.untrusted.parse import has_control_characters
 
 MARKER = "virtbench-schedule:"
 """Stands on a line of every entry with the name behind it: an entry without it belongs to somebody else."""
@@ -95,7 +96,7 @@ class ScheduledJob:
     def __post_init__(self) -> None:
         check_name(self.name)
         for word in (*self.argv, self.directory, self.log, *self.environment.values()):
-            if not word.isprintable():
+            if has_control_characters(word):
                 raise RequestError(
                     f"{word!r}: a schedule cannot hold line breaks or other control characters",
                     remedy="name files and directories without them",

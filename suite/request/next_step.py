@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.units import format_duration
+from suite.untrusted.parse import has_control_characters
 
 LABEL = "next"
 """Stands on a line of its own before the command."""
@@ -41,7 +42,7 @@ class NextStep:
 def bench(*words: str | Path, decides: str, takes_s: float | None = None, at_most: bool = False) -> NextStep | None:
     """Return the step that ``bench`` takes with these words; None if a shell could not take it from one line."""
     argv = ("bench", *map(_word, words))
-    return NextStep(argv, decides, takes_s, at_most) if "".join(argv).isprintable() else None
+    return None if has_control_characters("".join(argv)) else NextStep(argv, decides, takes_s, at_most)
 
 
 def _word(word: str | Path) -> str:

@@ -304,6 +304,7 @@ def test_nothing_is_proposed_that_no_command_settles(save: Save) -> None:
     save("without-plan", target="container")
     assert answer(save.compare("without-plan")).next is None, "nothing says what was asked for"
     assert bench("compare", Path("two\nlines"), decides="") is None, "a shell takes no command of two lines"
+    assert bench("compare", Path("\u3000 \U0001f469\u200d\U0001f4bb"), decides="") is not None, "and wide spaces"
     step = known(bench("compare", Path("-run"), decides="all"))
     assert step.command == "bench compare ./-run"
 

@@ -256,6 +256,7 @@ def test_whatever_cannot_be_levelled_is_a_substitute(run: Any) -> None:
         ("import os; os.kill(os.getpid(), 9)", "the command was ended by SIGKILL"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 3)", "the command was ended by SIGRTMIN+3"),
         ("raise SystemExit(137)", "the command was ended by SIGKILL"),
+        ("import os; _, width = os.popen('stty size').read().split()", "not enough values to unpack"),  # no terminal
         ("nothing + 1", "NameError: name 'nothing' is not defined"),
     ],
 )

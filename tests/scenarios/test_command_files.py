@@ -15,6 +15,7 @@ from scenarios.command_files import files_of
 from scenarios.datasets import resolve
 from suite.errors import RequestError
 from tests.scenarios.conftest import fill
+from worker.surroundings import writable_copy
 
 
 @pytest.fixture
@@ -103,17 +104,41 @@ def test_what_is_no_file_is_left_out_named_and_never_opened(
     assert not (tmp_path / "copy/lib/pipe").exists()
 
 
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def link(place: Path) -> None:
+    place.symlink_to("lib")
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir, link])
+def test_what_takes_the_place_of_a_file_is_not_waited_for(
+    made: Callable[[Path], None], mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     walk = command_files._Tree.walk
 
     def replaced(tree: Any) -> None:
         walk(tree)
         (mine / "train.py").unlink()
-        os.mkfifo(mine / "train.py")
+        made(mine / "train.py")
 
     monkeypatch.setattr(command_files._Tree, "walk", replaced)
     monkeypatch.setattr(command_files, "PAUSE_S", 0.0)
     assert files_of(mine).images == 3
+
+
+def test_a_folder_that_is_replaced_while_it_is_listed_is_what_it_has_become(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_apart = command_files._Tree._is_apart
+
+    def replaced(tree: Any, path: Path) -> bool:
+        found = is_apart(tree, path)
+        if path == Path("lib"):
+            (mine / "lib").rename(tmp_path / "lib")
+            (mine / "lib").write_text("a file")
+        return found
+
+    monkeypatch.setattr(command_files._Tree, "_is_apart", replaced)
+    files_of(mine, copy=tmp_path / "copy")
+    assert (tmp_path / "copy/lib").read_text() == "a file"
 
 
 def test_a_snapshot_keeps_contents_times_modes_and_links(mine: Path, tmp_path: Path) -> None:
@@ -137,6 +162,15 @@ def test_a_snapshot_keeps_contents_times_modes_and_links(mine: Path, tmp_path: P
     assert modes == {"": 0o755, "lib": 0o755, "train.py": 0o755, ".hidden": 0o644}, "the job is another user"
     assert str((copy / "latest").readlink()) == "lib/step-300.pt"
     assert (copy / ".git/HEAD").read_bytes() == b"12345", "scripts ask git for their version"
+
+
+def test_names_that_are_no_text_are_kept(mine: Path, tmp_path: Path) -> None:
+    name = os.fsdecode(b"notes M\xe4rz.txt")
+    (mine / name).write_text("x")
+    taken = files_of(mine, copy=tmp_path / "copy")
+    assert (tmp_path / "copy" / name).read_text() == "x"
+    with writable_copy(taken.directory, str(tmp_path)) as copy:
+        assert Path(copy.directory, name).read_text() == "x"
 
 
 def test_a_link_that_leads_out_is_refused(mine: Path) -> None:

@@ -112,6 +112,30 @@ def test_of_several_one_is_named(write: Any) -> None:
     assert WORKLOADS.get("my_model.py+OTHER").name == "other"
 
 
+FORMS = {
+    "3dcnn.py": TOY,
+    "resnet-50.py": TOY,
+    "torch.py": TOY,
+    "byte_order_mark.py": f"\ufeff{TOY}",
+    "line_ends_of_windows.py": TOY.replace("\n", "\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_usual_names_and_forms_of_files_are_taken(name: str, write: Any, trial: Trial) -> None:
+    path = write(FORMS[name], name)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    job = trial.with_job(model=adopt(str(path)), workload_sha256=digest)
+    assert parse_spec(specification(job).encoded().decode()).load_workload().sizes == {"smoke": (4, 8)}
+
+
+def test_a_file_that_reads_arguments_is_refused(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", "run", "--model", "./my_model.py"])
+    with pytest.raises(RequestError, match="line 13: SystemExit: 2") as refused:
+        adopt(str(write(f"{TOY}import argparse\nargparse.ArgumentParser().parse_args()\n")))
+    assert "under if __name__ == '__main__'" in str(refused.value.remedy)
+
+
 def test_two_files_of_one_name_are_refused(write: Any) -> None:
     adopt(str(write(TOY)))
     adopt(str(write(TOY, "again/my_model.py")))  # the same workload
