@@ -134,7 +134,7 @@ class Membership(Strict, frozen=True):
 class StepInjury(Strict, frozen=True):
     """The injury of ``bench selftest``: ``late-step`` sleeps while it computes, ``late-batch`` as it waits for data."""
 
-    kind: Literal["late-step", "late-batch", "page-faults", "held-memory"]
+    kind: Literal["late-step", "late-batch", "held-memory"]
     share: float = 0.0
     """The time to add, as a share of all measured steps."""
     every: int = 1

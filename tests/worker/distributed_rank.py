@@ -22,6 +22,7 @@ from worker.protocol import JobError
 from worker.spec import Membership
 from worker.training.device import Device, Numerics
 from worker.training.measure import OwnMetrics
+from worker.training.parameter_cpu import Replicas
 from worker.training.step import Samples, Training
 from worker.workloads.adversarial import GAN, GAN_PUBLISHED
 from worker.workloads.collectives import COLLECTIVES
@@ -170,7 +171,8 @@ def train(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     parameters.CHUNK_BYTES = 8 << 20 if name == "large" else 1024
     trainer: Worker | ReplicasWorker
     if devices > 1:
-        trainer = ReplicasWorker(workload, network, [device] * devices, batches, numerics, group)
+        replicas = Replicas.place(network, [device] * devices, numerics)
+        trainer = ReplicasWorker(workload, network, [device] * devices, batches, numerics, replicas, group)
     else:
         trainer = trainer_of(group, workload, network, device, batches[0], numerics, SHAPE)
     own, samples = OwnMetrics(workload, trainer), Samples.allocate(order["steps"], trainer.phases, trainer.parts)

@@ -25,7 +25,7 @@ from worker.training.build import build_network, build_trainer, opened_batches
 from worker.training.ddp import threads_of_rank, watch
 from worker.training.device import Device, Numerics, numerics_of, open_devices, torch_facts
 from worker.training.measure import measure
-from worker.training.parameter_cpu import ParameterCpu
+from worker.training.parameter_cpu import ParameterCpu, Replicas
 from worker.training.step import Samples
 from worker.training.trainer import Single, Trainer
 from worker.workloads.classifier import ALEXNET
@@ -81,7 +81,8 @@ def test_replicas_with_the_parameters_on_the_cpu_train_as_one_process_does(repli
     alone, together = tiny_model(), tiny_model()
     train(Single(TINY, alone, CPU, Given((images, labels)), Numerics()))
     batches = [Given(part) for part in zip(images.chunk(replicas), labels.chunk(replicas), strict=True)]
-    train(ParameterCpu(TINY, together, [CPU] * replicas, batches, Numerics()))
+    placed = Replicas.place(together, [CPU] * replicas, Numerics())
+    train(ParameterCpu(TINY, together, [CPU] * replicas, batches, Numerics(), placed))
     before = tiny_model().parameters()
     for one, other, start in zip(alone.parameters(), together.parameters(), before, strict=True):
         torch.testing.assert_close(one, other)

@@ -25,19 +25,12 @@ class JoinedTraining(Training):
 
 @dataclass(eq=False)
 class AveragedTraining(JoinedTraining):
-    """Each optimizer steps with the mean of all ranks' gradients. All ranks begin with the weights of the first."""
+    """Each optimizer steps with the mean of all ranks' gradients. The ranks begin with equal weights."""
 
     membership: Membership = field(kw_only=True)
     updates: int = 0
     exchanged_bytes: int = 0
     """The bytes that a ring over all ranks sends and receives for what was averaged; they are reckoned, not counted."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for tensor in self.network.state_dict().values():
-            first = tensor.contiguous()
-            distributed.broadcast(first, src=0)
-            tensor.copy_(first)
 
     def update(self, name: str) -> None:
         """Average the gradients of this optimizer over all ranks, as one message, and let it take its step."""
@@ -65,3 +58,11 @@ class AveragedTraining(JoinedTraining):
                 kind="request",
                 remedy="call training.update(NAME) for each optimizer in the step",
             )
+
+
+def broadcast_weights(network: torch.nn.Module) -> None:
+    """Give all ranks the weights of the first."""
+    for tensor in network.state_dict().values():
+        first = tensor.contiguous()
+        distributed.broadcast(first, src=0)
+        tensor.copy_(first)

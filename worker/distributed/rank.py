@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worker.data.batches import SEED_STRIDE, Batch, Batches, together
 from worker.distributed import parameters, split
-from worker.distributed.averaging import AveragedTraining, JoinedTraining
+from worker.distributed.averaging import AveragedTraining, JoinedTraining, broadcast_weights
 from worker.distributed.exchange import Exchange
 from worker.distributed.group import RankGroup, joined
 from worker.distributed.parameters import Parameters
@@ -26,7 +26,7 @@ from worker.spec import DISCRIMINATOR_RANK, SPLIT, Membership, Spec
 from worker.training.build import build_network, opened_batches
 from worker.training.device import Device, Numerics, numerics_of, timing_event
 from worker.training.measure import measure, take_turns
-from worker.training.parameter_cpu import ParameterCpu
+from worker.training.parameter_cpu import ParameterCpu, Replicas
 from worker.training.step import COMMUNICATE, Training
 from worker.training.trainer import OneDevice, Single
 from worker.workloads.workload import LEARNING_RATE, Shape, Workload
@@ -58,7 +58,8 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         if spec.parallel == "none":
             trainer = trainer_of(group, workload, network, devices[0], batches[0], numerics, spec.shape)
         else:
-            trainer = ReplicasWorker(workload, network, devices, batches, numerics, group)
+            replicas = Replicas.place(network, devices, numerics)
+            trainer = ReplicasWorker(workload, network, devices, batches, numerics, replicas, group)
         events.emit("built")
         before = interface_bytes(membership.interface)
         if spec.turns:
@@ -137,33 +138,28 @@ class AllReduceWorker(Worker):
     """
 
     world: int
+    last: "LastGradient"
+    spread: DistributedDataParallel
+    """What spreads the network over the ranks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._last = LastGradient(self.network.parameters(), self.device)
         self._optimizer = self.workload.optimizer(self.network)
         self._steps = 0
         gradient_bytes = sum(each.nbytes for each in self.network.parameters() if each.requires_grad)
         self._step_bytes = 2 * (self.world - 1) * gradient_bytes // self.world
-        # Statistics of batches stay with each worker, as they do with parameter servers and in tf_cnn_benchmarks.
-        self._spread = DistributedDataParallel(
-            self.network,
-            device_ids=[self.device.torch] if self.device.is_cuda else None,
-            gradient_as_bucket_view=True,
-            forward_sync_buffers=False,
-        )
 
     def exchanged(self) -> dict[str, int]:
         return dict.fromkeys(("bytes_sent", "bytes_received"), self._steps * self._step_bytes)
 
     def train(self, batch: Batch) -> float:
-        self.passes(batch, self._spread)
-        self._last.reduced()
+        self.passes(batch, self.spread)
+        self.last.reduced()
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.device.synchronize()
         self._steps += 1
-        return self._last.exposed_s()
+        return self.last.exposed_s()
 
 
 @dataclass(eq=False)
@@ -232,9 +228,11 @@ class LastGradient:
     of the backward pass waits for the reduction.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], device: Device) -> None:
+    def __init__(self, device: Device) -> None:
         self._made_s = self._reduced_s = 0.0
         self._events = (timing_event(), timing_event()) if device.is_cuda else None
+
+    def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         for parameter in parameters:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]
@@ -267,8 +265,11 @@ def trainer_of(
     shape: Shape,
 ) -> Worker:
     """Return the trainer of a worker's rank on one device, by strategy and workload."""
-    membership, placed = group.membership, numerics.place(network, device)
-    given = workload, numerics.compile(placed) if workload.compiles else placed, device, batches, numerics
+    membership = group.membership
+    placed = numerics.place(network, device)
+    if workload.compiles:
+        placed = numerics.compile(placed)
+    given = workload, placed, device, batches, numerics
     if membership.servers:
         return ParameterServerWorker(*given, group)
     if workload.communicates:
@@ -278,5 +279,19 @@ def trainer_of(
     if membership.strategy == SPLIT:
         return OwnStepWorker(*given, partial(split.SplitTraining, shape=shape))
     if workload.one_loss:
-        return AllReduceWorker(*given, membership.world)
+        last = LastGradient(device)
+        last.watch(placed.parameters())  # before the hooks of what spreads it
+        return AllReduceWorker(*given, membership.world, last, spread_over_ranks(placed, device))
+    broadcast_weights(placed)
     return OwnStepWorker(*given, partial(AveragedTraining, membership=membership))
+
+
+def spread_over_ranks(network: torch.nn.Module, device: Device) -> DistributedDataParallel:
+    """Give all ranks the weights of the first, and reduce the gradients of each backward pass over them."""
+    # Statistics of batches stay with each worker, as they do with parameter servers and in tf_cnn_benchmarks.
+    return DistributedDataParallel(
+        network,
+        device_ids=[device.torch] if device.is_cuda else None,
+        gradient_as_bucket_view=True,
+        forward_sync_buffers=False,
+    )

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from worker.data.batches import Batches, SyntheticBatches
 from worker.spec import Spec
 from worker.training.device import Device, numerics_of
-from worker.training.parameter_cpu import ParameterCpu
+from worker.training.parameter_cpu import ParameterCpu, Replicas
 from worker.training.trainer import Single, Trainer
 from worker.workloads.workload import Shape, Workload
 
@@ -56,7 +56,8 @@ def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches],
     workload = spec.load_workload()
     network = build_network(workload, spec.shape, spec.seed)
     if spec.parallel == "parameter-cpu":
-        return ParameterCpu(workload, network, devices, batches, numerics)
+        replicas = Replicas.place(network, devices, numerics)
+        return ParameterCpu(workload, network, devices, batches, numerics, replicas)
     device = devices[rank]
     placed = numerics.place(network, device)
     placed = numerics.compile(placed) if workload.compiles else placed

@@ -19,15 +19,12 @@ if TYPE_CHECKING:
 
     from worker.data.batches import Batch, Batches
 
-CHUNK_BYTES = 4 << 20
-"""The fresh memory that is touched, and given back, at a time."""
-
 
 class Injector:
     def __init__(self, injury: StepInjury, warmup_steps: int) -> None:
         self._injury, self._warmup_steps = injury, warmup_steps
         self._begun_s: list[float] = []
-        self.injected: dict[str, float] = {"seconds": 0.0, "steps": 0, "pages": 0, "held_bytes": injury.held_bytes}
+        self.injected: dict[str, float] = {"seconds": 0.0, "steps": 0, "held_bytes": injury.held_bytes}
         """The injury that was added in fact, by the clock and the counts of who added it."""
         self._held = _touched(injury.held_bytes)
         self._computes = False
@@ -42,7 +39,7 @@ class Injector:
 
         A step of several networks asks them by themselves, some of them more than once.
         """
-        if self._injury.kind in ("late-step", "page-faults"):
+        if self._injury.kind == "late-step":
             for each in (network, *network.children()):
                 each.register_forward_pre_hook(lambda *_: self._compute())
 
@@ -61,13 +58,7 @@ class Injector:
         if number < 1 or number % self._injury.every:
             return
         usual_s = statistics.median(b - a for a, b in itertools.pairwise(self._begun_s[: self._warmup_steps]))
-        due_s = self._injury.share * self._injury.every * usual_s
-        if self._injury.kind == "page-faults":
-            while time.monotonic() - begin_s < due_s:
-                with _touched(CHUNK_BYTES):
-                    self.injected["pages"] += CHUNK_BYTES // mmap.PAGESIZE
-        else:
-            time.sleep(due_s)
+        time.sleep(self._injury.share * self._injury.every * usual_s)
         self.injected["seconds"] += time.monotonic() - begin_s
         self.injected["steps"] += 1
 

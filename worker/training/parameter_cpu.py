@@ -18,6 +18,30 @@ from worker.training.step import Samples
 from worker.workloads.workload import Workload
 
 
+@dataclass(frozen=True, eq=False)
+class Replicas:
+    """The replica on each device, the parameters on the CPU, and memory for gradients on their way to these."""
+
+    networks: Sequence[torch.nn.Module]
+    parameters: Sequence[torch.nn.Parameter]
+    landing: Sequence[torch.Tensor]
+    """Where the gradients of the devices after the first land before they are added."""
+
+    @classmethod
+    def place(cls, network: torch.nn.Module, devices: Sequence[Device], numerics: Numerics) -> "Replicas":
+        """Copy the network to each device, and its parameters, if need be, to pinned memory."""
+        networks = [numerics.compile(numerics.place(copy.deepcopy(network), device)) for device in devices]
+        # In the devices' own memory format, so that every copy between them is of one piece.
+        parameters = list(numerics.place(network, Device("cpu")).parameters())
+        pin = numerics.overlapped
+        for parameter in parameters:
+            if pin:
+                parameter.data = parameter.data.pin_memory()
+            parameter.grad = torch.zeros_like(parameter, pin_memory=pin)
+        landing = [torch.zeros_like(parameter, pin_memory=pin) for parameter in parameters]
+        return cls(networks, parameters, landing)
+
+
 @dataclass(eq=False)
 class ParameterCpu:
     """The parameters on the CPU and one replica of the network on each device.
@@ -31,22 +55,12 @@ class ParameterCpu:
     devices: Sequence[Device]
     batches: Sequence[Batches]
     numerics: Numerics
+    replicas: Replicas
 
     def __post_init__(self) -> None:
-        network, numerics, devices = self.network, self.numerics, self.devices
-        self.phases: tuple[str, ...] = ("copy", "communicate") if devices[0].is_cuda else ("communicate",)
-        self._replicas = [numerics.compile(numerics.place(copy.deepcopy(network), device)) for device in devices]
-        self._copies = [list(replica.parameters()) for replica in self._replicas]
-        # In the devices' own memory format, so that every copy between them is of one piece.
-        self._parameters = list(numerics.place(network, Device("cpu")).parameters())
-        pin = numerics.overlapped
-        for parameter in self._parameters:
-            if pin:
-                parameter.data = parameter.data.pin_memory()
-            parameter.grad = torch.zeros_like(parameter, pin_memory=pin)
-        # Where the gradients of the devices after the first land before they are added.
-        self._landing = [torch.zeros_like(parameter, pin_memory=pin) for parameter in self._parameters]
-        self._optimizer = self.workload.optimizer(network)
+        self.phases: tuple[str, ...] = ("copy", "communicate") if self.devices[0].is_cuda else ("communicate",)
+        self._copies = [list(replica.parameters()) for replica in self.replicas.networks]
+        self._optimizer = self.workload.optimizer(self.network)
         self.parts: tuple[str, ...] = ()
         self._losses: list[torch.Tensor] = []
 
@@ -83,14 +97,16 @@ class ParameterCpu:
     @torch.no_grad()
     def _send_parameters(self) -> None:
         for copies in self._copies:
-            for there, parameter in zip(copies, self._parameters, strict=True):
+            for there, parameter in zip(copies, self.replicas.parameters, strict=True):
                 there.copy_(parameter, non_blocking=self.numerics.overlapped)
         self.synchronize()
 
     def _compute_gradients(self, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         losses = []
-        for replica, device, batches, batch in zip(self._replicas, self.devices, self.batches, placed, strict=True):
-            images, labels = batches.prepared(batch[0]), batch[1]
+        networks = self.replicas.networks
+        for replica, device, batches, batch in zip(networks, self.devices, self.batches, placed, strict=True):
+            images = batches.prepared(batch[0])
+            labels = batch[1]
             replica.zero_grad()
             with self.numerics.autocast(device):
                 losses.append(self.workload.checked_loss(replica, images, labels))
@@ -102,17 +118,18 @@ class ParameterCpu:
     @torch.no_grad()
     def _gather_gradients(self) -> None:
         """Leave the mean over the devices, each of which has averaged over its own batch."""
+        landed = list(zip(self.replicas.parameters, self.replicas.landing, strict=True))
         for number, copies in enumerate(self._copies):
-            for there, parameter, landing in zip(copies, self._parameters, self._landing, strict=True):
-                total, gradient = parameter.grad, there.grad
-                if total is None or gradient is None:
+            for there, (parameter, landing) in zip(copies, landed, strict=True):
+                if parameter.grad is None or there.grad is None:
                     raise RuntimeError("a parameter has no gradient: the network does not use it")
-                (landing if number else total).copy_(gradient, non_blocking=self.numerics.overlapped)
+                place = landing if number else parameter.grad
+                place.copy_(there.grad, non_blocking=self.numerics.overlapped)
             self.devices[number].synchronize()
-            for parameter, landing in zip(self._parameters, self._landing, strict=True) if number else ():
+            for parameter, landing in landed if number else ():
                 if parameter.grad is not None:
                     parameter.grad.add_(landing)
-        for parameter in self._parameters:
+        for parameter in self.replicas.parameters:
             if parameter.grad is not None:
                 parameter.grad.div_(len(self.devices))
 

@@ -103,5 +103,5 @@ class ImageNet(ImageFolder):
         return root
 
 
-IMAGEFOLDER = ImageFolder(name="imagefolder", can_be_generated=True, sized=True, grows=True)
+IMAGEFOLDER = ImageFolder(name="imagefolder", can_be_generated=True, sized=True)
 IMAGENET = ImageNet(name="imagenet")

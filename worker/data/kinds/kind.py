@@ -92,8 +92,6 @@ class DataKind:
     """Whether ``bench data make --format`` can draw a set of this kind."""
     sized: bool = False
     """Whether ``--size`` and ``--classes`` are for it to choose: other kinds fix their sizes and labels."""
-    grows: bool = False
-    """Whether a longer generated set begins with the files of a shorter one."""
     least_images: int = 1
     """The fewest images of a generated set."""
 
