@@ -222,11 +222,13 @@ def _alike(
         groups[target, *alike][values].append(number)
     for group, of_values in groups.items():
         cells = []
+        everything = trials.iloc[[number for numbers in of_values.values() for number in numbers]]
         for values, numbers in of_values.items():
             rows, job = trials.iloc[numbers], jobs[numbers[0]]
             finished, failed = rows[rows["ok"]], rows[have_failed(rows)]
             unit = next(iter(finished["unit"]), None)
-            measured = in_units(metrics_of(metrics, job["scenario"], job["model"]), unit)
+            of_model = metrics_of(metrics, job["scenario"], job["model"])
+            measured = in_units([metric.compared_in(everything) for metric in of_model], unit)
             cells.append(CellTrials(keys, values, job, finished, {metric.name: metric for metric in measured}, failed))
         yield _arm(group[0], dict(zip(free, group[1:], strict=True)), [cell.settings for cell in cells]), cells
 

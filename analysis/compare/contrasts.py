@@ -213,7 +213,7 @@ def _failed_of(kind: ContrastKind, sides: Sides) -> Failed:
 def _notes_of(sides: Sides, own: pd.DataFrame, pairs: pd.DataFrame) -> Iterator[tuple[Arm, tuple[str, ...]]]:
     """Yield substitutes and changes of the trials of each arm, then the marks of its pairs."""
     changed = ((key, (*substitutes_of(rows), *rows["changed"].unique())) for key, rows in grouped(own))
-    marked = ((key, marks_of(rows)) for key, rows in grouped(pairs))
+    marked = ((key, (*marks_of(rows), *rows["zeros"].unique())) for key, rows in grouped(pairs))
     for (job, model, target), texts in chain(changed, marked):
         yield Arm(job, model, target, sides.ablation, sides.aggressor), texts
 
@@ -578,10 +578,13 @@ def beside(ok: pd.DataFrame) -> Iterator[Contrast]:
     """
     trials = victims(ok)
     shares = trials["steal_s"] / (trials["interval_s"] * trials["cpus"])
-    logs = np.log((trials["aggressor_beside_per_s"] / trials["aggressor_before_per_s"]).where(lambda kept: kept > 0))
+    kept = trials["aggressor_beside_per_s"] / trials["aggressor_before_per_s"].where(lambda before: before > 0)
     for key, rows in grouped(trials, [*ROW, "ablation", "aggressor"]):
         arm = Arm(*key)
-        if place := locate(logs[rows.index]):
+        of_arm = kept[rows.index].dropna()
+        if (of_arm == 0).any():  # an aggressor that came to a halt has no logarithm, and counts
+            yield Contrast(kind="kept", arm=arm, metric=KEPT, ratio=float(of_arm.mean()), blocks=len(of_arm))
+        elif place := locate(np.log(of_arm)):
             yield Contrast(kind="kept", arm=arm, metric=KEPT, **vars(effect(place)))
         if (share := float(shares[rows.index].mean())) == share:  # not NaN
             yield Contrast(kind="steal", arm=arm, metric=STEAL, value=share, trials=int(shares[rows.index].count()))

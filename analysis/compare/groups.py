@@ -109,7 +109,8 @@ def measured(
         arm = Arm(*group.key, summary.target)
         trials = of_target.get(arm[:3], ok[:0])
         for metric in group.metrics:
-            numbers, location = _located(trials, metric)
+            compared = metric.compared_in(trials)
+            numbers, location = _located(trials, compared)
             contrast = Contrast(kind=TARGET.name, arm=arm, metric=metric)
             if location and summary.target != BASELINE:
                 contrast = formed.get((arm, metric.column), contrast)
@@ -117,8 +118,8 @@ def measured(
                 contrast = replace(contrast, ratio=None if metric.by_difference else 1.0, blocks=blocks)
             yield replace(
                 contrast,
-                metric=metric,
-                **valued(location, by_difference=metric.by_difference),
+                metric=compared,
+                **valued(location, by_difference=compared.by_difference),
                 trials=int(numbers.count()),
                 failed=summary.failed,
                 failures=failures.get(arm),
@@ -204,6 +205,13 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _typical(amounts: "pd.Series[float]") -> float:
+    """Return the geometric mean of the amounts that are known; of amounts that are zero at times, the mean."""
+    if (amounts <= 0).any():
+        return float(amounts.mean())
+    return float(np.exp(np.log(amounts).mean()))
+
+
 def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, ...]]:
     """Return the costs of each target by job and model, from trials and pairs ``with_costs``; empty if unknown."""
     if ok[[*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]].isna().all(axis=None):
@@ -212,8 +220,8 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, .
     normalised = {key: locate(rows[ALL_IN].to_numpy()) for key, rows in pairing.grouped(targets)}
     by_group: dict[GroupKey, tuple[Cost, ...]] = defaultdict(tuple)
     for key, rows in sorted(pairing.grouped(ok), key=lambda group: pairing.papers_order(*group[0])):
-        logs = np.log(rows[[*_MEANS.values()]].where(lambda values: values > 0))
-        parts = (np.exp(logs.mean()), rows[[*_PEAKS.values()]].max(), rows[[*_BYTES.values()]].mean())
+        means = rows[[*_MEANS.values()]].apply(_typical)
+        parts = (means, rows[[*_PEAKS.values()]].max(), rows[[*_BYTES.values()]].mean())
         numbers = pd.concat(parts).dropna().to_dict()
         job, model, target = key
         if numbers:

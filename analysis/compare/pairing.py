@@ -128,7 +128,8 @@ def pair(
     """Join each target and block of ``own`` to the same block of ``base``; both must agree in the columns ``same``.
 
     The trials are ok and have ``variant``. ``columns`` become log(own / base), of the mean if a block holds two trials
-    of a target; those ``by_difference`` become own - base. The columns that ``validity.usable`` needs are kept, those
+    of a target; if a number is zero, in no block of that target, as the column ``zeros`` says: the others would be no
+    sample of it. Those ``by_difference`` become own - base. The columns that ``validity.usable`` needs are kept, those
     of ``base`` with the suffix ``_base``. The pairs are in the order of the blocks.
     """
     shared = [*BLOCK, *same]
@@ -136,7 +137,15 @@ def pair(
     left, right = (_means(trials, columns, extra, by_difference) for trials in (own, base))
     right = right.drop_duplicates(shared).drop(columns=[name for name in ("target", "variant") if name not in same])
     pairs = left.merge(right, on=shared, suffixes=("", "_base")).sort_values(["run_id", "block"], ignore_index=True)
-    return pairs.assign(**{column: pairs[column] - pairs[f"{column}_base"] for column in columns})
+    zeros = {column: pairs[column].abs().eq(np.inf) | pairs[f"{column}_base"].abs().eq(np.inf) for column in columns}
+    differences = {column: pairs[column] - pairs[f"{column}_base"] for column in columns}
+    pairs = pairs.assign(**differences, zeros="")
+    for column, has_zero in zeros.items():
+        if has_zero.any():
+            in_arm = has_zero.groupby([pairs[name] for name in ROW], observed=True).transform("any")
+            pairs[column] = pairs[column].mask(in_arm)
+            pairs["zeros"] = pairs["zeros"].mask(in_arm, f"{column} is zero in some trials, which have no ratio")
+    return pairs
 
 
 def have_failed(trials: pd.DataFrame) -> "pd.Series[bool]":
@@ -170,7 +179,8 @@ def _means(
 ) -> pd.DataFrame:
     of_ratios = [column for column in columns if column not in by_difference]
     # A zero has no logarithm; a metric that can be zero declares that it is compared by differences.
-    logs = trials.assign(**{column: np.log(trials[column].where(trials[column] > 0)) for column in of_ratios})
+    with np.errstate(divide="ignore"):
+        logs = trials.assign(**{column: np.log(trials[column].clip(lower=0.0)) for column in of_ratios})
     if (rate := "throughput_per_s") in columns:
         # For jobs that take turns, bursts of the same round are compared, and the rounds averaged.
         logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(trials["global_batch"] / trials["burst_s"]))

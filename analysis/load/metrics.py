@@ -47,9 +47,22 @@ class Metric:
         return self.compared == "difference"
 
     def logs(self, table: pd.DataFrame) -> "pd.Series[float]":
-        """Return the logarithms of a metric that is compared by ratios; only numbers above zero have one."""
+        """Return the logarithms of a metric that is compared by ratios; none if a number is zero, which has none.
+
+        The others would not be a sample of it: zeros are not missing at random.
+        """
         values = table[self.column].to_numpy(dtype=np.float64)
-        return pd.Series(np.log(np.where(values > 0, values, np.nan)), table.index)
+        if self.has_zeros(table):
+            values = np.full(len(table), np.nan)
+        return pd.Series(np.log(values), table.index)
+
+    def compared_in(self, table: pd.DataFrame) -> "Metric":
+        """Return the metric as it is compared among the trials of a table: with a zero by differences."""
+        return replace(self, compared="difference") if self.has_zeros(table) else self
+
+    def has_zeros(self, table: pd.DataFrame) -> bool:
+        """Return whether a number in a table is not above zero."""
+        return bool((table[self.column] <= 0).any())
 
 
 def by_ratio(metrics: Iterable[Metric]) -> list[Metric]:

@@ -115,16 +115,10 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
     """Yield one warning per job and reason, with the targets and models whose values have no ratio to bare metal."""
     bare: dict[tuple[ComparedJob, str], tuple[dict[str, None], dict[str, None]]] = {}
     for group in groups:
-        targets = {
-            summary.target: None
-            for summary in group.targets
-            if summary.target != BASELINE
-            and any(one.ratio is None and one.difference is None for one in group.of_target(summary.target).values())
-        }
-        if targets and group.job.traits.normalised:
-            models, all_targets = bare.setdefault((group.job, _why_bare(group)), ({}, {}))
+        for target, reason in _bare(group) if group.job.traits.normalised else ():
+            models, all_targets = bare.setdefault((group.job, reason), ({}, {}))
             models[group.model] = None
-            all_targets |= targets
+            all_targets[target] = None
     for (job, reason), (models, targets) in bare.items():
         values = f"{', '.join(targets)} of {', '.join(models)}"
         yield AnalysisWarning(
@@ -133,6 +127,21 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
             _command(job, models, dict.fromkeys((BASELINE, *targets))),
             touches=tuple(Touched(job, target, model) for target in targets for model in models),
         )
+
+
+def _bare(group: Group) -> Iterator[tuple[str, str]]:
+    """Yield each target with a number that has no ratio to bare metal, and why."""
+    counts = {metric.name for metric in group.metrics if metric.by_difference}
+    of_baseline = group.of_target(BASELINE)
+    for summary in group.targets:
+        for name, one in group.of_target(summary.target).items() if summary.target != BASELINE else ():
+            if one.ratio is not None or one.difference is not None:
+                continue
+            both = (one, of_baseline.get(name, one))
+            if name not in counts and any(side.metric.by_difference for side in both):
+                yield summary.target, f"{name} is zero in some trials, which have no ratio"
+            else:
+                yield summary.target, _why_bare(group)
 
 
 def _why_bare(group: Group) -> str:

@@ -15,7 +15,8 @@ from analysis.report.gate import answer, gate_document
 from analysis.statistics.counts import between_runs, inside_blocks, judge_differences
 from analysis.statistics.ratios import holm
 from suite.records.record import MetricValue
-from tests.analysis.conftest import Save, json_of, judged, known, printed
+from suite.records.usage import Resources, Usage
+from tests.analysis.conftest import Save, json_of, judged, known, measured, printed
 
 LOST = ([3.0] * 10 + [0.0] * 10, [0.0] * 7 + [3.0] * 5 + [0.0] * 8)
 """Lost steps of a container in 10 of 20 blocks, and of bare metal in 5, three of them in the same."""
@@ -150,3 +151,38 @@ def test_counts_of_several_values_are_one_family(save: Save) -> None:
     alone = [known(row.difference).p for row in counted]
     assert [judged(row).p for row in counted] == pytest.approx(holm(alone))
     assert [row.runs for row in counted] == [(1, 1)] * 3
+
+
+def test_a_metric_of_ratios_that_is_zero_in_some_blocks_has_no_ratio_of_the_others(save: Save) -> None:
+    for block in range(10):
+        for target in ("bare-metal", "container"):
+            opening_s = 0.0 if target == "container" and block % 2 else 0.5
+            save(target=target, block=block, open_s=opening_s, opening={"tree": opening_s}, **measured(10.0))
+    comparison = save.compare()
+    opening = comparison.groups[0].of_target("container")["opening"]
+    assert opening.value == pytest.approx(0.25)
+    assert (opening.ratio, opening.verdict) == (None, None)
+    (warning,) = (one for one in comparison.warnings if one.kind == "not-normalised")
+    assert "opening is zero in some trials, which have no ratio" in warning.message
+
+
+def test_the_mean_of_a_cost_holds_the_trials_that_cost_nothing(save: Save) -> None:
+    for block in range(10):
+        for target in ("bare-metal", "container"):
+            spent_s = 0.0 if target == "container" and block % 2 else 8.0
+            used = Resources(worker=Usage(cpu_s=4.0), serving=Usage(cpu_s=spent_s), energy_j={"package-0": spent_s})
+            save(target=target, block=block, resources=used, **measured(10.0))
+    comparison = save.compare()
+    by_target = {cost.target: cost for cost in known(comparison.groups[0].costs)}
+    assert (by_target["container"].cpu_all_in_s, by_target["container"].energy_j) == (4.0, 4.0)
+    assert by_target["container"].normalised is None, "the other half of the blocks is no sample of it"
+
+
+def test_between_values_of_a_key_a_metric_with_a_zero_is_compared_by_differences(save: Save) -> None:
+    for run, opening_s in (("one", 0.5), ("two", 0.0)):
+        for block in range(10):
+            recipe = "reference" if run == "one" else "tuned"
+            save(run, block=block, recipe=recipe, open_s=opening_s, opening={"tree": opening_s}, **measured(10.0))
+    rows = compare_by(save.load("one", "two"), ("recipe",)).contrasts
+    (own,) = (row for row in rows if row.metric.name == "opening" and row.arm.cell == ("recipe=tuned",))
+    assert (own.ratio, known(own.difference).mean) == (None, -0.5)

@@ -94,6 +94,24 @@ def ranked(comparison: Comparison) -> list[Contrast]:
     return [one for one in comparison.contrasts if one.kind == "isolation"]
 
 
+def test_neither_misses_nor_an_aggressor_that_are_zero_in_some_blocks_are_left_out_in_silence(save: Save) -> None:
+    def halted(record: dict[str, Any]) -> None:
+        record["aggressors"][0]["aggression"]["beside_per_s"] = 0.0
+        record["resources"]["cache"]["llc_load_misses"] = 0
+
+    sweep(save)
+    for block in range(4):
+        edited(save.path / f"run/trials/bare-metal-disk-{block}-0-.json", halted)
+    comparison = save.compare()
+    effects = found(comparison)
+    assert "llc-misses" not in effects["bare-metal", "disk"]
+    assert "llc-misses" in effects["bare-metal", "alexnet"]
+    throughput = effects["bare-metal", "disk"]["throughput"]
+    assert "llc_load_misses is zero in some trials, which have no ratio" in throughput.notes
+    kept = {(one.target, one.arm.aggressor): one.ratio for one in comparison.contrasts if one.kind == "kept"}
+    assert kept["bare-metal", "disk"] == pytest.approx(0.25)
+
+
 def test_a_victim_is_held_against_the_same_target_alone_and_targets_are_ranked_by_what_it_keeps(save: Save) -> None:
     sweep(save)
     comparison = save.compare()
