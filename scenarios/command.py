@@ -23,7 +23,7 @@ from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from worker.spec import CommandRequest
 
-_DIGITS = re.compile(r"[\d.]+")
+_NUMBER = re.compile(r"once|\d[\d.]*(?:e[-+]\d+)?(?: times)?")
 
 
 class CommandOptions(OptionGroup):
@@ -151,7 +151,7 @@ class Command(PlannedScenario):
     def _pass_on(self, notes: object, trial: Trial, observer: Observer) -> None:
         """Print each note of a trial, and those that differ from it in numbers alone, once for all trials."""
         for note in notes if isinstance(notes, list) else ():
-            alike = _DIGITS.sub("", str(note))
+            alike = _NUMBER.sub("", str(note))
             if alike not in self._noted:
                 self._noted.add(alike)
                 observer.note(f"{trial.trial_id}: {note}")

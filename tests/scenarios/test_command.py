@@ -110,10 +110,10 @@ def test_without_a_rate_the_elapsed_time_decides_and_a_note_says_it_once(printed
 def test_the_record_has_what_the_throughput_counts_and_several_rates_are_named_once(run: Any, observer: Any) -> None:
     measured = run("print('1.2k img/s')", throughput="auto")
     assert (measured.throughput_per_s, measured.counted) == (1200, "images")
-    for rate in (5, 6):
-        assert run(f"print('{rate} img/s, {rate} tok/s')", throughput="auto").throughput_per_s is None
+    for times in (1, 3):
+        assert run(f"print('5 img/s, 5 tok/s\\n' * {times})", throughput="auto").throughput_per_s is None
     named = [note for note in observer.notes if "images/s (once, median 5), tokens/s (once, median 5)" in note]
-    assert len(named) == 1 == sum("tokens/s (once" in note for note in observer.notes)
+    assert len(named) == 1 == sum("tokens/s (" in note for note in observer.notes)
     assert run("print('12,345 img/s')", throughput="auto", decimal_mark="point").throughput_per_s == 12345
 
 
