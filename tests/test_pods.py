@@ -20,9 +20,9 @@ from provisioning.kubernetes.claims import ClaimedData
 from provisioning.kubernetes.cluster import Cluster
 from provisioning.kubernetes.execution import PodNode
 from provisioning.kubernetes.node import ClusterNode
-from provisioning.kubernetes.refusals import AwayError
 from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
 from provisioning.nodes import local_node
+from provisioning.patience import AwayError
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
 from provisioning.sites.base import site_of
 from provisioning.sites.cluster import ClusterSite, JoinedPods

@@ -23,15 +23,15 @@ ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-
 FURTHER = frozenset(
     {
         *("begin", "clusters", "comment", "contiguous", "core-spec", "cpu-freq", "deadline", "delay-boot", "gpu-freq"),
-        *("gpus", "gpus-per-node", "gres", "hint", "licenses", "mail-type", "mail-user", "mem-bind", "mincpus"),
-        *("network", "nice", "nodelist", "priority", "sockets-per-node", "switches", "threads-per-core", "tmp"),
-        *("use-min-nodes", "wckey"),
+        *("gpus", "gpus-per-node", "gres", "licenses", "mail-type", "mail-user", "mincpus", "network", "nice"),
+        *("nodelist", "priority", "sockets-per-node", "switches", "tmp", "use-min-nodes", "wckey"),
     }
 )
-"""Options of sbatch(1) that select nodes, time, and mail notifications of a block.
+"""Options of sbatch(1) and salloc(1) that select nodes, time, and mail notifications of a block.
 
-Others name programs to start (``--prolog``), files to write (``--output``) or variables (``--export``), and belong in
-the configuration of the cluster.
+Those that divide a node among tasks (``--hint``) would change what a block measures. Others name programs to start
+(``--prolog``), files to write (``--output``) or variables (``--export``), and belong in the configuration of the
+cluster.
 """
 
 

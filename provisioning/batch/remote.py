@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -19,7 +19,7 @@ CLOSES_WITHIN_S = 120
 
 
 class StreamProcess:
-    """A block that a command runs, by ssh or srun, with its files on standard input and records on standard output.
+    """A block that a command runs, by ssh or salloc, with its files on standard input and records on standard output.
 
     Standard input stays open while it runs. The far side ends itself, in order, when that closes: by ``stop``, by the
     death of this process, or by that of the connection. Lines before the first of a block are a login shell's, or a
@@ -28,10 +28,10 @@ class StreamProcess:
 
     where = ""
 
-    def __init__(self, argv: Sequence[str], files: Iterable[str], log: Path) -> None:
-        """Start the command. ``files`` are what the block needs, as lines; standard error is appended to ``log``.
+    def __init__(self, argv: Sequence[str], files: Iterable[str], log: Path, *, without: Collection[str] = ()) -> None:
+        """Start the command ``without`` these variables. ``files`` are what the block needs, as lines.
 
-        Raises RequestError if the program is not installed.
+        Standard error is appended to ``log``. Raises RequestError if the program is not installed.
         """
         self.argv, self.files, self.log = list(argv), files, log
         with ExitStack() as stack:
@@ -40,7 +40,7 @@ class StreamProcess:
             self._beside = stack.enter_context(os.fdopen(writing, "wb", buffering=0))
             try:
                 self._process = subprocess.Popen(
-                    self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, **popen_settings()
+                    self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=writing, **popen_settings(without)
                 )
             except FileNotFoundError as error:
                 os.close(reading)

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from provisioning.kubernetes.refusals import SIGN_IN, AwayError, BusyError, refusal
+from provisioning.kubernetes.refusals import SIGN_IN, BusyError, away, refusal
+from provisioning.patience import AWAY_AT_MOST_S, AwayError, Patience
 from suite.errors import MeasurementError, RequestError, missing_extra, option
 from suite.untrusted.terminal import keep_secret, without_secrets
 
@@ -31,8 +32,6 @@ REQUEST_WITHIN_S, ANSWERS_WITHIN_S = 30.0, 5.0
 RETRIED_EVERY_S = 1.0
 BUSY_AT_MOST_S = 30.0
 """How long a request is repeated to a server that is there, and busy."""
-AWAY_AT_MOST_S = 120.0
-"""How long following or removing something waits for a server that is away."""
 AUTHENTICATION = ["BearerToken"]
 _OF_PODS = re.compile(r"/log$|/proxy/")
 _PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
@@ -123,16 +122,17 @@ class Cluster:
 
         Raises ApiError for what the server refuses, and AwayError where it does not answer.
         """
-        begun = time.monotonic()
+        patience = Patience(patience_s)
+        patience_with_busy = Patience(max(patience_s, BUSY_AT_MOST_S))
         while True:
             try:
                 with self._response(method, path, body, within_s, query) as response:
                     return self._parsed(path, response.data.decode(errors="replace"))
-            except (AwayError, BusyError) as error:
-                longest_s = max(patience_s, BUSY_AT_MOST_S) if isinstance(error, BusyError) else patience_s
-                if time.monotonic() > begun + longest_s:
-                    raise
-                time.sleep(RETRIED_EVERY_S)
+            except AwayError as error:
+                patience.bear(error)
+            except BusyError as error:
+                patience_with_busy.bear(error)
+            time.sleep(RETRIED_EVERY_S)
 
     def get(self, path: str, **query: object) -> Object:
         return self.request("GET", path, query=query)
@@ -187,7 +187,7 @@ class Cluster:
             # The library of WebSockets raises an exception with ``status_code`` for an answer that is no switch.
             status = getattr(error, "status_code", None)
             if status is None:
-                raise AwayError(self.context, str(error)) from error
+                raise away(self.context, str(error)) from error
             raise refusal("POST", path, status, _last_line(error)) from error
 
     def demand(self, rights: Mapping[str, Sequence[str]]) -> None:
@@ -253,7 +253,7 @@ class Cluster:
                     raise refusal(method, path, response.status, response.data.decode(errors="replace"))
                 yield response
         except (errors.HTTPError, OSError) as error:
-            raise AwayError(self.context, str(error)) from error
+            raise away(self.context, str(error)) from error
 
 
 def _merged(path: str) -> Object:

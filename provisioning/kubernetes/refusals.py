@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from provisioning.patience import AwayError
 from suite.errors import MeasurementError, RequestError, option
 from suite.untrusted.terminal import without_secrets
 
@@ -195,13 +196,13 @@ class BusyError(ApiError):
     """An answer after which the same request may succeed a moment later: nothing of it was done."""
 
 
-class AwayError(MeasurementError):
-    def __init__(self, context: str, reason: str) -> None:
-        super().__init__(
-            f"the server of the context {context} does not answer: {without_secrets(reason)[:300]}",
-            kind="kubernetes-away",
-            remedy=f"see whether kubectl --context {context} version answers; then run it again",
-        )
+def away(context: str, reason: str) -> AwayError:
+    return AwayError(
+        f"the server of the context {context}",
+        reason,
+        kind="kubernetes-away",
+        remedy=f"see whether kubectl --context {context} version answers; then run it again",
+    )
 
 
 def refusal(method: str, path: str, status: int, text: str) -> ApiError:

@@ -4,7 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -50,7 +50,11 @@ def _command(place: Path, words: list[str]) -> str:
 class RemoteSweep:
     """``bench sweep run`` in the background, and what it has said so far."""
 
-    def __init__(self, tmp_path: Path, plan: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, tmp_path: Path, plan: str, env: dict[str, str] | None = None, before: Sequence[str] = ()
+    ) -> None:
+        """``before`` are words to put before the command."""
+        self.before = before
         self.out = tmp_path / "out"
         self.log = tmp_path / "log"
         self.file = tmp_path / "plan.toml"
@@ -61,7 +65,7 @@ class RemoteSweep:
 
     def start(self) -> None:
         """Begin, or go on."""
-        argv = [BENCH, "sweep", "run", str(self.file), "--out", str(self.out)]
+        argv = [*self.before, BENCH, "sweep", "run", str(self.file), "--out", str(self.out)]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, env=self.env, start_new_session=True)
 

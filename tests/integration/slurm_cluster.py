@@ -16,7 +16,7 @@ import pytest
 from provisioning.machines.ssh import free_port
 from tests.integration.machine import require_root, wait_for
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "salloc", "srun", "squeue", "scontrol", "scancel")
 NODES = ("vbnode1", "vbnode2")
 # Seconds where others wait for minutes: a node that is silent for 15 s is down, and its jobs are queued again. It is no
 # less because on a busy machine a daemon that lives is silent for some.
@@ -36,7 +36,7 @@ SlurmdPidFile={place}/%n.pid
 SlurmctldLogFile={place}/slurmctld.log
 SlurmdLogFile={place}/%n.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/affinity
 MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
@@ -102,6 +102,13 @@ class Slurm:
             self.daemons[name] = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+    def start_controller(self) -> None:
+        self.start("slurmctld", "slurmctld", "-D", "-f", f"{self.place}/slurm.conf")
+
+    def stop_controller(self) -> None:
+        self.daemons["slurmctld"].terminate()
+        self.daemons["slurmctld"].wait(30)
 
     def start_node(self, name: str) -> None:
         self.start(name, "slurmd", "-D", "-N", name, "-f", f"{self.place}/slurm.conf")
@@ -185,7 +192,7 @@ def slurm_cluster(place: Path) -> Iterator[Slurm]:
         words = [f"--{key}={place}/{name}" for key, name in {**files, "seed-file": "munge.seed"}.items()]
         slurm.start("munged", "munged", "--foreground", *words)
         wait_for("munge", (place / "munge.sock").exists, slurm.said)
-        slurm.start("slurmctld", "slurmctld", "-D", "-f", f"{place}/slurm.conf")
+        slurm.start_controller()
         for name in NODES:
             slurm.start_node(name)
         slurm.wait_until_idle()

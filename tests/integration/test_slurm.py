@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,64 @@ def test_blocks_are_spread_over_the_nodes_and_what_is_complete_is_not_submitted_
     assert "blocks in the queue" not in sweep.log.read_text()
 
 
+COUNTED = """#!/bin/sh
+case "$*" in *block*) ;; *) exec {fake} "$@" ;; esac
+echo "begin $SLURMD_NODENAME $SLURM_JOB_ID $(nproc)" >>{blocks}
+{fake} "$@"
+status=$?
+echo "end $SLURMD_NODENAME" >>{blocks}
+exit $status
+"""
+
+
+def counting_bench(tmp_path: Path, slow_s: float) -> tuple[str, Path]:
+    """A fake bench that writes for each block: its node, its job, and the CPUs that it may use."""
+    fake, blocks, bench = fake_bench(tmp_path / "fake", slow_s), tmp_path / "blocks", tmp_path / "counted"
+    bench.write_text(COUNTED.format(fake=fake, blocks=blocks))
+    bench.chmod(0o755)
+    return str(bench), blocks
+
+
+@pytest.mark.beside
+@pytest.mark.parametrize("shell", ["login", "job"])
+@pytest.mark.parametrize("way", ["sbatch", "srun"])
+def test_each_block_has_all_cpus_of_a_node_alone_whichever_way_it_is_started(
+    slurm: Slurm, tmp_path: Path, way: str, shell: str
+) -> None:
+    slurm.wait_until_idle()
+    bench, blocks = counting_bench(tmp_path, slow_s=0.01)
+    without_shared_files = {"scratch": str(tmp_path / "scratch")} if way == "srun" else {}
+    plan = FAST.format(blocks=3) + engine(bench=bench, **without_shared_files)
+    in_job = ("salloc", "--quiet", "--ntasks=1", "--cpus-per-task=1") if shell == "job" else ()
+    sweep = RemoteSweep(tmp_path, plan, slurm.env, in_job)
+    assert len(sweep.end_complete()) == 12
+    running, jobs = set[str](), set[str]()
+    for event, node, *more in map(str.split, blocks.read_text().splitlines()):
+        if event == "end":
+            running.remove(node)
+            continue
+        assert node not in running, "two blocks on a node"
+        running.add(node)
+        jobs.add(more[0])
+        assert int(more[1]) == os.cpu_count()
+    assert len(jobs) == 3
+
+
+@pytest.mark.thorough
+@pytest.mark.beside
+def test_a_controller_that_is_stopped_for_a_minute_costs_nothing(slurm: Slurm, tmp_path: Path) -> None:
+    slurm.wait_until_idle()
+    bench = fake_bench(tmp_path / "fake", slow_s=5)
+    sweep = RemoteSweep(tmp_path, FAST.format(blocks=3) + engine(bench=bench), slurm.env)
+    wait_for("two in mid run", lambda: in_second_trial(sweep) >= 1, sweep.said)
+    slurm.stop_controller()
+    time.sleep(60)
+    slurm.start_controller()
+    assert len(sweep.end_complete()) == 12
+    assert "the controller of Slurm does not answer" in sweep.said()
+    assert "lost on" not in sweep.said()
+
+
 @pytest.mark.thorough
 @pytest.mark.beside
 def test_ctrl_c_leaves_the_jobs_in_the_queue_and_the_next_run_follows_them(slurm: Slurm, tmp_path: Path) -> None:
@@ -153,7 +212,7 @@ def test_without_a_common_directory_records_come_back_from_a_job_that_is_lost_to
     fake_bench(tmp_path / "fake", slow_s=0.01)
     slurm.kill_jobs(slurm.busy_node())
     sweep.end_complete(kept)
-    assert "lost on srun-0" in sweep.said()
+    assert "lost on salloc-0" in sweep.said()
 
 
 ACCOUNT = "games"

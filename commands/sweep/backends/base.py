@@ -59,6 +59,10 @@ class Backend(ABC):
         """Check the keys of ``[engine]``; nothing is started. Raises RequestError for one that it does not know."""
         options_of(self.options, sweep)
 
+    def check_node(self) -> None:
+        """Check the machine that runs a block, on that machine. Raises RequestError if it cannot measure one."""
+        return
+
     @abstractmethod
     def run(self, request: SweepRequest) -> SweepEnd:
         """Run every block that has trials left; return when all have ended, or it was asked to stop."""

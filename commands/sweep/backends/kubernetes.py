@@ -21,8 +21,9 @@ from provisioning.kubernetes.bench_pod import CONTAINER, GIVEN_AT, RECORDS_AT, b
 from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
 from provisioning.kubernetes.owned import NOT_FOUND, await_gone, not_found_is_fine, owners
 from provisioning.kubernetes.pod import HOSTNAME_LABEL, POD_FAILURES, job_manifest
-from provisioning.kubernetes.refusals import ApiError, AwayError, refused_as_request
+from provisioning.kubernetes.refusals import ApiError, refused_as_request
 from provisioning.kubernetes.states import JobState, events_of
+from provisioning.patience import AwayError
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
 from suite.results.layout import LOGS

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from commands.run.prepare import Ready, host_environment
-from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest
+from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, backend_of
 from commands.sweep.backends.rounds import stop_rule_of
 from provisioning.metrics import accounting
 from suite.interfaces import Observer, OpenAccount
@@ -38,6 +38,7 @@ class Local(Backend):
 
 def run_block(request: SweepRequest, block: int) -> SweepEnd:
     """Run one block on this machine. In an open-ended sweep, whoever hands out the blocks chose its cells."""
+    backend_of(request.sweep).check_node()
     converged = request.directory.converged(request.sweep)
 
     def stop_rule(run: CellRun) -> str | None:

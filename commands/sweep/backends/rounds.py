@@ -67,15 +67,24 @@ def run_on(
 
 
 def stream(
-    request: SweepRequest, name: str, command: Sequence[str], wrap: Callable[[Sequence[str]], list[str]] = list
+    request: SweepRequest,
+    name: str,
+    command: Sequence[str],
+    wrap: Callable[[Sequence[str]], list[str]] = list,
+    *,
+    without: Collection[str] = (),
 ) -> OpenBlock:
-    """Return what starts a block by ``command``, which ends in ``BLOCK`` and options; ``wrap`` takes it elsewhere."""
+    """Return what starts a block by ``command``, which ends in ``BLOCK`` and options; ``wrap`` takes it elsewhere.
+
+    It runs ``without`` these variables.
+    """
     directory = request.directory.path.absolute()
     words = [*command, "--name", job_name(request.sweep, directory)]
 
     def start(block: int) -> StreamProcess:
         files = [encode_file(directory, path) for path in files_to_send(directory, block)]
-        return StreamProcess(wrap([*words, str(block)]), files, directory / LOGS / f"{name}.log")
+        log = directory / LOGS / f"{name}.log"
+        return StreamProcess(wrap([*words, str(block)]), files, log, without=without)
 
     return start
 

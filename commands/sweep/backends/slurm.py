@@ -1,4 +1,4 @@
-"""The sweep backend ``slurm``: blocks as tasks of an array job, or each as a job of srun.
+"""The sweep backend ``slurm``: blocks as tasks of an array job, or each as a job of salloc.
 
 The queue is the only memory: a sweep's jobs are found by their name, which is made from its output directory. A file of
 job numbers would be wrong after a crash between submitting and writing.
@@ -23,7 +23,8 @@ from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, job_na
 from commands.sweep.backends.rounds import BLOCK, estimate_s, next_round, run_on, run_rounds, stream
 from provisioning.batch.options import SlurmOptions
 from provisioning.foreground import call
-from suite.errors import BenchError, MeasurementError, RequestError
+from provisioning.patience import AWAY_AT_MOST_S, AwayError, Patience
+from suite.errors import BenchError, CommandError, MeasurementError, RequestError
 from suite.job.envelope import format_cpu_list
 from suite.results.layout import CLUSTER, LOGS
 from suite.results.store import write_atomic
@@ -35,7 +36,7 @@ from suite.untrusted.parse import has_control_characters
 
 BENCH = str(Path(sys.executable).with_name("bench"))
 AT_ONCE = 16
-"""The most blocks at once with srun, which is a process here for every block that runs or waits."""
+"""The most blocks at once with salloc, which is a process here for every block that runs or waits."""
 MOST_FOLLOWED = 256
 """The most blocks of an array job that are followed at once, each by a thread; the others follow in their turn."""
 ENDED_CODES = frozenset({"BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO"})
@@ -44,31 +45,72 @@ CLUSTER_NAME = re.compile(r"[\w.-]+")
 """The file of a sweep with the name of the cluster that took its jobs."""
 NOTICE_S = 60
 """Seconds before the time limit at which bench is asked to end: closing a target in order takes a VM seconds."""
+OF_USER = ("partition", "account", "qos", "reservation", "constraint", "clusters")
+"""Options that ``SBATCH_*`` or ``SLURM_*`` variables of the user give if the plan does not."""
+PREFIXES = ("SLURM_", "SBATCH_", "SALLOC_", "SQUEUE_", "SCANCEL_")
+CONNECTION = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
+"""The variables of Slurm that its programs need to reach the controller; others change what their options mean."""
+AWAY = re.compile(
+    r"(?i)timed out|unable to contact|connection (refused|reset|failure)|connect failure|zero bytes|no route to host|"
+    "standby mode|not responding|transport endpoint|name or service not known|temporary failure|try again"
+)
+"""Messages of Slurm's programs when the controller restarts, fails over or is busy."""
+FINAL = (
+    ("held|hold", "mend its cause, then: scontrol release {task}"),
+    ("PartitionTimeLimit", "set a shorter time_limit or another partition: sinfo -o '%P %l'; {again}"),
+    ("PartitionNodeLimit|BadConstraints", "choose nodes that exist by partition, constraint and exclude; {again}"),
+    ("ReservationDeleted|Invalid(Account|QOS)|(Account|QOS)NotAllowed", "choose another one in [engine]; {again}"),
+    (r"DependencyNeverSatisfied|(Assoc|QOS)Max\w*Per(Job|Node)\w*", "see the limit: scontrol show job {task}; {again}"),
+)
+"""The reasons for which a task waits that no waiting removes, each with a remedy."""
 REMEDY = (
     "sinfo shows whether the controller answers; if the message is not Slurm's, put the directory of Slurm's own "
     "programs first on PATH: docs/guide/clusters.md"
 )
 TASK = re.compile(r"(?P<job>\d+)\|(?P<block>\d+)\|(?P<state>[A-Z_]+)\|(?P<node>[^|]*)\|(?P<reason>.*)")
 NO_TASK = re.compile(r"|CLUSTER: \S+|\d+\|N/A\|.*")
-"""What squeue prints besides: an empty line, a cluster's name (before Slurm 20.11), a job of srun."""
+"""What squeue prints besides: an empty line, a cluster's name (before Slurm 20.11), a job of salloc."""
+FOLLOW = "the jobs run on; bench sweep run follows them again"
 SUBMITTED = re.compile(r"(?m)^(?P<job>\d+)(;(?P<cluster>\S+))?$")
 
 
 class Slurm(Backend):
-    """Runs blocks on the nodes of a cluster, one on each at a time; without a common file system by srun."""
+    """Runs blocks on the nodes of a cluster, one on each at a time; without a common file system by salloc."""
 
     options = SlurmOptions
 
     def run(self, request: SweepRequest) -> SweepEnd:
         options = options_of(SlurmOptions, request.sweep)
-        for program in ("sbatch", "squeue", "scancel"):
+        for program in (*(("salloc", "srun") if options.scratch else ("sbatch",)), "squeue", "scancel"):
             if shutil.which(program) is None:
                 raise RequestError(
                     f"{program} is not on the PATH: this machine submits to no Slurm",
                     remedy="go to a login node of the cluster, or choose another kind in [engine]",
                 )
-        by = _by_srun if options.scratch else _by_array
+        by = _by_salloc if options.scratch else _by_array
         return run_rounds(request, partial(by, request, options), options.at_once or 1)
+
+    def check_node(self) -> None:
+        """Raise RequestError if the block has fewer CPUs than its job, or shares its node with other jobs."""
+        job = os.environ.get("SLURM_JOB_ID")
+        if job is None:
+            return
+        own = len(os.sched_getaffinity(0))
+        of_job = re.match(r"\d+", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        if of_job and own < int(of_job[0]):
+            raise RequestError(
+                f"the block may use {own} of the {count(int(of_job[0]), 'CPU')} of its job",
+                remedy="start it by bench sweep run, which asks for all of them",
+            )
+        try:
+            sharing = _ask(["squeue", "--noheader", f"--jobs={job}", "--format=%h"]).strip()
+        except BenchError:  # the controller is away, or this node has no squeue: --exclusive was given
+            return
+        if sharing not in ("", "NO"):
+            raise RequestError(
+                f"other jobs may run on the node of the block (OverSubscribe={sharing})",
+                remedy="choose a partition that is not OverSubscribe=FORCE in [engine]",
+            )
 
     def dry_run(self, request: SweepRequest) -> None:
         """Say what would be handed to sbatch now, in a comment of the script."""
@@ -116,13 +158,15 @@ def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -
     run_on(dict.fromkeys(names, partial(TaskProcess, followed)), request, blocks, stay="the jobs stay in the queue")
 
 
-def _by_srun(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
+def _by_salloc(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
     name, limit = job_name(request.sweep, request.directory.path), time_limit(options, estimate_s(request))
-    # A job for each block, which waits in the queue until a node is free.
-    srun = ["srun", "--quiet", "--kill-on-bad-exit=1", *resources(options, name, limit)]
-    command = [*srun, options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
-    names = [f"srun-{number}" for number in range(min(len(blocks), options.at_once or AT_ONCE))]
-    run_on({name: stream(request, name, command) for name in names}, request, blocks)
+    # A job for each block, which waits in the queue until a node is free. Not of srun alone, which takes --exclusive
+    # for its task as well, and gives it one CPU of the node.
+    job = ["salloc", "--quiet", *resources(options, name, limit)]
+    task = ["srun", "--quiet", "--kill-on-bad-exit=1", "--nodes=1", "--ntasks=1", "--cpu-bind=none"]
+    command = [*job, *task, options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
+    names = [f"salloc-{number}" for number in range(min(len(blocks), options.at_once or AT_ONCE))]
+    run_on({name: stream(request, name, command, without=own_variables()) for name in names}, request, blocks)
 
 
 def time_limit(options: SlurmOptions, estimate_s: float | None) -> str | None:
@@ -137,23 +181,40 @@ def time_limit(options: SlurmOptions, estimate_s: float | None) -> str | None:
 
 
 def resources(options: SlurmOptions, name: str, limit: str | None) -> list[str]:
-    """Return the options for sbatch and srun: one whole node for each block, of the kind that the options name."""
+    """Return the options for sbatch and salloc: one whole node for each block, of the kind that the options name."""
+    of_plan = options.model_dump(include={"partition", "account", "qos", "reservation", "constraint", "exclude"})
     wanted = {
         "job-name": name,
         "nodes": "1",
         "ntasks": "1",
         "mem": "0",  # all of the node's; else the share that its default gives to one CPU
         "time": limit,
-        **options.model_dump(include={"partition", "account", "qos", "reservation", "constraint", "exclude"}),
+        **{key: value or of_user(key) for key, value in of_plan.items()},
     }
-    return ["--exclusive", *(f"--{key}={value}" for key, value in wanted.items() if value), *options.further]
+    words = ["--exclusive", *(f"--{key}={value}" for key, value in wanted.items() if value)]
+    return list(dict.fromkeys([*words, *options.further, *clusters(options)]))
+
+
+def of_user(key: str) -> str | None:
+    """Return the user's own choice, by a variable as sbatch or srun reads it."""
+    if key not in OF_USER:
+        return None
+    return os.environ.get(f"SBATCH_{key.upper()}") or os.environ.get(f"SLURM_{key.upper()}")
+
+
+def own_variables() -> list[str]:
+    """Return the variables that Slurm's programs are started without.
+
+    In the shell of a job they would make a block a part of that job; elsewhere they are defaults that change options.
+    """
+    return [name for name in os.environ if name.startswith(PREFIXES) and name not in CONNECTION]
 
 
 def clusters(options: SlurmOptions) -> list[str]:
     """Return the option for the clusters that take the jobs, which squeue and scancel need as well as sbatch."""
     planned = [word for word in options.further if word.startswith("--clusters=")]
-    of_user = os.environ.get("SBATCH_CLUSTERS") or os.environ.get("SLURM_CLUSTERS")
-    return planned[-1:] or ([f"--clusters={of_user}"] if of_user else [])
+    chosen = of_user("clusters")
+    return planned[-1:] or ([f"--clusters={chosen}"] if chosen else [])
 
 
 def _script(request: SweepRequest, options: SlurmOptions, blocks: Sequence[int]) -> str:
@@ -174,7 +235,7 @@ def script(
     log = str(directory / LOGS / "slurm").replace("%", "%%") + "-%A_%a.log"
     at_once = f"%{options.at_once}" if options.at_once else ""
     options_of_sbatch = [
-        *dict.fromkeys([*resources(options, name, limit), *clusters(options)]),
+        *resources(options, name, limit),
         f"--array={format_cpu_list(blocks)}{at_once}",
         f"--chdir={Path.cwd()}",
         f"--output={log}",
@@ -205,9 +266,9 @@ def submit(text: str) -> tuple[str, str | None]:
 
     Raises CommandError with Slurm's objection, and MeasurementError for an answer without a number.
     """
-    # The script's options again on the command line: SBATCH_* variables win over those in a script.
+    # The script's options again on the command line: a wrapper of sbatch may read them there alone.
     words = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
-    answer = call(["sbatch", "--parsable", *words], text, remedy=REMEDY)
+    answer = call(["sbatch", "--parsable", *words], text, remedy=REMEDY, without=own_variables())
     if not (jobs := [*SUBMITTED.finditer(answer)]):  # a site's own words may come before it
         raise _unreadable("sbatch", answer)
     return jobs[-1]["job"], jobs[-1]["cluster"]
@@ -226,6 +287,22 @@ class ArrayTask:
     @property
     def ended(self) -> bool:
         return self.state in ENDED_CODES
+
+    @property
+    def final(self) -> RequestError | None:
+        """Why it waits, if no waiting helps."""
+        if self.state != "PD":
+            return None
+        for pattern, remedy in FINAL:
+            if re.search(pattern, self.reason, re.IGNORECASE):
+                task = f"{self.job}_{self.block}"
+                return RequestError(
+                    f"task {task} will not start by waiting: {self.reason}",
+                    remedy=remedy.format(
+                        task=task, again="bench sweep cancel removes the task before you run it again"
+                    ),
+                )
+        return None
 
     def __str__(self) -> str:
         if self.state == "PD":
@@ -258,8 +335,14 @@ def tasks(selected: Sequence[str]) -> list[ArrayTask]:
 
 
 def _ask(argv: Sequence[str]) -> str:
-    """Run squeue or scancel without the user's defaults for it: by SQUEUE_PARTITION, tasks would be missing."""
-    return call(argv, remedy=REMEDY, without=[name for name in os.environ if name.startswith(f"{argv[0].upper()}_")])
+    """Run squeue or scancel. Raises AwayError while the controller does not answer."""
+    try:
+        return call(argv, remedy=REMEDY, without=own_variables())
+    except CommandError as error:
+        if error.returncode is not None and not AWAY.search(error.output_tail):
+            raise
+        reason = error.output_tail or error.message
+        raise AwayError("the controller of Slurm", reason, kind="slurm-away", remedy=f"{FOLLOW}; {REMEDY}") from error
 
 
 def _unreadable(program: str, text: str) -> MeasurementError:
@@ -277,18 +360,35 @@ class FollowedQueue:
         self._asking = threading.Lock()
         self._asked_s = -math.inf
         self._newest = {task.block: task for task in ended}
+        self._patience = Patience(AWAY_AT_MOST_S)
 
     def newest(self, block: int) -> ArrayTask | None:
-        """Return the newest task of a block, not older than ``poll_s``; None if Slurm has forgotten it."""
+        """Return the newest task of a block, not older than ``poll_s``; None if Slurm has forgotten it.
+
+        While the controller is away it is the task that was seen last. Raises AwayError if that lasts too long.
+        """
         with self._asking:
             if time.monotonic() - self._asked_s >= self.poll_s:
-                ordered = sorted(tasks(self._selected), key=lambda task: (not task.ended, int(task.job)))
-                newest = {task.block: task for task in ordered}
-                for number, task in sorted(newest.items()):
-                    if str(task) != str(self._newest.get(number)):
-                        self._note(f"block {number}: {task}")
-                self._newest, self._asked_s = newest, time.monotonic()
-            return self._newest.get(block)
+                self._look()
+                self._asked_s = time.monotonic()
+            unseen = ArrayTask("", block, "", "", "") if self._patience.away else None
+            return self._newest.get(block, unseen)
+
+    def _look(self) -> None:
+        try:
+            seen = tasks(self._selected)
+        except AwayError as error:
+            if not self._patience.away:
+                self._note(f"{error.message}; the tasks run on, and it is asked again for {AWAY_AT_MOST_S:g} s")
+            self._patience.bear(error)
+            return
+        self._patience.answered()
+        ordered = sorted(seen, key=lambda task: (not task.ended, int(task.job)))
+        newest = {task.block: task for task in ordered}
+        for number, task in sorted(newest.items()):
+            if str(task) != str(self._newest.get(number)):
+                self._note(f"block {number}: {task}")
+        self._newest = newest
 
 
 class TaskProcess:
@@ -310,6 +410,8 @@ class TaskProcess:
             if task is None or task.ended:
                 yield ENDED
                 return
+            if task.final:
+                raise task.final
             self._stopped.wait(self._followed.poll_s)
 
     def stop(self) -> None:

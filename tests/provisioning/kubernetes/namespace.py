@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from provisioning.kubernetes.cluster import Cluster, Object
-from provisioning.kubernetes.refusals import ApiError, AwayError
+from provisioning.kubernetes.refusals import ApiError, away
 
 JOB, DEPLOYMENT = "Job", "Deployment"
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
@@ -107,7 +107,7 @@ class Namespace(Cluster):
         ends = self.breaks.pop() if self.breaks else None
         yield from self.log[:ends]
         if ends is not None:
-            raise AwayError("test", "gone for a moment")
+            raise away("test", "gone for a moment")
 
     def _change(self, method: str, path: str, body: Object, query: Mapping[str, object]) -> Object:
         body = defaulted(body)

@@ -19,7 +19,8 @@ from provisioning.kubernetes import owned, refusals
 from provisioning.kubernetes.cluster import OWNER, Cluster, labels
 from provisioning.kubernetes.execution import PodProcess
 from provisioning.kubernetes.opening import STAGES, Opening
-from provisioning.kubernetes.refusals import ApiError, AwayError, BusyError, refused_as_request
+from provisioning.kubernetes.refusals import ApiError, BusyError, refused_as_request
+from provisioning.patience import AwayError
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Stopwatch
 from suite.job.ablations import properties_of
