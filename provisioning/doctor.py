@@ -15,6 +15,7 @@ from provisioning.engines.base import ContainerEngine, get_engine
 from provisioning.gpus import gpu_checks
 from provisioning.images import build
 from provisioning.images.image import Image, build_command, current, images, mounted
+from provisioning.layers.container import ContainerLayer
 from provisioning.layers.userland import FIRST_USER, chroot_argv, enterable
 from provisioning.machines import accelerator
 from provisioning.machines.base import MachineProvider, get_provider
@@ -22,7 +23,7 @@ from provisioning.metrics import cache_counters
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import home, state
 from provisioning.processes import PACKAGES, PROGRAMS, installing
-from suite.errors import BenchError, of_system
+from suite.errors import BenchError, of_system, option
 from suite.job.envelope import MEMORY_NOT_LIMITED
 from suite.measurable import EMULATED_CPU, OWN_USERLAND, MeasurableTargets, is_measured
 from suite.registries import ENGINES, MACHINES, SITES, every_registry
@@ -31,6 +32,7 @@ from suite.targets import BASELINE, TARGETS, VMS
 Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "site", "extension", "target"]
 HOME_REMEDY = "set VIRTBENCH_HOME to a directory that can be written to"
 EXTENSION_REMEDY = "repair or uninstall the package that adds it; report it if the suite does"
+OPENED_BYTES = 1 << 29
 TOOLS = {program.name: program.purpose for program in PROGRAMS if program.purpose}
 
 
@@ -137,7 +139,8 @@ def examine_as_far_as_possible() -> list[Check]:
 def examine(named: Collection[str | None] | None = None) -> list[Check]:
     """Return every check of this machine. Takes seconds: the longest is a guest that does not boot under KVM.
 
-    ``named`` are the engines that requests name: others that none takes by default, and GPUs, are not asked then.
+    ``named`` are the engines that requests name: others that none takes by default, and GPUs, are not asked then, and
+    no container is opened.
     """
     failures = {registry.what: registry.failures() for registry in every_registry()}
     extensions = [
@@ -150,9 +153,10 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         image, image_check = _image()
         checks = [*_host(node), *_tools(providers), image_check, *_accelerators()]
-        checks += [_tried("provider", member.name, partial(_version, member, node)) for member in providers]
+        checks += [_tried("provider", member.name, partial(_provider_version, member, node)) for member in providers]
         asked = [engine for engine in engines if named is None or engine.by_default or engine.name in named]
-        checks += [_tried("engine", engine.name, partial(_engine_version, engine, node)) for engine in asked]
+        opening = image if named is None else None
+        checks += [_tried("engine", engine.name, partial(_engine_version, engine, node, opening)) for engine in asked]
         checks += [*_sites(failures[SITES.what]), *_gpus(named), *extensions]
         return [*checks, *(_target(name, checks, node, image) for name in TARGETS)]
 
@@ -174,11 +178,35 @@ def _version(member: MachineProvider | ContainerEngine, node: LocalNode) -> str:
     return f"version {member.version(node)}"
 
 
-def _engine_version(engine: ContainerEngine, node: LocalNode) -> str:
+def _provider_version(provider: MachineProvider, node: LocalNode) -> str:
+    version = _version(provider, node)
+    provider.check_machine(node)
+    return version
+
+
+def _engine_version(engine: ContainerEngine, node: LocalNode, image: Image | None) -> str:
     version = _version(engine, node)
     if not engine.site:  # the node of its pods is chosen by a request
         engine.check_machine(node)
+        if image:
+            _open_container(engine, node.cpus, image)
     return version
+
+
+def _open_container(engine: ContainerEngine, cpus: tuple[int, ...], image: Image) -> None:
+    """Open a container of the image as a trial does. Raises BenchError if the engine, or its configuration, fails."""
+    layer = ContainerLayer(engine, image.digest, OPENED_BYTES)
+    with local_node(cpus, str(image.tree)) as node, mounted(image, image.tree):
+        try:
+            engine.check(node, image.digest)
+        except BenchError:  # a run loads it into the engine's store
+            return
+        try:
+            with layer.opened(node) as inside:
+                inside.run(["/bin/true"])
+        except BenchError as error:
+            remedy = error.remedy or f"see its configuration, or choose another {option('engine')}"
+            raise BenchError(f"it opens no container: {error.message}", remedy=remedy) from error
 
 
 def _sites(broken: Collection[str]) -> list[Check]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from copy import copy
 
 from provisioning.cgroup import limits
 from provisioning.cgroup import removal as group_removal
@@ -27,7 +28,22 @@ class Podman(CommandLineEngine):
     bind_options = ",nosuid,nodev"
 
     # A containers.conf may share any of them with the host, as that of podman's own image does.
-    own_namespaces = ("--uts=private", "--ipc=private", "--pid=private", "--cgroupns=private", "--cgroups=enabled")
+    own_namespaces: tuple[str, ...] = (
+        "--uts=private",
+        "--ipc=private",
+        "--pid=private",
+        "--cgroupns=private",
+        "--cgroups=enabled",
+    )
+
+    def begin(self, node: Node, spec: ContainerSpec) -> None:
+        """Start it without a time zone of the configuration, whose file podman would put over one of the image's."""
+        with node.opening.paused():
+            described = node.run([*self.program, "run", "--help"], check=False).stdout
+        engine = copy(self)
+        if re.search(r"--tz string .*\(default ", described):
+            engine.own_namespaces = (*self.own_namespaces, "--tz=Etc/UTC")
+        super(Podman, engine).begin(node, spec)
 
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:
         # ":O" puts a throw-away overlay on the tree, as an image of podman's own store would have.

@@ -63,9 +63,15 @@ class MachineProvider(Protocol):
     """The programs that it needs on the machine that runs guests, and the Debian packages that have them."""
     local_tools: Mapping[str, str]
     """The further programs that it needs on this machine, wherever the guests run."""
+    most_cpus: int | None = None
+    """The most virtual CPUs of a guest; None if there is no limit."""
 
     def version(self, node: Node) -> str:
         """Return the version of the hypervisor. Raises BenchError, with a remedy, if it cannot run on the node."""
+
+    def check_machine(self, node: Node) -> None:  # noqa: ARG002 (some have a check)
+        """Raise BenchError, with a remedy, unless the hypervisor makes the machine of a guest, without starting it."""
+        return
 
     def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:
         """Return the accelerator of guests on this machine, and one line on why.

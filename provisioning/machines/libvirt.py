@@ -72,6 +72,9 @@ class Libvirt(qemu.Qemu):
         processes.check_answer("virsh", node.run(["virsh", "--version=long"], check=False).stdout, node.name)
         return f"{hypervisor[1]}, libvirt {daemon[1]}"
 
+    def check_machine(self, node: Node) -> None:
+        """Check nothing: libvirt chooses which QEMU makes a machine."""
+
     def choose_accelerator(self, requested: str) -> tuple[Accelerator, str]:
         with local_node((), None) as node:
             self.version(node)

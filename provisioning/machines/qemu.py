@@ -37,6 +37,7 @@ EMULATES_AVX2 = (7, 2)
 """The first QEMU whose emulation has AVX2 and FMA (its change log, "TCG: x86")."""
 ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
 
+MADE_WITHIN_S = 30.0
 READY = "virtbench-ready"
 LOCKED_UP = "soft lockup"
 """The message of a kernel about a CPU that has done nothing else for twenty seconds."""
@@ -84,6 +85,7 @@ class Qemu(MachineProvider):
     name = "qemu"
     tools: Mapping[str, str] = MappingProxyType(packages_of(accelerator.PROGRAM, "ssh", "taskset"))
     local_tools: Mapping[str, str] = MappingProxyType(packages_of("ssh-keygen", "cpio"))
+    most_cpus = 255  # APIC IDs have 8 bits; more need an IOMMU that remaps interrupts, which no guest of the suite has
 
     def version(self, node: Node) -> str:
         answer = node.run([accelerator.PROGRAM, "--version"], check=False)
@@ -92,6 +94,16 @@ class Qemu(MachineProvider):
         name, _, version = answer.stdout.partition("\n")[0].partition(" emulator version ")
         check_answer("qemu", name, node.name)
         return version or build_of(accelerator.PROGRAM, node)
+
+    def check_machine(self, node: Node) -> None:
+        tried = node.run(qemu.machine_argv(), stdin=b"quit\n", timeout_s=MADE_WITHIN_S, check=False)
+        if not tried.returncode:
+            return
+        last = (tried.stderr.strip().splitlines() or ["no message"])[-1]
+        remedy = "see why, and install your distribution's full QEMU"
+        if "backend 'user'" in last:
+            remedy = "install a QEMU that was built with libslirp: without it nothing reaches a guest"
+        raise BenchError(f"QEMU on {node.name} cannot make the machine of a guest: {last[:300]}", remedy=remedy)
 
     def guest_capability(self, node: Node, accelerator: Accelerator, level: CpuCapability) -> CpuCapability:
         if accelerator == "kvm":

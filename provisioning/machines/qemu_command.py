@@ -15,6 +15,8 @@ from suite.job.properties import DISK_LIMITS, DISK_STAND_INS, DiskLimit
 
 QMP_WITHIN_S = 60.0
 WRITTEN_WITHIN_S = 600.0
+PROBED_BYTES = 64 << 20
+COMMON_DEVICES = ("-object", "iothread,id=disks", "-device", "virtio-rng-pci")
 
 
 @dataclass(frozen=True)
@@ -61,27 +63,43 @@ class QemuSpec:
 
 def qemu_argv(spec: QemuSpec) -> list[str]:
     """Return the command that runs the machine. Memory is in whole MiB; QEMU is confined by its seccomp sandbox."""
-    accel = "kvm" if spec.accelerator == "kvm" else "tcg,thread=multi"
     argv = [
         *(("taskset", "--cpu-list", format_cpu_list(spec.cpus)) if spec.pinned else ()),
         *(PROGRAM, "-name", f"{spec.name},debug-threads=on"),
-        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
-        *("-machine", "microvm" if spec.microvm else "q35"),
-        *("-accel", accel, "-cpu", "host" if spec.accelerator == "kvm" else "max"),
-        *("-smp", f"{len(spec.cpus)},sockets=1,cores={len(spec.cpus)},threads=1", "-m", f"{spec.memory_bytes >> 20}M"),
+        *_board(spec.accelerator, len(spec.cpus), spec.memory_bytes, "microvm" if spec.microvm else "q35"),
         *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", kernel_words(spec)),
         # The suite keeps the end of what it says: a file would grow for as long as the guest likes.
         *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
         *("-qmp", f"unix:{_escaped(spec.qmp)},server=on,wait=off"),
-        *("-object", "iothread,id=disks", "-device", "virtio-rng-pci"),
+        *COMMON_DEVICES,
         *(word for number, disk in enumerate(spec.disks) for word in _disk(number, disk)),
-        *("-netdev", way_in(spec.ssh_port)),
-        *("-device", "virtio-net-pci,netdev=net,romfile="),
+        *_network(spec.ssh_port),
         *(qemu_words(spec.tap) if spec.tap else ()),
         *(virtiofs.qemu_words(spec.data_socket, spec.memory_bytes) if spec.data_socket else ()),
     ]
     return _over_mmio(argv, spec.accelerator) if spec.microvm else argv
+
+
+def machine_argv() -> list[str]:
+    """Return the command that makes the machine of a guest without disks, and ends at ``quit`` on standard input."""
+    board = _board("tcg", 1, PROBED_BYTES, "q35")
+    # Port 0 is any that is free.
+    return [PROGRAM, *board, *COMMON_DEVICES, *_network(0), "-S", "-monitor", "stdio"]
+
+
+def _board(accelerator: Accelerator, cpu_count: int, memory_bytes: int, machine: str) -> list[str]:
+    return [
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
+        *("-machine", machine),
+        *("-accel", "kvm" if accelerator == "kvm" else "tcg,thread=multi"),
+        *("-cpu", "host" if accelerator == "kvm" else "max"),
+        *("-smp", f"{cpu_count},sockets=1,cores={cpu_count},threads=1", "-m", f"{memory_bytes >> 20}M"),
+    ]
+
+
+def _network(port: int) -> list[str]:
+    return ["-netdev", way_in(port), "-device", "virtio-net-pci,netdev=net,romfile="]
 
 
 def _over_mmio(argv: list[str], accelerator: Accelerator) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from provisioning import isa
 from provisioning.doctor import Check
 from provisioning.images.image import Image
+from provisioning.machines.base import get_provider
 from provisioning.nodes import LocalNode, local_node
 from provisioning.targets import Choices, is_limited, layers
 from provisioning.volumes import Volume
@@ -167,7 +168,19 @@ class Site(ABC):
             except RequestError as error:
                 raise error.within(f"on {place.name}") if place.name else error from None
             envelopes.append(envelope)
+        if sharing == 1:
+            self._check_guest(envelopes[0])
         return tuple(envelopes)
+
+    def _check_guest(self, envelope: Envelope) -> None:
+        """Raise RequestError for more CPUs than a guest can have."""
+        most = get_provider(self.choices.provider).most_cpus
+        guests = self.boots_guests and VMS.intersection(self.targets)
+        if guests and most and len(envelope.cpus) > most:
+            raise RequestError(
+                f"{len(envelope.cpus)} CPUs: a virtual machine of {self.choices.provider} has {most} at most",
+                remedy=f"use {option('cpus')} {most}, which all targets then have, or leave out {', '.join(guests)}",
+            )
 
     def shared_capability(
         self, inputs: RunInputs, envelope: Envelope, levels: Collection[CpuCapability] = ()

@@ -339,7 +339,7 @@ def test_podman_gives_a_container_its_namespaces_and_limits_whatever_its_configu
     image = require_root_and_image()
     require("engine", "podman")
     names = ("netns", "userns", "ipcns", "cgroupns", "pidns")
-    lines = [shared, *(f'{name} = "host"' for name in names), 'cgroups = "disabled"']
+    lines = [shared, *(f'{name} = "host"' for name in names), 'cgroups = "disabled"', 'tz = "Asia/Tokyo"']
     (tmp_path / "containers.conf").write_text("\n".join(["[containers]", *lines, ""]))
     monkeypatch.setenv("CONTAINERS_CONF", str(tmp_path / "containers.conf"))
     layer = ContainerLayer(get_engine("podman"), image.digest, ENVELOPE.memory_bytes)
@@ -347,6 +347,7 @@ def test_podman_gives_a_container_its_namespaces_and_limits_whatever_its_configu
     with local_node(ENVELOPE.cpus, str(image.tree)) as host, layer.opened(host) as node:
         assert set(node.run(namespaces).stdout.split()).isdisjoint(host.run(namespaces).stdout.split())
         assert _memory_bytes(node) == ENVELOPE.memory_bytes
+        assert node.run(["date", "+%Z"]).stdout == "UTC\n", "no file of the image is hidden by one of the zone"
 
 
 def test_the_groups_of_a_container_that_podman_forgets_are_removed_with_it(

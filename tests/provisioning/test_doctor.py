@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,16 +20,22 @@ from provisioning.engines.gvisor import GVISOR
 from provisioning.engines.podman import PODMAN
 from provisioning.engines.runc import RUNC
 from provisioning.images.tree import BUILDERS
+from provisioning.layers.container import ContainerLayer
 from provisioning.machines.base import get_provider
 from provisioning.machines.libvirt import LIBVIRT
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode
 from provisioning.processes import PROGRAMS, installing, program_argv
-from suite.errors import BenchError
+from provisioning.sites.base import Capacity
+from provisioning.sites.here import Here
+from provisioning.targets import Choices
+from suite.errors import BenchError, CommandError, RequestError
 from suite.registries import ENGINES, MACHINES
+from suite.request.request import RunRequest
 from suite.targets import TARGETS
 from tests.extensions.conftest import REPOSITORY
-from tests.provisioning.conftest import MakeImage, Program
+from tests.provisioning.conftest import MakeImage, Program, raises
+from tests.sites import IMAGE, inputs_of
 
 
 @pytest.mark.parametrize(("entered", "substitute"), [(True, "memory:not-limited"), (False, "userland:own-environment")])
@@ -224,6 +231,46 @@ def test_an_alias_builds_no_images(program: Program, node: LocalNode) -> None:
     assert docker.works(node)
     program("docker", PODMAN_DOCKER)
     assert not docker.works(node), "images of podman have other names"
+
+
+NO_SLIRP = """case " $* " in
+*"-netdev user,"*) echo "qemu: -netdev user,id=net: network backend 'user' is not compiled in" >&2; exit 1;;
+*--version*) echo "QEMU emulator version 9.0.0";;
+esac"""
+
+
+def test_a_qemu_that_makes_no_machine_of_a_guest_is_none_that_is_used(program: Program, node: LocalNode) -> None:
+    program("qemu-system-x86_64", NO_SLIRP)
+    check = doctor._tried("provider", "qemu", lambda: doctor._provider_version(QEMU, node))
+    assert "network backend 'user' is not compiled in" in str(check.reason)
+    assert "libslirp" in str(check.remedy)
+
+
+def test_an_engine_whose_configuration_breaks_each_container_is_not_usable(
+    make_image: MakeImage, node: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(ContainerLayer):
+        def opened(self, _: Any) -> Any:
+            raise CommandError(["podman"], 125, "Error: stat /dev/nosuch: no such file or directory")
+
+    monkeypatch.setattr(doctor, "ContainerLayer", Broken)
+    monkeypatch.setattr(type(PODMAN), "version", lambda *_: "4.3.1")
+    monkeypatch.setattr(type(PODMAN), "check_machine", lambda *_: None)
+    image = make_image()
+    with raises(BenchError, "it opens no container: .*/dev/nosuch", "another --engine"):
+        doctor._engine_version(PODMAN, node, image)
+    assert doctor._engine_version(PODMAN, node, None) == "version 4.3.1", "a run opens it soon enough"
+
+
+@pytest.mark.parametrize(("count", "refused"), [(255, False), (256, True), (384, True)])
+def test_a_guest_of_more_cpus_than_it_can_have_is_refused(
+    count: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Here, "places", lambda *_: (Capacity(tuple(range(count)), 1 << 40),))
+    request = RunRequest.of({"target": ("bare-metal", "vm")})
+    site = Here(Choices(IMAGE, "runc", "tcg"), request.targets.target)
+    with raises(RequestError, f"{count} CPUs: a virtual machine of qemu", "--cpus 255") if refused else nullcontext():
+        assert len(site.envelopes(inputs_of(request))[0].cpus) == count
 
 
 def test_a_program_without_a_package_of_debian_is_given_none() -> None:
