@@ -83,8 +83,9 @@ def run_apart(
             check=False,
             input=text,
             capture_output=True,
-            text=True,
             timeout=timeout_s,
+            encoding="utf-8",
+            errors="surrogateescape",  # a crontab is written back as it was, whatever the session's encoding is
             **popen_settings(without),
         )
     except subprocess.TimeoutExpired:

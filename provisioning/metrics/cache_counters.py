@@ -83,7 +83,8 @@ class Counting:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 **popen_settings(),  # a comma in a number would begin a new field
             )
             if not (self._perf.stdin and self._perf.stdout):

@@ -12,7 +12,7 @@ import psutil
 
 from provisioning.foreground import call
 from provisioning.timers.base import MARKER, ScheduledJob, ScheduleEntry, Timer
-from suite.errors import RequestError
+from suite.errors import CommandError, RequestError
 from suite.results.store import write_atomic
 
 _AWAKE = {"running", "degraded", "starting", "initializing", "maintenance"}
@@ -43,7 +43,12 @@ AccuracySec=1s
 WantedBy=timers.target
 """,
 }
-_NO_TABLE = r"(?i)no crontab for |can't open '[^']*': No such file"
+_NO_TABLE = r"(?i)no crontab for |has no fcrontab|can't open '[^']*': No such file"
+_REFUSALS = {
+    "not allowed|permission denied": "have your name added to /etc/cron.allow (fcron.allow), or use --with systemd",
+    "no longer valid|expired|new password": "set a new password (passwd); cron runs no job without it",
+}
+"""Messages with which crontab refuses a user, and the remedies."""
 DAEMONS = {"cron", "crond", "cronie", "fcron", "busybox-crond"}
 LONGEST_COMMAND = 998
 """Vixie cron reads no more of a command."""
@@ -136,7 +141,15 @@ class Cron(Timer):
 
     def asleep(self) -> str | None:
         names = {process.info["name"] for process in psutil.process_iter(["name"])}
-        return None if names & DAEMONS else "no cron daemon is running on this host"
+        if names & DAEMONS:
+            return None
+        # systemd-cron has no daemon: it makes timers of systemd from the tables.
+        if (
+            shutil.which("systemctl")
+            and call(["systemctl", "is-active", "cron.target"], allowed="").strip() == "active"
+        ):
+            return None
+        return "no cron daemon is running on this host"
 
     def render(self, job: ScheduledJob) -> Mapping[str, str]:
         # Cron takes % as the end of the line, unless it is escaped; sh never sees the escape. One that is there already
@@ -171,7 +184,7 @@ class Cron(Timer):
 
 def _table() -> str:
     """Return the table with its last line ended; empty if the user has none. No other failure may pass for that."""
-    table = call(["crontab", "-l"], allowed=_NO_TABLE)
+    table = _crontab("-l", allowed=_NO_TABLE)
     if not table or re.match(_NO_TABLE, table):
         return ""
     return table.removesuffix("\n") + "\n"
@@ -179,10 +192,22 @@ def _table() -> str:
 
 def _write(table: str) -> None:
     # From a file: of a standard input that ends too early, crontab would take the rest for removed.
-    with tempfile.NamedTemporaryFile("w", prefix="virtbench-", suffix=".crontab") as file:
-        file.write(table)
+    with tempfile.NamedTemporaryFile(prefix="virtbench-", suffix=".crontab") as file:
+        file.write(table.encode(errors="surrogateescape"))
         file.flush()
-        call(["crontab", file.name])
+        _crontab(file.name)
+
+
+def _crontab(word: str, *, allowed: str | None = None) -> str:
+    try:
+        return call(["crontab", word], allowed=allowed)
+    except CommandError as error:
+        for pattern, remedy in _REFUSALS.items():
+            if re.search(pattern, error.output_tail, re.IGNORECASE):
+                raise RequestError(
+                    f"crontab refuses this user: {error.output_tail.strip()[-300:]}", remedy=remedy
+                ) from error
+        raise
 
 
 def without(table: str, name: str) -> str:

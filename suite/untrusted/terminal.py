@@ -6,6 +6,7 @@ characters are made visible: all that commands print goes through ``CleanStream`
 """
 
 import html
+import io
 import json
 import re
 import sys
@@ -83,8 +84,14 @@ class CleanStream:
 
 @contextmanager
 def clean_streams() -> Iterator[None]:
-    """Clean what is printed to standard output and standard error for as long as the context lasts."""
+    """Clean what is printed to standard output and standard error for as long as the context lasts.
+
+    What the encoding of the session does not have is written as an escape, by tables, too.
+    """
     before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = cast(TextIO, CleanStream(before[0])), cast(TextIO, CleanStream(before[1]))
     try:
         yield

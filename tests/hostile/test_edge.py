@@ -166,6 +166,19 @@ def test_what_is_printed_is_cleaned_and_what_json_holds_is_not_changed() -> None
     assert json.loads(clean(json.dumps(value, ensure_ascii=False))) == value
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1"])
+def test_a_table_with_a_character_that_the_session_lacks_is_printed(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    with clean_streams():
+        PlainConsole(width=100).print("unknown command \N{LEFT SINGLE QUOTATION MARK}x")
+        click.echo("\N{RIGHT SINGLE QUOTATION MARK}")
+    out.flush()
+    assert out.buffer.getvalue().decode("ascii").splitlines() == ["unknown command \\u2018x", "\\u2019"]
+
+
 def test_an_interrupt_that_a_callback_of_the_interpreter_swallows_comes_again() -> None:
     program = """
 import os, signal, time, cli

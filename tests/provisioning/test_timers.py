@@ -9,11 +9,11 @@ import pytest
 
 from commands.sweep.schedule import choose
 from provisioning.kubernetes.cluster import Cluster
-from provisioning.timers import kubernetes
+from provisioning.timers import host, kubernetes
 from provisioning.timers.base import ScheduledJob, Timer, parse_schedule
 from provisioning.timers.host import Cron, Systemd, quoted, without
 from provisioning.timers.kubernetes import KubernetesTimer
-from suite.errors import CommandError, RequestError
+from suite.errors import RequestError
 from suite.registries import TIMERS
 from tests.kubernetes_schema import invalid
 from tests.provisioning.conftest import raises
@@ -101,9 +101,47 @@ def test_timers_of_a_user_without_lingering_are_named(
 
 def test_a_table_that_cannot_be_read_is_never_overwritten(program: Any) -> None:
     table = Path(f"{program('crontab', STORE.replace('no crontab for me', 'you are not allowed to use this'))}.table")
-    with pytest.raises(CommandError, match="not allowed"):
+    with pytest.raises(RequestError, match="not allowed"):
         install(Cron(), job())
     assert not table.exists()
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("You (alice) are not allowed to use this program (crontab)", "/etc/cron.allow"),
+        ("Authentication token is no longer valid; new password required", "passwd"),
+        ("crontabs/alice/: fopen: Permission denied", "cron.allow"),
+    ],
+)
+def test_a_user_whom_crontab_refuses_is_given_the_remedy(message: str, remedy: str, program: Any) -> None:
+    program("crontab", f"echo '{message}' >&2; exit 1")
+    with raises(RequestError, "crontab refuses this user", remedy):
+        Cron().installed()
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["no crontab for alice", "user alice has no fcrontab.", "crontab: can't open 'alice': No such file or directory"],
+)
+def test_every_cron_names_an_empty_table_in_its_own_words(message: str, program: Any) -> None:
+    program("crontab", f'echo "{message}" >&2; exit 1')
+    assert Cron().installed() == []
+
+
+def test_a_table_in_another_encoding_is_written_back_as_it_was(program: Any) -> None:
+    table = Path(f"{program('crontab', STORE)}.table")
+    table.write_bytes(b"# Gr\xfc\xdfe\n")
+    install(Cron(), job())
+    Cron().remove("night")
+    assert table.read_bytes() == b"# Gr\xfc\xdfe\n"
+
+
+@pytest.mark.parametrize(("state", "awake"), [("active", True), ("inactive", False)])
+def test_systemd_cron_has_no_daemon(state: str, awake: bool, program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "DAEMONS", set())
+    program("systemctl", f'[ "$*" = "is-active cron.target" ] && echo {state}')
+    assert (Cron().asleep() is None) is awake
 
 
 def test_a_unit_of_systemd_is_installed_listed_and_removed_and_others_stay(tmp_path: Path, program: Any) -> None:
