@@ -149,14 +149,11 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
         for name, reason in failed.items()
     ]
     providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
-    engines = [get_engine(name) for name in ENGINES if name not in failures[ENGINES.what]]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         image, image_check = _image()
         checks = [*_host(node), *_tools(providers), image_check, *_accelerators()]
         checks += [_tried("provider", member.name, partial(_provider_version, member, node)) for member in providers]
-        asked = [engine for engine in engines if named is None or engine.by_default or engine.name in named]
-        opening = image if named is None else None
-        checks += [_tried("engine", engine.name, partial(_engine_version, engine, node, opening)) for engine in asked]
+        checks += _engines(named, failures[ENGINES.what], node, image)
         checks += [*_sites(failures[SITES.what]), *_gpus(named), *extensions]
         return [*checks, *(_target(name, checks, node, image) for name in TARGETS)]
 
@@ -207,6 +204,18 @@ def _open_container(engine: ContainerEngine, cpus: tuple[int, ...], image: Image
         except BenchError as error:
             remedy = error.remedy or f"see its configuration, or choose another {option('engine')}"
             raise BenchError(f"it opens no container: {error.message}", remedy=remedy) from error
+
+
+def _engines(
+    named: Collection[str | None] | None, broken: Collection[str], node: LocalNode, image: Image | None
+) -> Iterator[Check]:
+    opened = image if named is None else None
+    for name in ENGINES:
+        if name in broken:
+            continue
+        engine = get_engine(name)
+        if named is None or engine.by_default or name in named:
+            yield _tried("engine", name, partial(_engine_version, engine, node, opened))
 
 
 def _sites(broken: Collection[str]) -> list[Check]:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from provisioning.batch.patience import AwayError
 from provisioning.engines.base import default_engine
 from provisioning.engines.kubernetes import KUBERNETES, KubernetesEngine, _cards_in
 from provisioning.gpus import Card
@@ -22,7 +23,6 @@ from provisioning.kubernetes.execution import PodNode
 from provisioning.kubernetes.node import ClusterNode
 from provisioning.metrics.accounting import HostAccount, NoAccount, open_account
 from provisioning.nodes import local_node
-from provisioning.patience import AwayError
 from provisioning.remote.discovery import DiscoveredMachine, Discovery
 from provisioning.sites.base import site_of
 from provisioning.sites.cluster import ClusterSite, JoinedPods

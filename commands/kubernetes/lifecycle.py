@@ -13,12 +13,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from commands.kubernetes.manifests import PORT, Pipeline, PipelineModel, labels_of
+from provisioning.batch.patience import AWAY_AT_MOST_S, AwayError
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import find, remove_selected
 from provisioning.kubernetes.refusals import ApiError, fault, refused_as_request
 from provisioning.kubernetes.states import JobState, State, condition, events_of
-from provisioning.patience import AWAY_AT_MOST_S, AwayError
 from suite.errors import MeasurementError, RequestError
 from suite.part import Count, Part, Seconds
 from suite.units import count

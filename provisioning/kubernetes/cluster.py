@@ -18,8 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from provisioning.batch.patience import AWAY_AT_MOST_S, AwayError, Patience
 from provisioning.kubernetes.refusals import SIGN_IN, BusyError, away, refusal
-from provisioning.patience import AWAY_AT_MOST_S, AwayError, Patience
 from suite.errors import MeasurementError, RequestError, missing_extra, option
 from suite.untrusted.terminal import keep_secret, without_secrets
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from provisioning.patience import AwayError
+from provisioning.batch.patience import AwayError
 from suite.errors import MeasurementError, RequestError, option
 from suite.untrusted.terminal import without_secrets
 

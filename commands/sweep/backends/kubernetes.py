@@ -16,6 +16,7 @@ import click
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, job_name, options_of
 from commands.sweep.backends.rounds import BLOCK, blocks_left, files_to_send, next_round, run_on, run_rounds
 from provisioning.batch.options import KubernetesOptions
+from provisioning.batch.patience import AwayError
 from provisioning.batch.remote import CLOSES_WITHIN_S, lost
 from provisioning.kubernetes.bench_pod import CONTAINER, GIVEN_AT, RECORDS_AT, bench_template
 from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
@@ -23,7 +24,6 @@ from provisioning.kubernetes.owned import NOT_FOUND, await_gone, not_found_is_fi
 from provisioning.kubernetes.pod import HOSTNAME_LABEL, POD_FAILURES, job_manifest
 from provisioning.kubernetes.refusals import ApiError, refused_as_request
 from provisioning.kubernetes.states import JobState, events_of
-from provisioning.patience import AwayError
 from suite.errors import BenchError, MeasurementError, RequestError
 from suite.results.files import appending
 from suite.results.layout import LOGS

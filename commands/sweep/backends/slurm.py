@@ -22,8 +22,8 @@ import click
 from commands.sweep.backends.base import Backend, SweepEnd, SweepRequest, job_name, options_of
 from commands.sweep.backends.rounds import BLOCK, estimate_s, next_round, run_on, run_rounds, stream
 from provisioning.batch.options import SlurmOptions
+from provisioning.batch.patience import AWAY_AT_MOST_S, AwayError, Patience
 from provisioning.foreground import call
-from provisioning.patience import AWAY_AT_MOST_S, AwayError, Patience
 from suite.errors import BenchError, CommandError, MeasurementError, RequestError
 from suite.job.envelope import format_cpu_list
 from suite.results.layout import CLUSTER, LOGS

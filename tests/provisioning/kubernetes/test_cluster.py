@@ -13,6 +13,7 @@ from typing import IO, Any
 import pytest
 
 from provisioning import ledger
+from provisioning.batch.patience import AwayError
 from provisioning.engines.base import get_engine
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.kubernetes import owned, refusals
@@ -20,7 +21,6 @@ from provisioning.kubernetes.cluster import OWNER, Cluster, labels
 from provisioning.kubernetes.execution import PodProcess
 from provisioning.kubernetes.opening import STAGES, Opening
 from provisioning.kubernetes.refusals import ApiError, BusyError, refused_as_request
-from provisioning.patience import AwayError
 from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Stopwatch
 from suite.job.ablations import properties_of

@@ -9,10 +9,10 @@ import pytest
 
 from commands.sweep.backends import slurm
 from commands.sweep.backends.base import job_name
-from provisioning import patience
+from provisioning.batch import patience
 from provisioning.batch.options import SlurmOptions
+from provisioning.batch.patience import AwayError
 from provisioning.batch.remote import StreamProcess
-from provisioning.patience import AwayError
 from suite.errors import CommandError, MeasurementError, RequestError
 from tests.clock import Clock
 from tests.suite.sweep.conftest import make_sweep
