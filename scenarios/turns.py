@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
@@ -51,6 +52,8 @@ class WorkerTurns(Generic[_Said]):
     def __init__(self, job: AttestedJob[Any]) -> None:
         self.job = job
         self.bursts: list[_Said] = []
+        self.left_s = float(job.trial.trial_timeout_s)
+        """What is left of the trial's limit. The turns of others do not count."""
 
     def ready(self) -> None:
         """Return when it is ready for its first turn. Raises MeasurementError where it does not come so far."""
@@ -63,7 +66,7 @@ class WorkerTurns(Generic[_Said]):
     def turn(self) -> Turn:
         begun_s = self.job.log.clock()
         self.job.order(BURST.encode())
-        said = self._hear("burst")
+        said = self._hear("burst", f"ended burst {len(self.bursts) + 1}")
         if (computed := self.job.log.events.pop("computed", None)) is None:
             raise MeasurementError("the worker did not say when its burst had ended", kind="protocol")
         with recordable(self.job.argv):
@@ -103,16 +106,19 @@ class WorkerTurns(Generic[_Said]):
         """Return what was measured in the bursts, which took ``span_s`` together. Raises MeasurementError."""
         raise NotImplementedError
 
-    def _hear(self, awaited: str) -> Event:
+    def _hear(self, awaited: str, done: str = "been ready") -> Event:
         """Hear the worker up to this event. Raises MeasurementError where it does not come in time."""
-        trial, log, process = self.job.trial, self.job.log, planned(self.job.process, "a launch before its turns")
-        with self.job.explained(process, "been ready" if awaited == "measuring" else "ended its burst"):
-            for line in process.lines(trial.trial_timeout_s):
+        log = self.job.log
+        process = planned(self.job.process, "a launch before its turns")
+        begun_s = monotonic()
+        with self.job.explained(process, done):
+            for line in process.lines(max(self.left_s, 0.0)):
                 event: Event = log.hear(line)
                 if event.name == awaited:
+                    self.left_s -= monotonic() - begun_s
                     return event
             status = process.wait(_LAST_WORDS_S)
-            raise failure_of_exit(status, log.phase, trial.job.envelope.memory_bytes, self.job.node)
+            raise failure_of_exit(status, log.phase, self.job.trial.job.envelope.memory_bytes, self.job.node)
 
 
 class TrainingTurns(WorkerTurns[StepsBurst]):

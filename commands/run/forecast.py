@@ -84,7 +84,9 @@ def _length_unknown(plan: Plan, guess: Guess) -> bool:
 
 
 def with_trial_limit(made: Ready, store: Run) -> Ready:
-    """Return a run whose trials are given up within its budget, unless the user chose their limit or they take longer.
+    """Return a run whose blocks are given up within its budget, unless the user chose the limit of its trials.
+
+    A trial that is expected to take longer is given the time.
 
     A run that continues has the limit of its beginning, whatever has been measured or extended since.
     """
@@ -101,7 +103,8 @@ def with_trial_limit(made: Ready, store: Run) -> Ready:
         longest = max(durations.guess(trial) for trial in plan.trials_of(1))
         if _length_unknown(plan, longest):  # it may well take longer than the budget, whose first block is finished
             return made
-        limit_s = min(plan.trial_timeout_s, math.ceil(max(budget_s, PATIENCE * longest.seconds)))
+        share_s = budget_s / len([*plan.trials_of(1)])
+        limit_s = min(plan.trial_timeout_s, math.ceil(max(share_s, PATIENCE * longest.seconds)))
     return replace(made, plan=plan.model_copy(update={"trial_timeout_s": limit_s}))
 
 

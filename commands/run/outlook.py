@@ -1,6 +1,7 @@
 """Follow a run: number its trials over the whole of it, and say after each block how far it is."""
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,7 +63,11 @@ class Outlook:
         """Return whether not one trial of this process succeeded; if so, say that the run stops."""
         failed = bool(self.made) and all(record.outcome.status == "failed" for record in self.made)
         if failed:
-            self.note(f"stopped after {done}: every trial has failed")
+            why = "every trial has failed"
+            if all(record.outcome.kind == "timeout" for record in self.made):
+                load = f"the load of this machine is {os.getloadavg()[0]:.1f}"
+                why += f" to end in time; {load}: stop what else runs, or give more with --budget"
+            self.note(f"stopped after {done}: {why}")
         return failed
 
     def trial_finished(self, record: TrialRecord) -> None:

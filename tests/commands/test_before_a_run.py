@@ -1,5 +1,6 @@
 """What ``bench run`` says before it runs, what it refuses, and what it says while it runs and when it is cut off."""
 
+import html
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import product
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -24,7 +26,9 @@ from commands.compare.output import RunOutput
 from commands.run.forecast import Forecast
 from commands.run.outlook import Outlook
 from commands.run.steps import announcement
+from commands.web import start
 from provisioning import neighbours
+from provisioning.doctor import Diagnosis
 from suite import progress
 from suite.errors import MeasurementError, RequestError
 from suite.measurable import EMULATED_CPU
@@ -39,6 +43,8 @@ from tests.commands.conftest import SMALL, Bench, Machine, ended_well, refused
 from tests.scenarios.pictures import folder
 from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import make_plan
+from tests.test_web import browser, post
+from tests.test_web_start import hidden
 
 TWO = ("--target", "bare-metal", "--target", "vm")
 DECIDED = (*SMALL, *TWO, "--until", "decided", "--margin", "5%")
@@ -508,6 +514,41 @@ def test_a_run_that_says_nothing_of_its_end_is_decided_in_turns_within_a_budget(
     assert "in turns, until decided at 5 %, at most 10 min; --blocks 5 for a fixed number" in printed
 
 
+def untouched(page: str) -> dict[str, list[str]]:
+    """Return what a browser sends of the form of options that nobody has touched."""
+    form = page[page.index('<form id="options"') :]
+    sent: dict[str, list[str]] = {}
+    for tag in re.findall(r"<input ([^>]*)>", form):
+        given = {name: html.unescape(text) for name, text in re.findall(r'([a-z]+)="([^"]*)"', tag)}
+        if given.get("type") != "checkbox" or " checked" in tag:
+            sent.setdefault(given["name"], []).append(given.get("value", "on"))
+    for name, options in re.findall(r'<select name="([^"]+)".*?>(.*?)</select>', form, re.DOTALL):
+        every = re.findall(r'<option(?: value="([^"]*)")?( selected)?>([^<]*)', options)
+        value, _, text = next((one for one in every if one[1]), every[0])
+        sent[name] = ["" if text == "default" else value or text]
+    return sent
+
+
+@pytest.mark.usefixtures("emulating", "unaudited")
+def test_the_untouched_form_of_the_web_ends_in_a_verdict(
+    bench: Bench, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("commands.run.deciding.leaves_turns_to_the_run", lambda _: False)  # the fakes take none
+    monkeypatch.setattr(start, "diagnosis", lambda: Diagnosis((), (), (), ("Can be measured here: all.",), "bench run"))
+    monkeypatch.setattr(start, "run_apart", lambda *_: CompletedProcess([], 0, "time: about 3 min\n", ""))
+    monkeypatch.setattr(start, "start_detached", lambda argv, _log: started.append(argv))
+    (here / "results").mkdir()
+    client = browser(here / "results")
+    checked = client.get("/start/check", query_string=untouched(client.get("/start").text)).text
+    post(client, "/start", **hidden(checked))
+    ((*_, command, out, run),) = started
+    assert (command, out) == ("run", "--out"), "whatever the run chooses by itself is not named"
+    result = ended_well(bench(command, out, run))
+    assert "every comparison is decided at a margin of 5.0%" in result.stderr
+    assert re.search(r"^container \S+ +1\.000x bare metal .* equivalent", result.stdout, re.MULTILINE), result.stdout
+
+
 @pytest.mark.usefixtures("emulating")
 @pytest.mark.parametrize(
     ("words", "repetitions", "turns"),
@@ -552,8 +593,8 @@ def test_a_budget_that_holds_no_verdict_is_said_before(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "limit_s"),
     [
-        ("", 600),
-        ("--budget 12m", 720),
+        ("", 300),
+        ("--budget 12m", 360),
         ("--budget 5h", 1800),
         ("--trial-timeout 900", 900),
         ("--blocks 2", 1800),
@@ -573,12 +614,19 @@ def test_a_run_that_continues_has_the_trial_limit_of_its_beginning(bench: Bench,
         ended_well(bench("run", *words))
         limits.append(stored_plan(here / "out").trial_timeout_s)
     ended_well(bench("run", "--continue", "out", "--budget", "20m", "--max-blocks", "3"))
-    assert [*limits, stored_plan(here / "out").trial_timeout_s] == [720, 720, 720]
+    assert [*limits, stored_plan(here / "out").trial_timeout_s] == [360, 360, 360]
 
 
 def test_a_run_that_is_decided_by_default_stops_where_every_trial_fails(bench: Bench, machine: Machine) -> None:
     machine.targets.failing |= dict.fromkeys(TARGETS, MeasurementError("no"))
     result = bench("run", *SMALL, "--target", "bare-metal", "--target", "container")
     assert result.exit_code == 1
-    assert "stopped after the warm-up: every trial has failed" in result.stderr
+    assert "stopped after the warm-up: every trial has failed\n" in result.stderr
     assert len(machine.events) <= 4
+
+
+def test_a_run_that_starves_names_the_load_and_the_remedy(bench: Bench, machine: Machine) -> None:
+    machine.targets.failing |= dict.fromkeys(TARGETS, MeasurementError("late", kind="timeout"))
+    result = bench("run", *SMALL, "--target", "bare-metal", "--target", "container")
+    why = r"stopped after the warm-up: every trial has failed to end in time; the load of this machine is [0-9.]+: "
+    assert re.search(why + "stop what else runs, or give more with --budget", result.stderr), result.stderr

@@ -1,5 +1,6 @@
 """A job that takes turns, and one that is killed and goes on, through a node: real workers, and played ones."""
 
+import itertools
 import json
 import random
 import statistics
@@ -107,10 +108,12 @@ class Player(ScriptedProcess):
 
     input: IO[bytes] | None = None
     heard: list[bytes] = field(default_factory=list)
+    limits_s: list[float] = field(default_factory=list)
 
     def lines(self, timeout_s: float) -> Iterator[str]:
         assert self.input is not None
         self.heard.append(self.input.readline())
+        self.limits_s.append(timeout_s)
         part = self.script[len(self.heard) - 1] if len(self.heard) <= len(self.script) else ""
         if part is None:
             raise CommandError(["worker"], None, f"silent for {timeout_s} s")
@@ -173,11 +176,27 @@ def test_a_turn_that_does_not_end_is_given_up(in_turns: Trial, taker: Any) -> No
     node = playing(READY, None)
     job = taker(in_turns, node)
     job.begin()
-    with fails(MeasurementError, "timeout", "had not ended its burst after 120 s"):
+    with fails(MeasurementError, "timeout", "had not ended burst 1 after 120 s"):
         job.turn()
     assert node.process.killed
     with pytest.raises(MeasurementError, match="had not been ready after 120 s"):
         taker(in_turns, playing(None)).begin()
+
+
+def test_the_limit_of_a_trial_holds_for_all_of_its_own_turns_and_for_none_of_the_others(
+    in_turns: Trial, taker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node: Any = playing(READY, BURST_SAID, None)
+    job = taker(in_turns, node)
+    now_s = itertools.count(0.0, 10.0)
+    monkeypatch.setattr("scenarios.turns.monotonic", lambda: next(now_s))
+    job.begin()
+    now_s = itertools.count(5000.0, 10.0)  # somebody else's turn
+    job.turn()
+    with fails(MeasurementError, "timeout", "had not ended burst 2 after 120 s"):
+        job.turn()
+    first_s, second_s, third_s = node.process.limits_s
+    assert 120 == first_s > second_s > third_s >= 0
 
 
 @pytest.mark.parametrize(
