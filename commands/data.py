@@ -15,7 +15,7 @@ from commands.output import Output
 from commands.paths import UserPath
 from commands.run.options import choice, number
 from provisioning import data_device
-from provisioning.paths import home
+from provisioning.paths import home, mark_empty
 from scenarios.datasets.generated import SetManifest, data_folder, generated_sets, newest
 from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make, verify
@@ -124,6 +124,10 @@ def data_make(
       bench data make --format mnist --images 60000
     """
     kind = size or (PICTURE_SIZES[0] if DATA_KINDS.get(name).sized else name)
+    if out is None:
+        for folder in (home(), data_folder(home())):
+            folder.mkdir(parents=True, exist_ok=True)
+            mark_empty(folder)
     directory = (out or data_folder(home()) / f"{kind}-{images}").absolute()
     note = partial(click.echo, err=True)
     with _progress("drawing") as progress:

@@ -2,22 +2,24 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import click
 from rich.table import Column, Table
 from rich.text import Text
 
 from commands.output import Output
+from commands.results.removal import remove_kept
 from provisioning import ledger
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
 from provisioning.foreign import ForeignThing, foreign_things
 from provisioning.paths import home
 from provisioning.uninstall import remove_everything
+from scenarios.datasets.generated import generated_sets
 from suite.errors import RequestError
 from suite.measurable import is_measured
-from suite.results.contents import is_known_run, kept_output
+from suite.results.contents import is_known_run
 from suite.results.layout import KEPT, RESULTS
 from suite.results.runs import find_runs
 from suite.units import count
@@ -115,12 +117,20 @@ def _cleaned(*, everything: bool) -> list[str]:
     removed = ledger.clean(partial(click.echo, err=True), kept=everything)
     busy, kept = ([], {}) if everything else (ledger.living(), ledger.kept())
     if everything:
-        removed += [*remove_everything(), *_remove_kept()]
+        if ledger.living():
+            raise RequestError("a bench is running", remedy="wait until it has ended")
+        removed += _remove_kept()
+        sets = {stored.directory: stored.files() for stored in generated_sets(home())}
+        removed += remove_everything(sets, _tell_staying)
     if busy:
         click.echo(f"{len(busy)} things are in use by a running bench and were left alone", err=True)
     if kept:
         click.echo(f"{count(len(kept), 'hired machine')} stay: see bench machines list", err=True)
     return removed
+
+
+def _tell_staying(path: Path) -> None:
+    click.echo(f"stays, as it is not of the suite: {path}", err=True)
 
 
 def _tell_foreign(things: Sequence[ForeignThing]) -> None:
@@ -138,10 +148,5 @@ def _remove_kept() -> Iterator[str]:
     """Remove the kept output of comparisons from the runs and cells in results/; yield the directories."""
     runs = find_runs([RESULTS]) if RESULTS.is_dir() else []
     for run in filter(is_known_run, runs):
-        outputs = kept_output(run)
-        for output in outputs:
-            output.unlink(missing_ok=True)
-        if outputs:
-            with suppress(OSError):  # it holds a file that is not of the suite
-                (run / KEPT).rmdir()
+        if remove_kept(run):
             yield str(run / KEPT)

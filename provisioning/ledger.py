@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -119,14 +120,29 @@ def _remove_mount(name: str) -> None:
         raise CommandError(argv, answer.returncode, answer.stderr)
 
 
+def refuse_mounted(directory: Path) -> None:
+    """Raise LedgerError if something is mounted on or below a directory: deleting that would empty the mount."""
+    below = [point for point in mounts() if point.is_relative_to(directory)]
+    if below:
+        raise LedgerError(f"something is mounted on {below[0]}", remedy="unmount it first, or leave it there")
+
+
 def _remove_directory(name: str) -> None:
-    if (path := _ours(name)).exists():
+    path = _ours(name)
+    if path.exists():
+        refuse_mounted(path)
         shutil.rmtree(path)
 
 
 def _remove_doomed(name: str) -> None:
-    if os.path.lexists(name):
-        shutil.rmtree(name)
+    path = Path(name)
+    if not os.path.lexists(path):
+        return
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise LedgerError(f"{path} is not the private directory that was made there, and is left alone")
+    refuse_mounted(path)
+    shutil.rmtree(path)
 
 
 def _remove_of(registry: Registry, name: str) -> None:

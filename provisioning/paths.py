@@ -4,12 +4,15 @@ import os
 import stat
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from suite.errors import RequestError
 
 ROOMS = Path(__file__).resolve().parents[1]
 """The directory that holds the suite's packages: a checkout of the repository, or site-packages."""
+MARK = ".made-by-virtbench"
+"""The name of the file that marks a directory as made by the suite; ``bench clean --all`` empties no other."""
 RECIPE = (Path(__file__).parent / "images/recipe").resolve()
 """The image's recipe: a link to docker/ in a checkout, a directory of the installed package."""
 
@@ -48,11 +51,22 @@ def state(*parts: str) -> Path:
     Raises RequestError where others may write to it or to the home: what is kept there is believed.
     """
     directory = home().joinpath(*parts)
+    part = home() / parts[0]
     home().mkdir(mode=0o755, parents=True, exist_ok=True)
     refuse_foreign(home().resolve(), "set VIRTBENCH_HOME to a directory of your own")
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    refuse_foreign(directory.resolve(), "look at what is in it, and remove it; it is made again")
+    mark_empty(home())
+    for made in (part, directory):
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        refuse_foreign(made.resolve(), "look at what is in it, and remove it; it is made again")
+        mark_empty(part)
     return directory
+
+
+def mark_empty(directory: Path) -> None:
+    """Mark a directory as the suite's if nothing is in it yet."""
+    if not os.listdir(directory):
+        with suppress(OSError):  # the disk is full, or read-only: it is taken for the user's
+            (directory / MARK).touch()
 
 
 def refuse_foreign(directory: Path, remedy: str) -> None:

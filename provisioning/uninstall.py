@@ -1,48 +1,124 @@
 """Removes everything that the suite keeps on this machine, except results."""
 
+import os
 import re
 import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from provisioning import ledger
+from provisioning.images.image import PARTS as IMAGE_PARTS
 from provisioning.images.tree import BUILDERS, LABEL, Builder
 from provisioning.nodes import LocalNode, local_node
-from provisioning.paths import home, runtime
+from provisioning.paths import MARK, home, runtime
+from provisioning.removal import remove_named
 from suite.errors import RequestError
+from suite.results import files
+from suite.results.contents import is_known_run
 from suite.results.runs import find_runs
+from suite.selftest import certificate
 
-PARTS = (
-    *("blocks", "cache", "data", "data-disks", "images", "kept"),
-    *("ledger", "locks", "scratch", "selftest.json", "snapshots"),
-)
-"""The entries of ``home`` that the suite makes; others are left alone."""
+_FRESH = r"\.?[a-z-]+-[0-9a-f]{12}"
+PARTS: Mapping[str, str] = {
+    "blocks": r".+-block-\d{3,}",
+    "cache": r"base-[a-z]+\.tar|boot-sector\.img|context-(cpu|cuda)[\d.]*|guest-cpu\.json|kvm\.json|web",
+    "data": r"\..+\.unfinished",
+    "data-disks": r"[0-9a-f]{16}\.img(\.stamp)?",
+    "hired": _FRESH,
+    "images": "",
+    "kept": "secret",
+    "ledger": r"[0-9a-f]{16}\.json|\.lock",
+    "locks": r".+\.lock",
+    "scratch": _FRESH,
+    "snapshots": _FRESH,
+}
+"""The directories of ``home`` that the suite makes, and the names that it gives in them.
+
+Data sets and images are removed by what they hold.
+"""
 _OWN_NAME = re.compile(r" (localhost/)?virtbench([/-][a-z]+)?(:\S+)?$")
 
 
-def remove_everything() -> list[str]:
+def remove_everything(sets: Mapping[Path, Collection[str]], stays: Callable[[Path], object]) -> list[str]:
     """Remove images, caches, generated data sets and the images in the engines' stores; return what was removed.
 
-    Raises RequestError while a bench is running, and if there are results in ``home``.
+    ``sets`` are the generated data sets with their files. ``stays`` is called with what the suite has not made:
+    unmarked directories, and other names in marked ones. Raises RequestError if there are results in ``home``, and
+    LedgerError if something is mounted there.
     """
-    if ledger.living():
-        raise RequestError("a bench is running", remedy="wait until it has ended")
-    parts = [path for name in PARTS if (path := home() / name).exists()]
-    if runs := find_runs([path for path in parts if path.is_dir()]):
+    parts = [home() / name for name in PARTS if (home() / name).is_dir()]
+    runs = [*filter(is_known_run, find_runs(parts))]  # a generated set has a file of the name of a plan, too
+    if runs:
         raise RequestError(f"{home()} holds results: {runs[0]}", remedy="move them to another directory first")
+    for path in parts:
+        ledger.refuse_mounted(path.resolve())
     removed = []
     with local_node((), None) as node:
         for builder in BUILDERS:
             if builder.works(node):
                 removed += _remove_images(node, builder)
     for path in parts:
-        if path.is_dir():
-            shutil.rmtree(path.resolve())  # it may be a link to another disk
-        path.unlink(missing_ok=True)
-        removed.append(str(path))
-    for directory in (home(), runtime()):  # benches of another home use the latter
-        with suppress(OSError):
-            directory.rmdir()
+        left = _remove_part(path, sets) if (path / MARK).is_file() else [path]
+        for foreign in left:
+            stays(foreign)
+        if not left:
+            removed.append(str(path))
+    removed += _remove_certificate()
+    _remove_home(stays)
     return removed
+
+
+def _remove_certificate() -> list[str]:
+    path = home() / certificate.FILE
+    if certificate.read_certificate(path) is None:
+        return []
+    path.unlink()
+    return [str(path)]
+
+
+def _remove_home(stays: Callable[[Path], object]) -> None:
+    """Remove the home if the suite has made it and nothing is in it; benches of another home use the runtime's."""
+    if (home() / MARK).is_file():
+        for path in sorted(home().iterdir()):
+            if path.name not in (MARK, *PARTS):
+                stays(path)
+        if os.listdir(home()) == [MARK]:
+            shutil.rmtree(home())
+    with suppress(OSError):
+        runtime().rmdir()
+
+
+def _remove_part(part: Path, sets: Mapping[Path, Collection[str]]) -> list[Path]:
+    """Remove what the suite has made in a directory of ``home``, and that if nothing else is in it; return the rest."""
+    inside: list[Path] = []
+    for path in sorted(part.iterdir()):
+        left: list[Path] = []
+        if path in sets and not path.is_symlink():
+            left = _remove_set(path, sets[path])
+        elif part.name == "images" and re.fullmatch("[0-9a-f]{12}", path.name) and not path.is_symlink():
+            left = remove_named(path, IMAGE_PARTS)
+        inside += left
+    holding = {path.relative_to(part).parts[0] for path in inside}
+    return inside + [path for path in remove_named(part, PARTS[part.name]) if path.name not in holding]
+
+
+def _remove_set(directory: Path, own: Collection[str]) -> list[Path]:
+    listed = [*_files(directory)]
+    foreign = [path for path in listed if str(path.relative_to(directory)) not in own]
+    if not foreign:
+        shutil.rmtree(directory)
+    else:
+        for path in set(listed).difference(foreign):
+            path.unlink()
+    return foreign
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """Yield files and links below a directory, but no temporary files."""
+    for top, folders, names in os.walk(directory):
+        links = [name for name in folders if Path(top, name).is_symlink()]
+        yield from (Path(top, name) for name in (*names, *links) if not files.is_temporary(name))
 
 
 def _remove_images(node: LocalNode, builder: Builder) -> list[str]:

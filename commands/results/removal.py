@@ -1,20 +1,18 @@
-"""Removes runs and sweeps: judges what a directory holds, moves the suite's files out of it, and deletes them.
+"""Removes runs and sweeps: judges what a directory holds, and deletes the files of the suite's.
 
 Everything that deletes results comes here: ``bench results remove``, the pages, schedules and ``bench clean --all``.
 """
 
 import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 from provisioning import ledger
+from provisioning.removal import delete
 from suite.errors import RequestError
-from suite.results.contents import Contents, contents_of, kind_of, sweep_of_cell
-from suite.results.layout import DOOMED
+from suite.results.contents import Contents, contents_of, kept_output, kind_of, sweep_of_cell
+from suite.results.layout import KEPT
 from suite.results.runs import contains
-from suite.results.store import StoreError
 from suite.sweep.locks import holders
 from suite.units import count
 
@@ -26,6 +24,9 @@ def removable(place: Path) -> Contents:
     directory = place.resolve()
     if not directory.is_dir():
         raise RequestError(f"{place} is no run and no sweep", remedy="name the directory of one: bench results list")
+    owner_uid = directory.stat().st_uid
+    if owner_uid not in (os.geteuid(), 0, directory.parent.stat().st_uid):
+        raise RequestError(f"{place} belongs to another user (uid {owner_uid})", remedy="remove it as that user")
     if contains(directory, Path.cwd()):
         raise RequestError(f"{place} is or holds the working directory", remedy="leave it first: cd")
     if sweep := sweep_of_cell(directory):
@@ -61,29 +62,15 @@ def described(contents: Contents) -> str:
 
 
 def remove(contents: Contents) -> None:
-    """Rename the suite's files into a doomed directory beside the run, then delete that. Foreign files stay.
-
-    After a kill in between, ``bench clean`` deletes what was renamed. Raises OSError.
-    """
-    doomed = contents.directory.parent / ledger.fresh(DOOMED)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(ledger.holding("removal", str(doomed)))
-        except StoreError:  # the disk of the ledger is full, and removing may be what frees it
-            stack.callback(shutil.rmtree, doomed, ignore_errors=True)
-        if contents.foreign:
-            doomed.mkdir(mode=0o700)
-            _move(contents.directory, contents.own, doomed)
-        else:
-            contents.directory.rename(doomed)
+    """Delete the suite's files. Foreign files stay. Raises OSError, and RequestError if a name means another now."""
+    delete(contents.directory, contents.identity, contents.own, contents.folders)
 
 
-def _move(directory: Path, own: Sequence[Path], doomed: Path) -> None:
-    for path in own:
-        target = doomed / path.relative_to(directory)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(target)
-    emptied = {parent for path in own for parent in path.relative_to(directory).parents}
-    for parent in sorted(emptied, key=lambda parent: len(parent.parts), reverse=True):
-        with suppress(OSError):  # it holds a foreign file
-            (directory / parent).rmdir()
+def remove_kept(run: Path) -> bool:
+    """Delete the kept output of comparisons in a run; return whether there was any. Raises as ``remove`` does."""
+    contents = contents_of(run.resolve())
+    outputs = kept_output(contents)
+    if outputs:
+        folders = [folder for folder in contents.folders if folder.name == KEPT]
+        delete(contents.directory, contents.identity, outputs, folders)
+    return bool(outputs)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from provisioning import ledger, processes
 from provisioning.nodes import IMAGE_PYTHON
 from provisioning.paths import home, state
+from provisioning.removal import remove_named
 from suite import userland
 from suite.differ import differ
 from suite.errors import CommandError, RequestError
@@ -34,6 +34,11 @@ from suite.results.store import write_atomic
 BUILD, ADOPT = "bench image build", "bench image adopt"
 DESCRIPTION = "image.json"
 PACKED = ("disk.img", "oci.tar", "initrd.img")
+PARTS = (
+    r"image\.json|tree|(disk|docker)\.img(\.stamp)?|oci\.tar|initrd\.img|suite-[0-9a-f]{12}\.tar"
+    r"|.+\.TRANSIENT-.+|\.making-.+"
+)
+"""The names of the parts of an image in its directory."""
 PACKAGES = "var/lib/dpkg/status"
 """The list of Debian's package manager, in the tree."""
 MOST_PATHS = 50
@@ -242,10 +247,14 @@ def prune() -> list[Image]:
 
 
 def remove(unwanted: list[Image]) -> list[Image]:
+    """Remove images; return them. Raises RequestError for a mounted one, and at the end if other files stay in one."""
+    foreign = []
     for image in unwanted:
         if image.mounts and ledger.is_mounted(image.tree):
             raise RequestError(f"{image.tree} is mounted", remedy="run: bench clean")
-        shutil.rmtree(image.directory)
+        foreign += remove_named(image.directory, PARTS)
+    if foreign:
+        raise RequestError(f"{foreign[0]} is no part of an image and stays", remedy="move it elsewhere")
     return unwanted
 
 

@@ -83,6 +83,10 @@ class GeneratedSet:
     directory: Path
     manifest: SetManifest
 
+    def files(self) -> frozenset[str]:
+        """Return the files of the set by path."""
+        return frozenset({PLAN, MANIFEST, *self.manifest.files})
+
 
 def make_plan(images: int, name: str, size: str | None, seed: int, classes: int | None) -> SetPlan:
     """Return the plan of a set of the kind ``name``. Raises RequestError for numbers that no set can have."""

@@ -6,6 +6,7 @@ it has a name that the suite gives in that place, and is a record where records 
 
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -47,8 +48,11 @@ class Contents:
     """``run``, ``sweep``, or ``log`` for what a request has left that was refused before its run began."""
     runs: tuple[Path, ...]
     """The run itself, or the cells of the sweep."""
-    own: tuple[Path, ...]
+    identity: files.FileIdentity
+    own: Mapping[Path, files.FileIdentity]
     """The files of the suite's; those that say what it is come last."""
+    folders: tuple[Path, ...]
+    """The directories of the suite's below it."""
     foreign: tuple[Path, ...]
     """What the suite has not written: files, links, whole directories."""
     size_bytes: int
@@ -99,8 +103,11 @@ def contents_of(directory: Path) -> Contents:
         raise RequestError(
             f"{directory} is no run and no sweep", remedy="name the directory of one: bench results list shows them"
         )
+    identity = files.identity_of(directory.lstat())
     divided = [*_divided(directory, kind)]
-    own = [path for path, is_own in divided if is_own]
+    states = {path: path.lstat() for path, is_own in divided if is_own}
+    own = [path for path, state in states.items() if stat.S_ISREG(state.st_mode)]
+    own.sort(key=lambda path: (path.name == SWEEP, path.name == PLAN, path))
     runs = [directory] if kind == "run" else []
     if kind == "sweep":
         runs = sorted(path.parent for path in own if path.name == PLAN and path.parent != directory)
@@ -108,19 +115,21 @@ def contents_of(directory: Path) -> Contents:
         directory=directory,
         kind=kind,
         runs=tuple(runs),
-        own=tuple(sorted(own, key=lambda path: (path.name == SWEEP, path.name == PLAN, path))),
+        identity=identity,
+        own={path: files.identity_of(states[path]) for path in own},
+        folders=tuple(sorted(states.keys() - own)),
         foreign=tuple(sorted(path for path, is_own in divided if not is_own)),
-        size_bytes=sum(path.lstat().st_size for path in own),
+        size_bytes=sum(states[path].st_size for path in own),
     )
 
 
-def kept_output(directory: Path) -> list[Path]:
+def kept_output(contents: Contents) -> dict[Path, files.FileIdentity]:
     """Return the files of the output that comparisons have kept in a run or a sweep."""
-    return [path for path in contents_of(directory).own if path.parent.name == layout.KEPT]
+    return {path: identity for path, identity in contents.own.items() if path.parent.name == layout.KEPT}
 
 
 def _divided(directory: Path, kind: str) -> Iterator[tuple[Path, bool]]:
-    """Yield each file, link and foreign directory, and whether it is the suite's."""
+    """Yield each file, link and directory, and whether it is the suite's; of foreign directories not the content."""
     listed = _listed(directory)
     cells = accepted_cells(directory) if kind == "sweep" else None
     for path in directory.iterdir():
@@ -130,8 +139,10 @@ def _divided(directory: Path, kind: str) -> Iterator[tuple[Path, bool]]:
             yield path, named and _is_regular(path)
         elif path.name in _BELOW:
             yield from _divided_below(path, listed)
+            yield path, True
         elif cells is not None and (path.name in cells or is_known_run(path)):
             yield from _divided(path, "run")
+            yield path, True
         else:
             yield path, False
 

@@ -25,12 +25,18 @@ _TEMPORARY = re.compile(
     r"\.(?P<pid_namespace>\d+)-(?P<pid>\d+)-(?P<started_ticks>\d+)\.[0-9a-f]{16}\.tmp"
 )
 _UNKNOWN = "unknown"
+FileIdentity = tuple[int, int]
+"""Device and inode."""
 MOST_BYTES = 32 << 20
 """The size of the largest record or plan. A record of the most steps, with ten columns, has 26 MB."""
 
 
 class SpecialFileError(OSError):
     """A link, pipe, device or directory is where a regular file was expected."""
+
+
+def identity_of(status: os.stat_result) -> FileIdentity:
+    return status.st_dev, status.st_ino
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, dir_fd: int | None = None) -> int:

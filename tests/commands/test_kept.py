@@ -187,7 +187,7 @@ def test_the_first_compare_of_a_run_shows_what_the_run_kept_at_its_end_and_draws
 
 
 def test_clean_all_takes_what_was_kept(bench: Bench, run: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commands.machine.remove_everything", list)
+    monkeypatch.setattr("commands.machine.remove_everything", lambda *_: [])
     show()
     (run.parent / "results/sweep").mkdir(parents=True)
     shutil.copytree(run, run.parent / "results/night")

@@ -3,12 +3,18 @@
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
-from provisioning import ledger
+from cli import main
+from commands.results import removal
+from provisioning import ledger, uninstall
+from provisioning.paths import MARK, state
+from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results.runs import find_runs
 from suite.results.store import MANIFEST, PLAN, Run, StoreError
@@ -245,3 +251,174 @@ def test_a_real_mount_below_a_run_is_refused(bench: Bench, results: Path) -> Non
     assert (done.exit_code, "is mounted" in done.stderr) == (2, True)
     assert (results / "old" / MANIFEST).exists()
     assert (results.parent / "mine" / NOTES).exists()
+
+
+OWNERS = [(1001, "belongs to another user"), (0, ""), (os.geteuid(), "")]
+
+
+@pytest.mark.parametrize(("uid", "why"), OWNERS)
+def test_another_users_run_is_refused(
+    bench: Bench, results: Path, uid: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat, run = Path.stat, (results / "old").resolve()
+
+    def told(path: Path, **options: bool) -> os.stat_result:
+        status = stat(path, **options)
+        return os.stat_result((*status[:4], uid, *status[5:])) if path == run else status
+
+    monkeypatch.setattr(Path, "stat", told)
+    done = bench("results/old", "--yes")
+    assert (done.exit_code, why in done.stderr) == (2 if why else 0, True), done.output
+    assert (results / "old" / PLAN).exists() == bool(why)
+
+
+def another_directory(top: Path) -> None:
+    (top / "results/old").rename(top / "aside")
+    a_run(top / "results/old")
+
+
+def a_link_to_another_run(top: Path) -> None:
+    (top / "results/old").rename(top / "aside")
+    (top / "results/old").symlink_to(top / "results/new")
+
+
+def another_plan(top: Path) -> None:
+    (top / "results/old/plan.json").rename(top / "results/old/plan.bak")
+    put(top, {"results/old/plan.json": "mine"})
+
+
+def records_elsewhere(top: Path) -> None:
+    (top / "results/old/trials").rename(top / "aside")
+    (top / "results/old/trials").symlink_to(top / "results/new/trials")
+
+
+def more(top: Path) -> None:
+    put(top, {"results/old/notes": "mine", "results/old/trials/thesis": "mine"})
+
+
+SWAPS = [another_directory, a_link_to_another_run, another_plan, records_elsewhere, more]
+
+
+@pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: swap.__name__)
+def test_what_is_changed_between_the_question_and_the_answer_stays(results: Path, swap: Arrange) -> None:
+    top, contents = results.parent, removal.removable(results / "old")
+    swap(top)
+    before = files(top)
+    own = {str(path.relative_to(top)) for path in contents.own}
+    with nullcontext() if swap is more else pytest.raises((RequestError, OSError)):
+        removal.remove(contents)
+    gone = before.keys() - files(top).keys()
+    assert gone <= own
+    assert not gone or swap in (more, another_plan, records_elsewhere)
+    assert not [*top.glob("**/.virtbench-removal*")]
+
+
+HOMES: dict[str, tuple[Arrange, set[str]]] = {
+    "the suite's alone": (nothing, set()),
+    "a file of another name": (foreign("home/notes"), {"notes"}),
+    "data of the user's": (foreign("home/data/photo.jpg"), {"data/photo.jpg"}),
+    "pictures of the user's": (foreign("home/images/photo.jpg"), {"images/photo.jpg"}),
+    "caches of the user's": (foreign("home/cache/pip/http/ab"), {"cache/pip/http/ab"}),
+    "a directory called after a digest": (
+        foreign("home/images/0123456789ab/notes"),
+        {"images/0123456789ab/notes"},
+    ),
+    "a note beside an image": (foreign("home/images/aaaaaaaaaaaa/notes"), {"images/aaaaaaaaaaaa/notes"}),
+    "a picture in a generated set": (foreign("home/data/small-2/mine.jpg"), {"data/small-2/mine.jpg"}),
+    "a set that was not generated": (foreign("home/data/imagenet/n01/a.jpg"), {"data/imagenet/n01/a.jpg"}),
+    "a disk of the user's": (foreign("home/data-disks/debian.img"), {"data-disks/debian.img"}),
+    "a link in the data": (linked("home/data/linked", "mine"), {"data/linked"}),
+    "a link among the images": (linked("home/images/0123456789ab", "mine"), {"images/0123456789ab"}),
+    "a snapshot that is a link": (
+        linked("home/snapshots/snapshot-0123456789ab", "mine"),
+        {"snapshots/snapshot-0123456789ab"},
+    ),
+    "a self-test of the user's": (foreign("home/selftest.json", "{}"), {"selftest.json"}),
+    "odd names": (foreign("home/cache/a\nb *?"), {"cache/a\nb *?"}),
+}
+
+
+def a_home(top: Path) -> None:
+    """A home with an image, caches, and a set that is not finished."""
+    for part in (*uninstall.PARTS, "cache/web"):
+        if part != "data":
+            state(*part.split("/"))
+    made = {
+        "images/aaaaaaaaaaaa/tree/etc/passwd": "",
+        "cache/kvm.json": "{}",
+        "cache/web/report-1": "",
+        "kept/secret": "x",
+    }
+    made |= {"scratch/scratch-0123456789ab/disk.img": "", "data-disks/0123456789abcdef.img": ""}
+    put(top / "home", made)
+
+
+def clean_all(monkeypatch: pytest.MonkeyPatch) -> Result:
+    monkeypatch.setattr(uninstall, "BUILDERS", ())
+    monkeypatch.setattr(uninstall, "runtime", lambda: Path("runtime"))
+    monkeypatch.setattr("commands.machine.foreign_things", list)
+    done = CliRunner().invoke(main, ["clean", "--all"])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.mark.parametrize(("arrange", "stay"), HOMES.values(), ids=HOMES)
+def test_clean_all_removes_what_the_suite_has_made_in_its_home(
+    results: Path, arrange: Arrange, stay: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = results.parent
+    a_home(top)
+    words = ["data", "make", "--images", "2", "--size", "small", "--workers", "1"]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    arrange(top)
+    before = files(top)
+    done = clean_all(monkeypatch)
+    left = {
+        str(path.relative_to(top / "home"))
+        for path in (top / "home").rglob("*")
+        if not path.is_dir() or path.is_symlink()
+    }
+    assert {name for name in left if not name.endswith(MARK)} == stay
+    assert bool(stay) == (top / "home").exists()
+    assert files(top).items() >= {name: text for name, text in before.items() if ".kept" not in name}.items()
+    assert [name for name in stay if name.partition("/")[0] not in done.stderr] == []
+
+
+@pytest.mark.parametrize("part", uninstall.PARTS)
+def test_clean_all_leaves_directories_that_the_suite_has_not_made(
+    results: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that was the user's before it was that of the suite."""
+    top = results.parent
+    names = {"secret", "boot-sector.img", "0123456789abcdef.img", "scratch-0123456789ab/x", "aaaaaaaaaaaa/tree/x"}
+    put(top / "home" / part, dict.fromkeys(names, "mine"))
+    a_home(top)
+    (top / "home" / part / "kept").mkdir()
+    done = clean_all(monkeypatch)
+    assert f"stays, as it is not of the suite: {top / 'home' / part}\n" in done.stderr
+    assert {name for name in names if (top / "home" / part / name).exists()} == names
+    assert os.listdir(top / "home") == [part]
+
+
+def test_what_is_mounted_is_never_emptied(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = results.parent
+    a_home(top)
+    place = put(top / "home", {"scratch/scratch-0123456789ab/disk.img": "mine"}) / "scratch/scratch-0123456789ab"
+    monkeypatch.setattr(ledger, "mounts", lambda: [Path("/"), place / "deep"])
+    done = CliRunner().invoke(main, ["clean", "--all"])
+    assert (done.exit_code != 0, "is mounted" in done.stderr) == (True, True)
+    with pytest.raises(ledger.LedgerError, match="is mounted"):
+        ledger._remove_directory(str(place))
+    assert (place / "disk.img").read_text() == "mine"
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o707, None], ids=["others read", "others write", "a link"])
+def test_a_doomed_directory_that_the_suite_has_not_made_stays(results: Path, mode: int | None) -> None:
+    place = results / ".virtbench-removal-0123456789ab"
+    if mode is None:
+        place.symlink_to(results / "old")
+    else:
+        a_run(place).chmod(mode)
+    with pytest.raises(ledger.LedgerError, match="left alone"):
+        ledger._remove_doomed(str(place))
+    assert (place / PLAN).exists()

@@ -376,8 +376,11 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(uninstall, "runtime", lambda: home().parent / "runtime")
     for name in ("runtime/node-of-another-home", "elsewhere"):
         (home().parent / name).mkdir(parents=True)
-    make(home(), {"cache/base.tar": "x", "notes.txt": "mine"})
+    home().mkdir()
     (home() / "images").symlink_to(home().parent / "elsewhere")
+    for part in ("cache", "images"):
+        state(part)
+    make(home(), {"cache/base-bookworm.tar": "x", "notes.txt": "mine", "images/aaaaaaaaaaaa/tree/x": "x"})
     return home()
 
 
@@ -392,9 +395,10 @@ def test_everything_that_the_suite_keeps_is_removed_and_nothing_else(kept: Path)
 
 def test_results_are_never_removed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uninstall, "find_runs", lambda _: [kept / "data/night"])
+    monkeypatch.setattr(uninstall, "is_known_run", lambda _: True)
     ended = CliRunner().invoke(main, ["clean", "--all"])
     assert (ended.exit_code, "holds results" in ended.output) == (2, True)
-    assert (kept / "cache/base.tar").exists()
+    assert (kept / "cache/base-bookworm.tar").exists()
 
 
 def test_of_an_engine_the_suites_images_are_removed_by_name_and_label() -> None:
