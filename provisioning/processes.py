@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +40,16 @@ def carrying(token: str) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return carriers
+
+
+def kill_held(pid: int, is_meant: Callable[[], bool]) -> None:
+    """Kill a process if it is the one that is meant, held by a descriptor: its number cannot become another's."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        if is_meant():
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    finally:
+        os.close(descriptor)
 
 
 def end_all(token: str) -> None:

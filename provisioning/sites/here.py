@@ -1,7 +1,6 @@
 """This machine: one instance of a target, or several that share it."""
 
 import os
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -19,7 +18,7 @@ from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import GuestSpec, get_provider
 from provisioning.metrics.footprint import lowest_processes
 from provisioning.nodes import LocalNode, WrappedNode, local_node
-from provisioning.processes import carrying
+from provisioning.processes import carrying, kill_held
 from provisioning.sites.base import Capacity, RunInputs, Site
 from provisioning.sites.cards import check_gpus, workers_here
 from provisioning.targets import Choices
@@ -147,9 +146,10 @@ def _kill(node: Node) -> None:
         if lowest is None and isinstance(bottom, LocalNode):
             for process in carrying(bottom.token):
                 if process.name().startswith("qemu"):
-                    process.kill()
-        elif lowest and lowest.main_pid and ControlGroup.of_process(lowest.main_pid) == lowest.group:
-            os.kill(lowest.main_pid, signal.SIGKILL)
+                    kill_held(process.pid, process.is_running)
+        elif lowest and lowest.main_pid:
+            pid, group = lowest.main_pid, lowest.group
+            kill_held(pid, lambda: ControlGroup.of_process(pid) == group)
 
 
 def load(node: Node, engines: Iterable[ContainerEngine], image: Image) -> None:

@@ -250,6 +250,23 @@ def test_the_first_process_of_a_container_is_killed_while_it_is_in_its_group(nod
             assert first.wait(10) == -9
 
 
+def test_a_number_that_was_given_again_is_not_killed(node: LocalNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is held before it is looked at: what has its number afterwards is another one."""
+    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
+        group, opened = ControlGroup.of_process(first.pid), os.pidfd_open
+
+        def held(pid: int) -> int:
+            first.kill()
+            first.wait()
+            return opened(second.pid if pid == first.pid else pid)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pidfd_open", held)
+            here._kill(WrappedNode(node, list, "container", "/", host_processes=HostProcesses(group, first.pid)))
+        assert second.poll() is None
+        second.terminate()
+
+
 STARTS_S, ASKS_S = 0.05, 0.5
 ENVELOPE = Envelope(cpus=(0,), memory_bytes=GIB, threads=1)
 CLOCK = Clock()
