@@ -3,7 +3,6 @@
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 import click
 import psutil
@@ -39,11 +38,22 @@ def serve(model: Path, port: int, threads: int) -> None:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise RequestError(f"port {port}: {error.strerror}", remedy="give another one with --port") from error
-    names: dict[str, Any] = {"workload": WORKLOADS.place(job.model), "dataset": job.data, "model": job.model}
     shape = job.sizes.model_dump(include={"image_px", "channels"}) if job.sizes else {}
-    place: dict[str, Any] = {"model_file": str(model.resolve()), "address": "127.0.0.1", "port": port}
+    spec = ServeSpec(
+        workload=WORKLOADS.place(job.model),
+        dataset=job.data,
+        model=job.model,
+        model_file=str(model.resolve()),
+        weights_sha256=model.stem,
+        address="127.0.0.1",
+        port=port,
+        seed=0,
+        threads=threads,
+        device="cpu",
+        **shape,
+    )
     try:
-        _run(ServeSpec(**names, **shape, **place, seed=0, threads=threads, device="cpu"))
+        _run(spec)
     except KeyboardInterrupt:
         click.echo("the service has ended", err=True)
 

@@ -284,6 +284,8 @@ class GeneratorSpec(Shaped, frozen=True, kw_only=True):
     seed: _Count
     model_file: str | None = None
     """The file of the trained network; None for weights that are drawn from the seed."""
+    weights_sha256: str | None = None
+    """The digest that the weights of the file must have."""
     plugin: Plugin | None = None
     """The workload's module, where it is not part of the image."""
 

@@ -2,22 +2,22 @@
 
 import hmac
 import os
-import re
 import socket
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import waitress
 from flask import Blueprint, Flask, Response, abort, current_app, render_template, request
 from jinja2 import StrictUndefined
-from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from suite.errors import BenchError, of_system
 from suite.untrusted.terminal import clean
+from worker.serving import http_server
+from worker.serving.http_server import BoundedServer
+from worker.serving.service import refusal
 
 HEADERS = {
     # Only files of this server, no script or style inside a page, and images that a page itself holds.
@@ -29,9 +29,6 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 MOST_REQUEST_BYTES = 64 << 10
-REQUEST_WITHIN_S = 10
-NAMES = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]{1,5})?")
-"""The Host of a request: a site that leads here by DNS rebinding sends its own name. Ports can be forwarded ones."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +69,10 @@ def create_app(web: WebSettings, pages: Iterable[Blueprint]) -> Flask:
 
 def serve(app: Flask, web: WebSettings, listener: socket.socket) -> None:
     """Serve the pages below their path until Ctrl-C. Requests that are half sent do not shut out others."""
-    most = {"max_request_body_size": MOST_REQUEST_BYTES, "max_request_header_size": MOST_REQUEST_BYTES}
-    waits = {"connection_limit": 500, "channel_timeout": REQUEST_WITHIN_S, "cleanup_interval": 1}
     mounted = DispatcherMiddleware(NotFound("open the address that bench web has printed"), {web.path: app})
-    server = waitress.create_server(
-        mounted, sockets=[listener], threads=8, ident=None, asyncore_use_poll=True, **most, **waits
-    )
-    server.channel_class = _Channel
-    server.run()
-
-
-class _Channel(HTTPChannel):  # type: ignore[misc]
-    """A connection on which a request must be whole in time: a byte now and then is no sign of life."""
-
-    last_activity: float
-
-    def handle_read(self) -> None:
-        begun_s = self.last_activity if self.request else None
-        super().handle_read()
-        if self.request and begun_s:
-            self.last_activity = begun_s
+    BoundedServer(
+        mounted, listener, threads=8, most_bytes=MOST_REQUEST_BYTES, idle_s=http_server.REQUEST_WITHIN_S
+    ).run()
 
 
 def settings() -> WebSettings:
@@ -110,11 +91,13 @@ def _same(value: str | None, expected: str) -> bool:
 
 def admit() -> Response | None:
     """Refuse a request that does not come from this server's own pages; exchange the token for a cookie."""
-    web, host, origin = settings(), request.headers.get("Host", ""), request.headers.get("Origin")
-    if not NAMES.fullmatch(host):
-        abort(403, "this server has another name: open the address that bench web has printed")
-    if origin not in (f"http://{host}", None) or (origin is None and request.method == "POST"):
-        abort(403, "another site sent this request; nothing was done")
+    web = settings()
+    origin = request.headers.get("Origin")
+    why = refusal(request.headers.get("Host", ""), origin, local=True)
+    if why is None and origin is None and request.method == "POST":
+        why = "the form names no site that sent it; nothing was done"
+    if why:
+        abort(403, why)
     if request.path == "/" and _same(request.args.get("token"), web.token):
         # A page and no redirect: a browser that comes from elsewhere sends strict cookies with the next page alone.
         welcome = Response(render_template("welcome.html.j2"))

@@ -22,6 +22,7 @@ from tests.commands.conftest import Bench, refused
 from tests.integration.bench import REPOSITORY
 from worker.serving.generator import write_model
 from worker.training.build import build_network
+from worker.weights import weights_sha256
 from worker.workloads.adversarial import GAN
 from worker.workloads.workload import Shape
 
@@ -34,8 +35,12 @@ def model(tmp_path: Path) -> Path:
     run = Path(shutil.copytree(REPOSITORY / "tests/samples/runs/kept", tmp_path / "run"))
     (run / "models").mkdir(exist_ok=True)
     kept = next(kept for record in Run(run).records() for kept in record.kept)
-    file = run / "models" / f"{kept.weights_sha256}.pt"
-    write_model(file, SHAPE, build_network(GAN, SHAPE, 1).get_submodule(GAN.image_network), {})
+    network = build_network(GAN, SHAPE, 1).get_submodule(GAN.image_network)
+    digest = weights_sha256(network)
+    for record in (run / "trials").iterdir():
+        record.write_text(record.read_text().replace(kept.weights_sha256, str(digest)))
+    file = run / "models" / f"{digest}.pt"
+    write_model(file, SHAPE, network, {})
     return file
 
 
@@ -110,3 +115,9 @@ def test_a_file_that_holds_another_thing_ends_the_service_with_2(serve: Bench, m
         torch.save(content, model)
     done = serve(model, "--port", free_port())
     assert (done.exit_code, "cannot be served" in done.output) == (2, True), done.output
+
+
+def test_a_model_with_other_weights_than_its_digest_says_is_not_served(serve: Bench, model: Path) -> None:
+    write_model(model, SHAPE, build_network(GAN, SHAPE, 2).get_submodule(GAN.image_network), {})
+    done = serve(model, "--port", free_port())
+    assert (done.exit_code, "it was changed" in done.output) == (2, True), done.output

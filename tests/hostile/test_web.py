@@ -25,6 +25,7 @@ from tests.hostile.conftest import RUNS
 from tests.hostile.mutations import MARKUP, STEERING
 from tests.test_web import HOST, PAGES, browser, drawn, post, results, writing
 from tests.worker.test_serving import listening
+from worker.serving import http_server
 
 __all__ = ["results"]
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -224,7 +225,7 @@ def test_what_is_no_proper_request_is_refused_on_the_wire(port: int, sent: bytes
 @pytest.fixture
 def served(results: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WebSettings, int]]:
     """The settings and the port of a server as bench web starts it; requests must be whole within a second."""
-    monkeypatch.setattr(app, "REQUEST_WITHIN_S", 1)
+    monkeypatch.setattr(http_server, "REQUEST_WITHIN_S", 1)
     web = WebSettings(results, "a-token")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         pages = create_app(web, PAGES)

@@ -53,7 +53,9 @@ class Generator:
         network = build_network(workload, spec.shape, spec.seed)
         training = {}
         if spec.model_file:
-            training = read_model(network, Path(spec.model_file), spec.shape, workload.image_network)
+            training = read_model(
+                network, Path(spec.model_file), spec.shape, workload.image_network, spec.weights_sha256
+            )
         return cls(workload, network.to(device.torch).eval(), spec.shape, training)
 
     def __call__(self, seed: int | None = None) -> bytes:
@@ -163,11 +165,13 @@ def model_content(shape: Shape, network: torch.nn.Module) -> dict[str, object]:
     return {"image_px": shape.px, "channels": shape.channels, "network": network.state_dict()}
 
 
-def read_model(network: torch.nn.Module, path: Path, shape: Shape, part: str = "") -> dict[str, object]:
+def read_model(
+    network: torch.nn.Module, path: Path, shape: Shape, part: str = "", digest: str | None = None
+) -> dict[str, object]:
     """Give a network the numbers of a file, and return what it tells of the training. No code of the file is run.
 
     The file may hold the ``part`` that makes the images alone, as a kept model does. Raises JobError for a file of
-    anything else.
+    anything else, and for other weights of the part than those of the ``digest``.
     """
     try:
         content = read_tensors(path)
@@ -177,6 +181,8 @@ def read_model(network: torch.nn.Module, path: Path, shape: Shape, part: str = "
         of_part = network.get_submodule(part)
         holds_part = content["network"].keys() == of_part.state_dict().keys()
         (of_part if holds_part else network).load_state_dict(content["network"])
+        if digest not in (None, weights_sha256(of_part)):
+            raise ValueError(f"it was changed: its weights have the digest {weights_sha256(of_part)}")
         return dict(content.get("training", {}))
     except DAMAGED as error:
         first = str(error).partition("\n")[0][:300]

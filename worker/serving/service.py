@@ -6,7 +6,8 @@ gets a 4xx answer with a sentence in JSON.
 """
 
 import json
-import logging
+import re
+import socket
 import threading
 import time
 import traceback
@@ -21,10 +22,15 @@ from worker.spec import ServeSpec
 
 MOST_BODY_BYTES = 1024
 """Two names take less than a tenth of it."""
+MOST_REQUEST_BYTES = 16 << 10
+IDLE_S = 120
+"""How long a client may wait between two requests: at a low rate, the load generator does."""
 GENERATE, HEALTH, MODELS = "/generate", "/health", "/models"
 KEYS = {"dataset", "model"}
 _METHODS = {GENERATE: "POST", HEALTH: "GET", MODELS: "GET"}
 _KINDS = {GENERATE: "image/png", HEALTH: "text/plain", MODELS: "application/json"}
+LOCAL_NAMES = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]{1,5})?")
+"""The Host of a request: a site that leads here by DNS rebinding sends its own name. Ports can be forwarded ones."""
 _SEEDS = range(1 << 32)
 Made = bytes | Iterator[bytes]
 Start = Callable[[str, list[tuple[str, str]]], object]
@@ -49,6 +55,8 @@ class Service:
     generators: Mapping[tuple[str, str], Callable[[int | None], Made]]
     trained: Mapping[tuple[str, str], Mapping[str, object]] = field(default_factory=dict)
     """What the training of a model took, as far as its file tells."""
+    local: bool = False
+    """Whether it answers requests for a name of this host alone."""
 
     def __call__(self, environ: Mapping[str, Any], start: Start) -> Iterable[bytes]:
         begin_s, headers = time.perf_counter(), []
@@ -70,6 +78,9 @@ class Service:
 
     def _answered(self, environ: Mapping[str, Any]) -> Made:
         place, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
+        why = refusal(environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN"), local=self.local)
+        if why:
+            raise _RefusedError(HTTPStatus.FORBIDDEN, why)
         if place not in _METHODS:
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"only {' and '.join(_METHODS)} are here")
         if method != _METHODS[place]:
@@ -101,6 +112,15 @@ class Service:
         return {model for dataset, model in self.generators if dataset == asked["dataset"]}
 
 
+def refusal(host: str, origin: str | None, *, local: bool) -> str | None:
+    """Return why a request is refused: another site's, or with ``local`` one for another name; None if it is not."""
+    if local and not LOCAL_NAMES.fullmatch(host):
+        return "this server has another name: use the address that was printed when it was started"
+    if origin not in (None, f"http://{host}"):
+        return "another site sent this request; nothing was done"
+    return None
+
+
 def _body(environ: Mapping[str, Any]) -> bytes:
     try:
         length = int(environ.get("CONTENT_LENGTH") or "")
@@ -122,29 +142,22 @@ def run(spec: ServeSpec, events: Events, wait: Callable[[], object]) -> None:
     As many requests are worked on at once as there are threads, and each computes on one: threads of torch for each of
     them would take the CPUs from each other.
     """
-    # Here and not above: what asks a service needs neither, and torch is a part of the cold start that is timed.
-    import waitress
-
+    # Here and not above: what asks a service needs none of them, and torch is a part of the cold start that is timed.
     from worker.serving.generator import Generator
+    from worker.serving.http_server import BoundedServer
     from worker.training.device import open_devices, prepare
 
     events.emit("imported")
     events.emit("environment", environment={**collect(), **prepare(1, spec.device), "threads": spec.threads})
     (device,) = open_devices(spec.device, 1)
     generators = {(each.dataset, each.model): Generator.loaded(each, device) for each in (spec, *spec.others)}
-    # It would tell of every request that finds others before it, which at saturation is each of them.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    server = waitress.create_server(
-        Service(
-            {key: each.tokens if each.shape.tokens else each for key, each in generators.items()},
-            {key: each.training for key, each in generators.items()},
-        ),
-        host=spec.address,
-        port=spec.port,
-        threads=spec.threads,
-        max_request_body_size=MOST_BODY_BYTES,
-        ident=None,
+    service = Service(
+        {key: each.tokens if each.shape.tokens else each for key, each in generators.items()},
+        {key: each.training for key, each in generators.items()},
+        local=spec.address == "127.0.0.1",
     )
+    listener = socket.create_server((spec.address, spec.port))
+    server = BoundedServer(service, listener, threads=spec.threads, most_bytes=MOST_REQUEST_BYTES, idle_s=IDLE_S)
     threading.Thread(target=server.run, daemon=True).start()
     events.emit("built")
     wait()

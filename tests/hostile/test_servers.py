@@ -1,0 +1,143 @@
+"""The pages and a service under connections that ask for nothing: whoever asks properly is answered within a second."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from commands.web import app
+from commands.web.app import WebSettings, create_app
+from tests.worker.judged import SERVICE
+from worker.serving.http_server import BoundedServer
+from worker.serving.service import MOST_REQUEST_BYTES, Service
+
+WITHIN_S = 1.0
+HALF = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
+WHOLE = b"GET /models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ATTACK = """
+import resource, socket, sys, time
+port, count = int(sys.argv[1]), int(sys.argv[2])
+sent, slowly = bytes.fromhex(sys.argv[3]), sys.argv[4]
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+peers = []
+print("begun", flush=True)
+for number in range(count):
+    peer = socket.socket()
+    if slowly:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256)
+    peer.settimeout(5)
+    try:
+        peer.connect(("127.0.0.1", port))
+        peer.sendall(sent)
+    except OSError:
+        pass
+    peers.append(peer)
+print("open", flush=True)
+while True:
+    time.sleep(0.1)
+    for peer in peers[-300:]:
+        try:
+            peer.recv(1) if slowly else peer.sendall(sent and b"x")
+        except OSError:
+            pass
+"""
+
+
+def pages(listener: socket.socket, results: Path) -> None:
+    web = WebSettings(results, "a-token")
+    app.serve(create_app(web, []), web, listener)
+
+
+def service(listener: socket.socket, results: Path) -> None:
+    del results
+    local = Service(SERVICE.generators, SERVICE.trained, local=True)
+    BoundedServer(local, listener, threads=1, most_bytes=MOST_REQUEST_BYTES, idle_s=120).run()
+
+
+@pytest.fixture(params=[pages, service])
+def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """The port of the pages, and of a service, as ``bench`` starts them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=request.param, args=(listener, tmp_path), daemon=True).start()
+        yield int(listener.getsockname()[1])
+
+
+def asked(port: int, headers: dict[str, str] | None = None, method: str = "GET") -> int:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request(method, "/models", headers=headers or {})
+        return connection.getresponse().status
+
+
+def slowest(port: int, seconds: float) -> float:
+    """Ask every 50 ms; return how long the slowest answer took."""
+    times, end_s = [], time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        begin_s = time.monotonic()
+        assert asked(port) in (200, 403, 404)
+        times.append(time.monotonic() - begin_s)
+        time.sleep(0.05)
+    return max(times)
+
+
+@pytest.mark.parametrize(
+    ("count", "sent", "slowly"),
+    [
+        pytest.param(200, HALF, "", id="200 half requests"),
+        pytest.param(1500, b"", "", id="1,500 connections"),
+        pytest.param(300, WHOLE * 50, "slowly", id="300 slow readers"),
+        pytest.param(10_000, HALF, "", id="10,000 half requests", marks=pytest.mark.thorough),
+        pytest.param(10_000, b"", "", id="10,000 connections", marks=pytest.mark.thorough),
+    ],
+)
+def test_who_asks_properly_is_answered_within_a_second(port: int, count: int, sent: bytes, slowly: str) -> None:
+    asked(port)  # what is imported at first
+    argv = [sys.executable, "-c", ATTACK, str(port), str(count), sent.hex(), slowly]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as attack:
+        try:
+            assert attack.stdout
+            assert attack.stdout.readline() == "begun\n"
+            during_s = slowest(port, 2)
+            assert attack.stdout.readline() == "open\n"
+            after_s = slowest(port, 2)
+        finally:
+            attack.kill()
+    assert (during_s < WITHIN_S, after_s < WITHIN_S) == (True, True), (during_s, after_s)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.nip.io"},
+        {"Host": ""},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example", "Origin": "http://evil.example"},
+    ],
+)
+def test_another_site_gets_nothing(port: int, headers: dict[str, str]) -> None:
+    assert asked(port, headers) in (400, 403, 404)
+    assert asked(port, headers, "POST") in (400, 403, 404, 405)
+
+
+def test_what_is_too_large_or_no_method_is_refused(port: int) -> None:
+    assert asked(port, {"X": "x" * 300_000}) in (400, 431)
+    assert asked(port, {"Content-Length": str(1 << 40)}) == 413
+    assert asked(port, method="DELETE") in (403, 404, 405)
+
+
+def test_a_service_that_others_reach_answers_by_any_name() -> None:
+    started: list[str] = []
+    body = SERVICE(
+        {"REQUEST_METHOD": "GET", "PATH_INFO": "/health", "HTTP_HOST": "gan-serve:80"},
+        lambda status, _: started.append(status),
+    )
+    assert ([*body], started) == ([b""], ["200 OK"])
