@@ -123,8 +123,8 @@ def _next_step(checks: Sequence[Check], found: MeasurableTargets) -> str:
 def examine_as_far_as_possible() -> list[Check]:
     """Return what ``examine`` does; with a home that cannot be written to, the checks that need none, and why."""
     try:
-        with tempfile.TemporaryFile(dir=state("ledger")):
-            pass
+        with tempfile.TemporaryFile(dir=state("ledger")) as file:
+            file.write(b"a full disk takes the file, and not its content")
     except (BenchError, OSError) as error:
         cause = of_system(error) if isinstance(error, OSError) else error
         refusal = (f"the suite's folder cannot be written to: {cause.message}", HOME_REMEDY)

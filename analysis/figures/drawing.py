@@ -111,7 +111,8 @@ def write(charts: Iterable[tuple[str, Figure]], directory: Path) -> list[Path]:
                 # before it saves wherever there is an engine, one called "none" too.
                 chart.set_layout_engine(None)
     except OSError as error:
-        raise RequestError(f"cannot write {paths[-1]}: {error.strerror}", remedy="name another directory") from error
+        remedy = "free some space there, or name another directory"
+        raise RequestError(f"cannot write {paths[-1]}: {error.strerror}", remedy=remedy) from error
     return paths[1:]
 
 

@@ -2,7 +2,8 @@
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from commands.run.prepare import PATIENCE, Ready, this_host
 from commands.run.steps import begun_blocks, known_detection, spent_s
 from provisioning.paths import home
 from provisioning.volumes import disk_of, packed_bytes
+from suite.errors import BenchError
 from suite.interfaces import Note
 from suite.job.ablations import arms, label_of
 from suite.job.envelope import GIB, format_cpu_list
@@ -18,13 +20,16 @@ from suite.plan import WARM_UP, Plan
 from suite.request.deciding import deciding_budget
 from suite.request.repetitions import MARGIN, MOST_BLOCKS, RepetitionOptions
 from suite.request.request import RunRequest
-from suite.results.store import RESULTS, Run
+from suite.results.runs import find_runs
+from suite.results.store import MODELS, RESULTS, Run
 from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
 from suite.targets import VMS
 from suite.units import count, format_duration, parse_duration_s, parse_share
 
 RECORD_BYTES, STEP_BYTES = 16_000, 90
 """The size of a record, and what each measured step adds to it."""
+_LOOKED_AT = 5
+"""The newest runs in which the sizes of models are looked up."""
 ANSWER_S = 4.0
 """What starting the command and answering at the end take, beside checking the machine."""
 
@@ -177,10 +182,39 @@ def _disk(made: Ready, store: Run, trials: int) -> Iterator[Space]:
     yield _space("records", store.directory, trials * (RECORD_BYTES + steps * STEP_BYTES))
     if plan.scratch_bytes:
         yield _space("what a trial writes", home(), max(plan.scratch_bytes.values()))
+    yield from _kept_models(plan, store, trials)
     dataset = plan.job.dataset
+    if dataset and plan.job.command:
+        yield _space("the copy of the directory, while it runs", home(), packed_bytes(dataset))
     in_vm = dataset and not dataset.device and made.site.local and VMS.intersection(plan.targets)
     if dataset and in_vm and not disk_of(dataset).exists():
         yield _space("the data set as a disk for VMs, kept", home(), packed_bytes(dataset))
+
+
+def _kept_models(plan: Plan, store: Run, trials: int) -> Iterator[Space]:
+    """Yield the space of the models that trials keep, as far as earlier ones have kept models of the same name."""
+    keeping = [job for job in plan.jobs if job.keep_model]
+    if not keeping:
+        return
+    sizes = _model_sizes([path for path in (RESULTS, store.directory.parent) if path.is_dir()])
+    size_bytes = 0
+    for job in keeping:
+        models = job.epochs if job.keep_model == "each" else 1
+        size_bytes += math.ceil(trials / len(plan.jobs)) * models * sizes.get(job.model, 0)
+    if size_bytes:
+        yield _space("kept models, at most", store.directory, size_bytes)
+
+
+def _model_sizes(directories: Sequence[Path]) -> dict[str, int]:
+    """Return the sizes of kept models by their names, from the newest runs that have kept any."""
+    sizes: dict[str, int] = {}
+    keeping = [run / MODELS for run in find_runs(directories) if (run / MODELS).is_dir()]
+    for models in sorted(keeping, key=lambda path: path.stat().st_mtime_ns)[-_LOOKED_AT:]:
+        with suppress(BenchError):  # of a later suite
+            for record in Run(models.parent).records():
+                for model in record.kept:
+                    sizes[record.job.model] = model.size_bytes
+    return sizes
 
 
 def _space(what: str, path: Path, size_bytes: int) -> Space:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -40,6 +41,7 @@ from suite.results.store import Run, stored_plan
 from suite.targets import TARGETS
 from suite.units import format_duration
 from tests.commands.conftest import SMALL, Bench, Machine, ended_well, refused
+from tests.integration.bench import REPOSITORY
 from tests.scenarios.pictures import folder
 from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import make_plan
@@ -68,6 +70,16 @@ def test_a_dry_run_starts_and_writes_nothing_and_never_says_unknown(bench: Bench
     assert re.search(r"^time: about \d", result.stdout, re.MULTILINE)
     assert re.search(r"^disk: [\d.]+ MB for records in out \(", result.stdout, re.MULTILINE)
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_the_forecast_counts_kept_models_by_those_of_earlier_runs(bench: Bench, here: Path) -> None:
+    words = ("--model", "gan", "--scenario", "synthetic", "--keep-model", "last", "--profile", "smoke", *TWO)
+    asked = ("run", *words, "--blocks", "3", "--dry-run", "--json", "--out", "out")
+    assert "kept models" not in ended_well(bench(*asked)).stdout
+    shutil.copytree(REPOSITORY / "tests/samples/runs/kept", here / "results/kept")
+    (here / "results/kept/models").mkdir(exist_ok=True)
+    (space,) = [each for each in json.loads(ended_well(bench(*asked)).stdout)["disk"] if "models" in each["what"]]
+    assert space["size_bytes"] >= 6 * 6065673
 
 
 def test_a_dry_run_foretells_from_earlier_trials_of_this_machine(bench: Bench, machine: Machine) -> None:

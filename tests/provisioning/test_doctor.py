@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -96,6 +96,15 @@ def test_the_doctor_answers_where_the_suites_folder_cannot_be_written_to(monkeyp
     found = diagnose(checks)
     assert found.absent == TARGETS
     assert "VIRTBENCH_HOME" in found.next_step
+
+
+def test_the_doctor_answers_while_the_disk_of_the_home_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> IO[bytes]:
+        return Path("/dev/full").open("wb")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    home = next(check for check in doctor.examine_as_far_as_possible() if check.name == "home")
+    assert "No space left" in str(home.reason)
 
 
 @pytest.fixture
