@@ -395,6 +395,7 @@ def test_what_cannot_be_served_is_refused_before_it_listens(results: Path, monke
     refused(bench(str(results / "nowhere")), "no directory", "mkdir")
     assert not (results / "nowhere").exists()
     refused(bench(str(results / "open")), "others may write to")
-    monkeypatch.setitem(sys.modules, "waitress", None)
-    monkeypatch.delitem(sys.modules, "commands.web.app")
+    monkeypatch.setitem(sys.modules, "waitress.adjustments", None)
+    for module in ("commands.web.app", "worker.serving.http_server"):
+        monkeypatch.delitem(sys.modules, module)
     refused(bench(str(results)), "pip install 'virtbench[web]'")

@@ -154,7 +154,9 @@ def _places(trials: pd.DataFrame, columns: Sequence[str], settings: Sequence[str
     """Host, envelope and layers of each trial as one text: a probe speaks only for trials of the same."""
     keys = trials["settings"].astype(object)
     layers = keys.map(lambda key: "\n".join(f"{name}={value}" for name, value in key.pairs if name in settings))
-    host = trials[list(columns)].map(str).agg("\n".join, axis=1)  # a missing fact, too, is text then
+    # A missing fact, too, is text then. Of no trials, ``agg`` would make a table.
+    rows = trials[list(columns)].itertuples(index=False)
+    host = pd.Series(["\n".join(map(str, row)) for row in rows], index=trials.index, dtype=object)
     return host + "\n" + layers
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.explain.explanation import Explanation, Predicted
+from analysis.explain.prediction import _places
 from analysis.report.elements import Notes
 from analysis.report.waterfall import explanation_document, prediction_lines
 from suite.job.distributed import DistributedJob
@@ -414,3 +416,9 @@ def test_a_preempted_job_is_held_against_what_its_parts_predict(
     assert "preempted" in text
     assert ("measurement and prediction differ in makespan" in text) == (slower > 1 and not why)
     assert f"no verdict on whether measurement and prediction differ: {why}" in text or not why
+
+
+def test_places_of_no_trials_are_no_table() -> None:
+    columns = ["hostname", "kernel"]
+    trials = pd.DataFrame({name: pd.Series(dtype=object) for name in (*columns, "settings")})
+    assert _places(trials, columns, ("engine",)).to_list() == []
