@@ -15,7 +15,7 @@ from provisioning import ledger
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
 from provisioning.foreign import ForeignThing, foreign_things
 from provisioning.paths import home
-from provisioning.uninstall import remove_everything
+from provisioning.removal.uninstall import remove_everything
 from scenarios.datasets.generated import generated_sets
 from suite.errors import RequestError
 from suite.measurable import is_measured

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from provisioning import ledger
-from provisioning.removal import delete
+from provisioning.removal.deletion import delete
 from suite.errors import RequestError
 from suite.results.contents import Contents, contents_of, kept_output, kind_of, sweep_of_cell
 from suite.results.layout import KEPT

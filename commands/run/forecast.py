@@ -15,6 +15,7 @@ from provisioning.volumes import disk_of, packed_bytes
 from suite.errors import BenchError
 from suite.interfaces import Note
 from suite.job.ablations import arms, label_of
+from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, format_cpu_list
 from suite.plan import WARM_UP, Plan
 from suite.request.deciding import deciding_budget
@@ -183,11 +184,15 @@ def _disk(made: Ready, store: Run, trials: int) -> Iterator[Space]:
     if plan.scratch_bytes:
         yield _space("what a trial writes", home(), max(plan.scratch_bytes.values()))
     yield from _kept_models(plan, store, trials)
-    dataset = plan.job.dataset
-    if dataset and plan.job.command:
+    if plan.job.dataset:
+        yield from _data(made, plan.job.dataset)
+
+
+def _data(made: Ready, dataset: Dataset) -> Iterator[Space]:
+    if made.plan.job.command:
         yield _space("the copy of the directory, while it runs", home(), packed_bytes(dataset))
-    in_vm = dataset and not dataset.device and made.site.local and VMS.intersection(plan.targets)
-    if dataset and in_vm and not disk_of(dataset).exists():
+    in_vm = not dataset.device and made.site.local and VMS.intersection(made.plan.targets)
+    if in_vm and not disk_of(dataset).exists():
         yield _space("the data set as a disk for VMs, kept", home(), packed_bytes(dataset))
 
 

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from provisioning import ledger, processes
 from provisioning.nodes import IMAGE_PYTHON
 from provisioning.paths import home, state
-from provisioning.removal import remove_named
+from provisioning.removal.deletion import remove_named
 from suite import userland
 from suite.differ import differ
 from suite.errors import CommandError, RequestError

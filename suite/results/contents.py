@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,21 +106,24 @@ def contents_of(directory: Path) -> Contents:
     identity = files.identity_of(directory.lstat())
     divided = [*_divided(directory, kind)]
     states = {path: path.lstat() for path, is_own in divided if is_own}
-    own = [path for path, state in states.items() if stat.S_ISREG(state.st_mode)]
-    own.sort(key=lambda path: (path.name == SWEEP, path.name == PLAN, path))
-    runs = [directory] if kind == "run" else []
-    if kind == "sweep":
-        runs = sorted(path.parent for path in own if path.name == PLAN and path.parent != directory)
+    own_files = [path for path, state in states.items() if stat.S_ISREG(state.st_mode)]
+    own_files.sort(key=lambda path: (path.name == SWEEP, path.name == PLAN, path))
     return Contents(
         directory=directory,
         kind=kind,
-        runs=tuple(runs),
+        runs=_runs(directory, kind, own_files),
         identity=identity,
-        own={path: files.identity_of(states[path]) for path in own},
-        folders=tuple(sorted(states.keys() - own)),
+        own={path: files.identity_of(states[path]) for path in own_files},
+        folders=tuple(sorted(states.keys() - own_files)),
         foreign=tuple(sorted(path for path, is_own in divided if not is_own)),
-        size_bytes=sum(states[path].st_size for path in own),
+        size_bytes=sum(states[path].st_size for path in own_files),
     )
+
+
+def _runs(directory: Path, kind: str, own: Sequence[Path]) -> tuple[Path, ...]:
+    if kind == "sweep":
+        return tuple(sorted(path.parent for path in own if path.name == PLAN and path.parent != directory))
+    return (directory,) if kind == "run" else ()
 
 
 def kept_output(contents: Contents) -> dict[Path, files.FileIdentity]:

@@ -72,7 +72,8 @@ def test_a_dry_run_starts_and_writes_nothing_and_never_says_unknown(bench: Bench
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_the_forecast_counts_kept_models_by_those_of_earlier_runs(bench: Bench, here: Path) -> None:
+def test_the_forecast_counts_kept_models_by_those_of_earlier_runs(bench: Bench, machine: Machine, here: Path) -> None:
+    assert machine.events == []
     words = ("--model", "gan", "--scenario", "synthetic", "--keep-model", "last", "--profile", "smoke", *TWO)
     asked = ("run", *words, "--blocks", "3", "--dry-run", "--json", "--out", "out")
     assert "kept models" not in ended_well(bench(*asked)).stdout

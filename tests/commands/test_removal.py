@@ -12,8 +12,9 @@ from click.testing import CliRunner, Result
 
 from cli import main
 from commands.results import removal
-from provisioning import ledger, uninstall
+from provisioning import ledger
 from provisioning.paths import MARK, state
+from provisioning.removal import uninstall
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results.runs import find_runs

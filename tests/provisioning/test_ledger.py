@@ -19,12 +19,13 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from provisioning import ledger, uninstall
+from provisioning import ledger
 from provisioning.images.image import Image
 from provisioning.images.tree import BUILDERS
 from provisioning.ledger import LedgerEntry, LedgerError, LedgerKind, clean, holding, living
 from provisioning.paths import home, runtime, state
 from provisioning.processes import LocalProcess, carrying
+from provisioning.removal import uninstall
 from suite import interruption
 from suite.errors import RequestError
 from suite.interfaces import Completed

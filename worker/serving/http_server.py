@@ -35,8 +35,8 @@ class BoundedServer(TcpWSGIServer):  # type: ignore[misc]
         waits = {"channel_timeout": idle_s, "cleanup_interval": 1, "connection_limit": 2 * MOST_CONNECTIONS}
         files = {"sockets": [listener], "backlog": 4096, "asyncore_use_poll": True, "log_socket_errors": False}
         adjustments = Adjustments(threads=threads, ident=None, **files, **bounds, **waits)
-        place = (listener.family, listener.type, listener.proto, listener.getsockname())
-        super().__init__(application, _sock=listener, adj=adjustments, sockinfo=place, bind_socket=False)
+        socket_info = (listener.family, listener.type, listener.proto, listener.getsockname())
+        super().__init__(application, _sock=listener, adj=adjustments, sockinfo=socket_info, bind_socket=False)
 
     def handle_accept(self) -> None:
         """Accept what waits, and close the oldest connections above the limit that have no request in work."""

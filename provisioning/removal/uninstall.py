@@ -12,7 +12,7 @@ from provisioning.images.image import PARTS as IMAGE_PARTS
 from provisioning.images.tree import BUILDERS, LABEL, Builder
 from provisioning.nodes import LocalNode, local_node
 from provisioning.paths import MARK, home, runtime
-from provisioning.removal import remove_named
+from provisioning.removal.deletion import remove_named
 from suite.errors import RequestError
 from suite.results import files
 from suite.results.contents import is_known_run
@@ -59,10 +59,10 @@ def remove_everything(sets: Mapping[Path, Collection[str]], stays: Callable[[Pat
             if builder.works(node):
                 removed += _remove_images(node, builder)
     for path in parts:
-        left = _remove_part(path, sets) if (path / MARK).is_file() else [path]
-        for foreign in left:
+        remaining = _remove_part(path, sets) if (path / MARK).is_file() else [path]
+        for foreign in remaining:
             stays(foreign)
-        if not left:
+        if not remaining:
             removed.append(str(path))
     removed += _remove_certificate()
     _remove_home(stays)
@@ -93,12 +93,12 @@ def _remove_part(part: Path, sets: Mapping[Path, Collection[str]]) -> list[Path]
     """Remove what the suite has made in a directory of ``home``, and that if nothing else is in it; return the rest."""
     inside: list[Path] = []
     for path in sorted(part.iterdir()):
-        left: list[Path] = []
+        remaining: list[Path] = []
         if path in sets and not path.is_symlink():
-            left = _remove_set(path, sets[path])
+            remaining = _remove_set(path, sets[path])
         elif part.name == "images" and re.fullmatch("[0-9a-f]{12}", path.name) and not path.is_symlink():
-            left = remove_named(path, IMAGE_PARTS)
-        inside += left
+            remaining = remove_named(path, IMAGE_PARTS)
+        inside += remaining
     holding = {path.relative_to(part).parts[0] for path in inside}
     return inside + [path for path in remove_named(part, PARTS[part.name]) if path.name not in holding]
 
