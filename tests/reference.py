@@ -6,6 +6,7 @@ A page marks a generated part with ``<!-- NAME -->`` and ``<!-- end -->``.
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import metadata
 from inspect import cleandoc
 from itertools import compress
 from pathlib import Path
@@ -148,9 +149,29 @@ def outputs() -> Iterator[str]:
     )
 
 
+def licences() -> Iterator[str]:
+    """Yield the licences of the pinned packages, as their installed metadata state them."""
+    pins = [*(REPOSITORY / "constraints.txt").read_text().splitlines(), "torch==", "torchvision=="]
+    names: dict[str, list[str]] = {}
+    for pin in pins:
+        if not pin.startswith("#"):
+            name = pin.partition("==")[0]
+            names.setdefault(licence(name), []).append(name)
+    yield from table(["licence", "packages"], ([text, ", ".join(names[text])] for text in sorted(names)))
+
+
+def licence(package: str) -> str:
+    """Return the expression of a package, or else its classifiers, or else its short text."""
+    stated = metadata.metadata(package)
+    classifiers = [text for text in stated.get_all("Classifier", []) if text.startswith("License :: OSI Approved :: ")]
+    names = " and ".join(text.rpartition(" :: ")[2] for text in classifiers)
+    expression, text = ("".join(stated.get_all(field, [])) for field in ("License-Expression", "License"))
+    return expression or names or text.partition("\n")[0]
+
+
 GENERATED = {
     function.__name__.replace("_", "-"): function
-    for function in (options, plan_keys, differences, disturbances, warnings, metrics, outputs)
+    for function in (options, plan_keys, differences, disturbances, warnings, metrics, outputs, licences)
 }
 
 
