@@ -46,7 +46,7 @@ from analysis.compare.standing import with_standing
 from analysis.compare.validity import changes, shortened
 from analysis.load.metrics import Metric, by_ratio, in_units, metrics_of
 from analysis.load.plans import Terms, plan_of, terms_of
-from analysis.load.records import Records
+from analysis.load.records import Records, machine_labels
 from analysis.statistics.counts import between_runs, inside_blocks
 from analysis.statistics.margins import share_of
 from analysis.statistics.power import TRIM
@@ -148,7 +148,10 @@ def settings_of(trials: pd.DataFrame) -> list[Settings]:
     host = trials["hostname"].astype(object).fillna(_NONE)
     facts, runs = trials["facts"].astype(object), trials["path"].map(lambda path: Path(path).parents[1])
     # The node of the cluster, or the machine of the inventory, that the target was opened on.
-    machine = facts.map(lambda own: own.by_path.get("machine") or own.by_path.get("pod.node")).fillna(host)
+    names = facts.map(lambda own: own.by_path.get("machine") or own.by_path.get("pod.node"))
+    ids = facts.map(lambda own: own.by_path.get("machine_key"))
+    labels = machine_labels(trials["started_at"], ids, names)
+    machine = pd.Series(labels, trials.index, dtype=object).fillna(host)
     sites = {run: _site(run) for run in runs.unique()}
     context, inventory = (runs.map({run: site.get(key) for run, site in sites.items()}) for key in PLACES[2:4])
     places = (host, machine, context.fillna(_NONE), inventory.fillna(_NONE), context.fillna(inventory).fillna(host))

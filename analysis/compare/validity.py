@@ -100,9 +100,14 @@ def fact_differences(own: Facts, base: Facts) -> tuple[Difference, ...]:
     if bool(mine.get("pod.virtual")) != bool(its.get("pod.virtual")):
         # The virtual machine numbers its own CPUs. That it is another one is named beside bare metal, too.
         mine, its = ({"pod.node": "none", **side, "host_cpus": None} for side in (mine, its))
-    elif None not in (names := {mine.get("machine"), its.get("machine")}) and len(names) > 1:
+    elif _listed_machine(mine) and _listed_machine(its) and _listed_machine(mine) != _listed_machine(its):
         mine, its = ({**side, "host_cpus": None} for side in (mine, its))  # each machine numbers its own CPUs
     return tuple(one for fact in differ(its, mine, _FACTS) for one in _difference(fact.path, fact.second, fact.first))
+
+
+def _listed_machine(facts: Mapping[str, Any]) -> str | None:
+    """Return what tells a machine of an inventory from others: its ID, or else its name."""
+    return facts.get("machine_key") or facts.get("machine")
 
 
 def changes(*sides: Iterable[Facts]) -> tuple[str, ...]:

@@ -295,7 +295,7 @@ def _table(
     floats = {one.name: "float64" for one in RECORD.columns if one.is_float}
     categories = {one.name: "category" for one in RECORD.columns if one.kind.values == "category"}
     evidence = evidence.astype({**floats, **categories, "facts": "category"})[[*COLUMNS, *EVIDENCE, "path"]]
-    evidence["hostname"] = _host_labels(evidence)
+    evidence["hostname"] = machine_labels(evidence["started_at"], evidence["host_machine_id"], evidence["hostname"])
     evidence["unit"] = _units(evidence)
     if evidence["alternation"].notna().any():
         evidence["burst_s"] = settled(evidence)
@@ -346,19 +346,21 @@ def _refuse_forks(trials: pd.DataFrame) -> None:
             )
 
 
-def _host_labels(trials: pd.DataFrame) -> "list[str | None]":
-    """Return the host of each trial by a label that one machine alone has: its latest name, with its ID if shared."""
-    newest_last = trials.sort_values("started_at", kind="stable")[["host_machine_id", "hostname"]].astype(object)
-    hosts = newest_last.where(newest_last.notna(), None).drop_duplicates(keep="last")
-    names = {machine_of(machine, name): name for machine, name in hosts.itertuples(index=False)}
-    shared = Counter(names.values())
+def machine_labels(started_at: "pd.Series[str]", ids: "pd.Series[Any]", names: "pd.Series[Any]") -> "list[str | None]":
+    """Return the machine of each trial by a label that one machine alone has: its latest name, with its ID if shared.
+
+    ``ids`` and ``names`` are those of the machine of each trial.
+    """
+    table = pd.DataFrame({"started_at": started_at, "machine": ids, "name": names}).astype(object)
+    known = table.where(table.notna(), None)
+    newest_last = known.sort_values("started_at", kind="stable")[["machine", "name"]].drop_duplicates(keep="last")
+    latest = {machine_of(machine, name): name for machine, name in newest_last.itertuples(index=False)}
+    shared = Counter(latest.values())
     labels: dict[str, str | None] = {}
-    for machine, name in names.items():
+    for machine, name in latest.items():
         digits = UNKNOWN if machine == machine_of(None, name) else machine[:_SHOWN_OF_ID]
         labels[machine] = f"{name} ({digits})" if name and shared[name] > 1 else name
-    recorded = trials[["host_machine_id", "hostname"]].astype(object)
-    pairs = recorded.where(recorded.notna(), None).itertuples(index=False)
-    return [labels[machine_of(machine, name)] for machine, name in pairs]
+    return [labels[machine_of(machine, name)] for machine, name in zip(known["machine"], known["name"], strict=True)]
 
 
 def _by_start(trials: pd.DataFrame) -> "pd.Series[Any]":

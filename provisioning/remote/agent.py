@@ -7,8 +7,10 @@ One line of JSON is one request, and one its answer.
 
 import base64
 import contextlib
+import hmac
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +24,7 @@ GONE_WITHIN_S = 30.0
 UNDO_WITHIN_S = 60.0
 GREETING, FAREWELL = 0, -1
 """The numbers of the two messages that answer no request."""
+FIRST_NAMESPACE = 0xEFFFFFFC
 BEGIN = '{"number": '
 
 
@@ -93,6 +96,17 @@ def answer(request: dict[str, Any], undos: dict[str, list[str]]) -> dict[str, ob
     return {"at_s": time.time()}
 
 
+def machine_key() -> "str | None":
+    """Return the digest of the machine-id(5), as ``suite.process_identity.machine_id`` does; None if it has none."""
+    try:
+        content = Path("/etc/machine-id").read_text().strip()
+        if Path("/proc/self/ns/pid").stat().st_ino != FIRST_NAMESPACE or not re.fullmatch("[0-9a-f]{32}", content):
+            return None
+    except (OSError, UnicodeDecodeError):
+        return None
+    return hmac.new(content.encode(), b"virtbench", "sha256").hexdigest()[:16]
+
+
 def say(message: dict[str, object]) -> None:
     with contextlib.suppress(OSError):  # nobody may be listening any more
         sys.stdout.write(json.dumps(message) + "\n")
@@ -106,7 +120,9 @@ def main(token: str) -> None:
     os.umask(0o022)
     undos: dict[str, list[str]] = {}
     memory_bytes = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
-    say({"number": GREETING, "uid": os.getuid(), "cpus": sorted(os.sched_getaffinity(0)), "memory_bytes": memory_bytes})
+    cpus = sorted(os.sched_getaffinity(0))
+    greeting = {"uid": os.getuid(), "cpus": cpus, "memory_bytes": memory_bytes, "machine_key": machine_key()}
+    say({"number": GREETING, **greeting})
     for line in sys.stdin:
         request = json.loads(line)
         say({"number": request["number"], **answer(request, undos)})

@@ -148,6 +148,7 @@ def _discovered(reached: Machine, provider: MachineProvider | None, accelerator:
     level, model = capability(cpuinfo), re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
     host = Host(
         hostname=reached.name,
+        machine_id=reached.agent.greeting["machine_key"],
         cpu_model=model[1] if model else None,
         cpus=len(reached.cpus),
         memory_bytes=reached.memory_bytes,

@@ -142,7 +142,12 @@ def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Mac
                     "containers under them need root there",
                     remedy=f"write root@ before the host, or User root in the ssh_config: {access.by_hand} id -u",
                 )
-            facts = {"machine": planned.name, "accelerator": "none", "host_cpus": list(cpus)}
+            facts = {
+                "machine": planned.name,
+                "machine_key": greeting["machine_key"],
+                "accelerator": "none",
+                "host_cpus": list(cpus),
+            }
             memory_bytes = int(greeting["memory_bytes"])
             yield Machine(planned.name, planned, carrier, access, agent, cpus, memory_bytes, userland, facts=facts)
         except BaseException:

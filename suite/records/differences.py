@@ -91,6 +91,7 @@ INSIDE = (
     Field("container_engine.platform", "constant", "belongs to the container", "gVisor's platform"),
     Field("container_engine.seccomp_sha256", "constant", "belongs to the container", "seccomp profile"),
     Field("machine", "named", "another machine", "machine of the inventory", "machine"),
+    Field("machine_key", "named", "another machine, or of one without an ID its name", "machine-id", "machine"),
     Field("machine_disk", "named", "files come from it, and go to it", "disk of the machine", "disk"),
     Field("pod.node", "named", "another machine", "node of the cluster", "machine"),
     *(Field(f"pod.{name}", "constant", "belongs to the pod", label) for name, label in _OF_POD.items()),

@@ -76,6 +76,8 @@ class Environment(Part):
 
     machine: str | None = None
     """The machine of the inventory that the target was opened on by SSH; null on the machine that the suite ran on."""
+    machine_key: str | None = None
+    """The digest of that machine's machine-id(5), by which it is known; null if it has none."""
     machine_disk: str | None = None
     """The file system and the disk of the image on that machine."""
     kernel: str | None = None

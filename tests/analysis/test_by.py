@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.compare.by import compare_by
+from analysis.compare.by import compare_by, settings_of
 from analysis.compare.comparison import compare
 from analysis.compare.results import Comparison, Contrast
 from analysis.figures.plots import draw
@@ -249,6 +249,16 @@ def test_rows_hold_the_values_and_those_of_the_base(tmp_path: Path, save: Save) 
 
 def machine(name: str, machine_id: str | None) -> dict[str, Any]:
     return {"environment": Environments(host=Environment(hostname=name, machine_id=machine_id), target=Environment())}
+
+
+def test_a_machine_of_an_inventory_is_its_machine_id_whatever_the_inventory_calls_it(save: Save) -> None:
+    listed = (("first", "n1", "1" * 16), ("renamed", "n2", "1" * 16), ("namesake", "n2", "2" * 16))
+    for number, (run, name, key) in enumerate(listed):
+        place = Environment(machine=name, machine_key=key)
+        changes = {"environment": Environments(host=Environment(hostname="a"), target=place)}
+        save(run, started_at=f"2026-01-0{number + 1}T00:00:00+00:00", **changes)
+    settings = [job["machine"] for job in settings_of(save.load("first", "renamed", "namesake").trials)]
+    assert settings == ["n2 (111111)", "n2 (111111)", "n2 (222222)"]
 
 
 def test_a_host_is_its_machine_id_whatever_it_is_called(save: Save) -> None:

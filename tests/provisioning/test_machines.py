@@ -24,6 +24,7 @@ from provisioning.remote.machine import QUICK_BYTES, Machine
 from suite import userland
 from suite.errors import CommandError, MeasurementError
 from suite.inventory import InventoryNode
+from suite.process_identity import machine_id
 from tests.provisioning.conftest import Program, make, raises
 
 NODE = InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other"))
@@ -73,6 +74,11 @@ def test_what_a_login_shell_prints_is_no_output_of_a_command(noise: str, entered
         assert next(lines) == "one"
         assert [*lines, *process.lines(60)] == ["two"]
         assert process.wait(60) == 0
+
+
+def test_a_machine_greets_with_the_digest_of_its_machine_id(entered: Any) -> None:
+    with entered(":") as reached:
+        assert reached.agent.greeting["machine_key"] == machine_id()
 
 
 REFUSED = """echo 'Please login as the user "ubuntu" rather than the user "root".'; echo; exit 142"""
@@ -137,7 +143,7 @@ def sleeping(mark: str) -> Iterator[Any]:
 
 def test_the_keeper_ends_and_undoes_what_is_left_when_its_input_ends(tmp_path: Path) -> None:
     with kept("abc.far") as process, sleeping("abc.far.1") as left, sleeping("abc.farther") as other:
-        assert set(said(process)) == {"number", "uid", "cpus", "memory_bytes"}
+        assert set(said(process)) == {"number", "uid", "cpus", "memory_bytes", "machine_key"}
         said(process, do="keep", key="1", argv=["touch", str(tmp_path / "first")])
         said(process, do="keep", key="2", argv=["cp", str(tmp_path / "first"), str(tmp_path / "second")])
         said(process, do="keep", key="3", argv=["touch", str(tmp_path / "dropped")])
