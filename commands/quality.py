@@ -13,6 +13,7 @@ from analysis.report.elements import Element, Head, Line, Table
 from analysis.report.terminal import Terminal
 from commands.output import Output
 from commands.paths import UserPath
+from commands.run.options import latest
 from commands.run.prepare import observing
 from provisioning.layers.userland import own_python_argv
 from provisioning.nodes import local_node
@@ -25,9 +26,8 @@ from suite.job.datasets import GENERATED
 from suite.job.job import Job
 from suite.records.record import TrialRecord
 from suite.registries import WORKLOADS
-from suite.results.layout import latest_run
 from suite.results.quality import Judge, ModelsQuality, Numbers, RunQuality, read_quality, write_quality
-from suite.results.store import MODELS, RESULTS, ListedFile, Run, stored_plan
+from suite.results.store import MODELS, ListedFile, Run, stored_plan
 from suite.units import number
 from suite.untrusted.console import PlainConsole
 from suite.untrusted.parse import parse_object
@@ -72,7 +72,7 @@ def quality(run: Path | None, samples: int, features: str, reach: float | None, 
       bench quality results/digits --samples 4096 --reach 20
       bench quality --features weights-inception-2015-12-05-6726825d.pth
     """
-    directory = run or latest_run(RESULTS)
+    directory = run or latest()
     records = [record for record in Run(directory).records() if record.kept and not record.warm_up]
     if not records:
         raise RequestError(f"{directory} kept no models", remedy=f"run it with {option('keep_model')} last or each")

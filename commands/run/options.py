@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from suite.errors import RequestError, flag, nearest
-from suite.results.layout import RESULTS, empty_after, latest_run
+from suite.results.layout import PLAN, RESULTS, empty_after, latest_run
 from suite.units import parse_share
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -43,10 +43,13 @@ def shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
 
 
 def latest() -> Path:
-    """Return the run in results/ that was written last; name a later one that has no record on standard error."""
+    """Return the run in results/ that was written last; name it on standard error if another could be meant."""
     run = latest_run(RESULTS)
+    several = len(list(RESULTS.glob(f"*/{PLAN}")))
     if later := empty_after(run):
         click.echo(f"{later} is newer and has no record yet: this is {run}", err=True)
+    elif several > 1:
+        click.echo(f"{run}: written last of {several} runs in {RESULTS}/", err=True)
     return run
 
 

@@ -19,6 +19,7 @@ from suite.errors import MeasurementError, RequestError
 from suite.plan import Trial
 from suite.progress import Allowance, Display
 from suite.records.record import TrialRecord
+from suite.results.layout import SWEEP
 from suite.results.store import request_stop
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import LockHolder, holders, is_held, lock_files
@@ -155,7 +156,7 @@ def status(directory: Path | None, watch: bool, as_json: bool) -> None:
       bench sweep status results/nightly --watch
       bench sweep status results/nightly --json
     """
-    path = directory or latest_sweep()
+    path = directory or _latest()
     seen: object = None
     while True:
         now = _stamp(path)
@@ -165,6 +166,15 @@ def status(directory: Path | None, watch: bool, as_json: bool) -> None:
         if not (watch and running):
             return
         time.sleep(WATCH_S)
+
+
+def _latest() -> Path:
+    """Return the latest sweep in results/; name it on standard error if another could be meant."""
+    path = latest_sweep()
+    several = len(list(path.parent.glob(f"*/{SWEEP}")))
+    if several > 1:
+        click.echo(f"{path}: begun or changed last of {several} sweeps", err=True)
+    return path
 
 
 def _stamp(path: Path) -> object:
@@ -204,7 +214,7 @@ def stop(directory: Path | None) -> None:
       bench sweep stop
       bench sweep stop results/nightly
     """
-    path = directory or latest_sweep()
+    path = directory or _latest()
     sweep = SweepDirectory(path).begun().sweep
     backend = backend_of(sweep)
     if backend.runs_here and not holders(path):
@@ -224,7 +234,7 @@ def cancel(directory: Path | None) -> None:
       bench sweep cancel
       bench sweep cancel results/nightly
     """
-    path = directory or latest_sweep()
+    path = directory or _latest()
     sweep = SweepDirectory(path).begun().sweep
     running = holders(path)
     local = {holder.owner.pid: holder for holder in running if holder.owner.lives_here()}

@@ -658,7 +658,11 @@ def test_a_later_run_without_a_record_is_named_and_not_compared_in_silence(bench
     for words in (("compare", "--json"), ("results", "show"), ("audit",)):
         assert named in bench(*words).stderr
     os.utime(later / "plan.json", ns=(1, 1))
-    assert "is newer" not in bench("compare", "--json").stderr
+    heard = bench("compare", "--json").stderr
+    assert "is newer" not in heard
+    assert f"results/{stored.name}: written last of 2 runs in results/" in heard
+    shutil.rmtree(later)
+    assert "written last" not in bench("compare", "--json").stderr, "no other could be meant"
 
 
 # ---- the other commands
