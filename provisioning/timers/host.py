@@ -200,7 +200,8 @@ def _write(table: str) -> None:
 
 def _crontab(word: str, *, allowed: str | None = None) -> str:
     try:
-        return call(["crontab", word], allowed=allowed)
+        remedy = "see what crontab -l prints, or use --with systemd"
+        return call(["crontab", word], allowed=allowed, remedy=remedy)
     except CommandError as error:
         for pattern, remedy in _REFUSALS.items():
             if re.search(pattern, error.output_tail, re.IGNORECASE):

@@ -157,7 +157,7 @@ class Dispatcher:
             except RequestError as error:  # it would refuse the next one, too
                 failures = FAILURES_ALLOWED
                 self._return(executor, back=True)
-                self._note(f"block {block}: refused by {executor.name}, which gets no more ({error.message})")
+                self._note(f"block {block}: refused by {executor.name}, which gets no more ({error.with_remedy})")
             except BenchError as error:
                 failures += 1
                 self._losses[block] += 1
