@@ -16,6 +16,7 @@ from provisioning.sites.base import RunInputs
 from suite.interfaces import Instance, Layer, Note
 from suite.job.distributed import DistributedJob, check_memory, cpus_are_shared
 from suite.job.envelope import Envelope
+from suite.measurable import EMULATED_CPU
 from suite.records.record import Link
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
@@ -90,7 +91,7 @@ def linked(instances: Sequence[Instance], job: DistributedJob) -> tuple[Instance
     """Return every instance with its links to the others. Raises MeasurementError if one does not reach another."""
     ends = [end_of(f"rank {rank}", instance) for rank, instance in enumerate(instances)]
     link = job.lab.rate_bits_per_s if job.lab else None
-    emulated = any("accelerator:tcg" in instance.node.substitutes for instance in instances)
+    emulated = any(EMULATED_CPU in instance.node.substitutes for instance in instances)
     pairs = connectivity(
         ends,
         measure_s=0 if emulated else RATE_WITHIN_S,

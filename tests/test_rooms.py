@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.images.build import INSIDE
+from suite.measurable import PATH_ONLY
 from suite.registries import ENGINES, MACHINES, SCENARIOS, SITES
 
 REPOSITORY = Path(__file__).parents[1]
@@ -304,3 +305,12 @@ def test_the_rules_see_lazy_imports_and_shells() -> None:
     module = ast.parse("def f():\n    from torch import nn\n    os.system('x')\n    run(a, shell=True)")
     assert set(imports(module)) == {"torch", "torch.nn"}
     assert shell_uses(module) == ["os.system", "shell=True"]
+
+
+def test_one_file_names_the_substitutes_that_change_what_a_number_means_and_all_others_ask_it() -> None:
+    naming = set()
+    for name in NAMES:
+        constants = [node.value for node in ast.walk(tree(name)) if isinstance(node, ast.Constant)]
+        if any(value in PATH_ONLY for value in constants if isinstance(value, str)):
+            naming.add(name)
+    assert naming == {"suite/measurable.py"}

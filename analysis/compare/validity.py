@@ -282,6 +282,7 @@ def usable(
     """
     # Pairs are many, and the ways in which they differ few.
     both = [*(side for name in COLUMNS if name != "computed" for side in (name, f"{name}_base")), "other_work"]
+    pairs = pairs.copy()  # joins its columns in memory: pandas warns of more than 100 that are apart
     pairs = pairs.assign(other_work=pd.Series([*_other_work(pairs)], index=pairs.index, dtype=object))
     kinds = pairs.groupby(both, dropna=False, observed=True, sort=False).ngroup().to_numpy()
     first_of_kind = pairs.loc[~pd.Series(kinds).duplicated().to_numpy(), both].to_dict("records")

@@ -23,6 +23,7 @@ from suite.errors import BenchError, MeasurementError, ending, option, signal_of
 from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
 from suite.job.properties import Properties
+from suite.measurable import EMULATED_CPU
 
 READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0
@@ -250,7 +251,7 @@ def _guest(
 ) -> Guest:
     direct = all(disk.direct or disk.discard_writes for disk in started.disks)
     bus = " over MMIO" if started.microvm else ""
-    substitutes = ["accelerator:tcg"] if spec.accelerator == "tcg" else []
+    substitutes = [EMULATED_CPU] if spec.accelerator == "tcg" else []
     if spec.properties.direct_io and not direct:
         substitutes.append("disk:host-page-cache")
     facts = {

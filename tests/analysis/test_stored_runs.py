@@ -19,7 +19,10 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from analysis.audit.audit import audited
+from analysis.compare.comparison import compare
 from analysis.compare.regression import EXIT_CODES
+from analysis.load.records import load
 from commands.output import model_of
 from suite.results.store import stored_plan
 
@@ -245,3 +248,7 @@ def test_how_a_later_run_differs_from_an_earlier_one_is_what_it_was() -> None:
     stored, found = expected("change"), changed()
     assert list(differences(stored, found)) == []
     assert found["changes"].keys() == stored["changes"].keys()
+
+
+def test_runs_of_every_kind_are_compared_together_and_pandas_warns_of_nothing() -> None:
+    assert compare(audited(load([RUNS / name for name in NAMES]))).groups
