@@ -90,6 +90,19 @@ def test_memory_and_disk_are_read_where_the_place_tells_them(here: Path) -> None
     assert (used["disk_read_bytes"], used["disk_written_bytes"]) == (4096, 0)
 
 
+@pytest.mark.parametrize(
+    ("managed_gib", "seen_gib"),
+    [(7.8, 8.0), (7.0, 7.0), (2.0, 2.0)],
+    ids=["a kernel that keeps its part", "a balloon of 1 GiB", "a balloon of 6 GiB"],
+)
+def test_a_guest_has_the_memory_that_its_balloon_leaves(managed_gib: float, seen_gib: float, here: Path) -> None:
+    fill(here, "proc/iomem", content=f"00000000-{(8 << 30) - 1:x} : System RAM\n".encode())
+    fill(here, "proc/meminfo", content=f"MemTotal: {int(managed_gib * (1 << 20))} kB\n".encode())
+    seen_bytes, kept_bytes = environment.memory()
+    assert seen_bytes == pytest.approx(seen_gib * (1 << 30), abs=1 << 10)
+    assert (kept_bytes is None) is (seen_gib == managed_gib)
+
+
 def children_cpu_s() -> float:
     """As the kernel counts it by the tick, and not by the nanosecond."""
     now = os.times()
