@@ -4,6 +4,7 @@ They carry 95 % intervals, the noise floor as lines around 1, and published valu
 over the base; along the axis stands everything in which the bars of a place agree.
 """
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,16 @@ from suite.targets import BASELINE
 from suite.units import number
 
 _NAN = float("nan")
+_PUBLISHED: dict[str, Any] = {
+    "marker": "D",
+    "s": 42,
+    "facecolor": "white",
+    "edgecolor": "black",
+    "linewidth": 1.3,
+    "label": SOURCE,
+    "zorder": 4,
+}
+_VALUE_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 Cell = tuple[str, Group, Metric]
 """A place along the axis, and what its bars are of."""
 
@@ -44,11 +55,13 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[draw
     columns = Counter(metric.column for metric in cells_of)
     for metric, cells in cells_of.items():
         name = "-".join(filter(None, (metric.model, metric.name)))
-        name += f"-{metric.unit.partition('/')[0]}" if columns[metric.column] > 1 else ""
+        if columns[metric.column] > 1:
+            unit = metric.unit.partition("/")[0]
+            name = f"{name}-{unit}"
         figure = figure_of(comparison, name)
-        what = f"{metric.name}, {job.scenario} scenario, {job.data} data"
-        title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
-        yield drawing.Drawing(name, title, _chart(cells, title, metric.unit or metric.name, reference), figure)
+        title = drawing.title_of(figure, f"{metric.name}, {job.scenario} scenario, {job.data} data")
+        chart = _chart(cells, title, metric.unit or metric.name, reference)
+        yield drawing.Drawing(name, title, chart, figure)
 
 
 def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
@@ -70,14 +83,19 @@ def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
 def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield one drawing per probe: its metrics along the axis."""
     for group in comparison.groups:
-        if group.job.traits.probes and any(visible(_of_targets(group, metric)) for metric in group.metrics):
-            cells = []
-            for metric in group.metrics:
-                # Broken at its hyphens, so that neighbours do not run into each other.
-                name = "\n".join(textwrap.wrap(metric.name.replace("-", "- "), 22)).replace("- ", "-")
-                cells.append((f"{name}\n{metric.unit}, {metric.better} is better", group, metric))
-            title = f"The probe {group.model}: every metric on every target"
-            yield drawing.Drawing(group.model, title, _chart(cells, f"Probe: {group.model}", "the measured value"))
+        if not group.job.traits.probes:
+            continue
+        if not any(visible(_of_targets(group, metric)) for metric in group.metrics):
+            continue
+        cells = []
+        for metric in group.metrics:
+            # Broken at its hyphens, so that neighbours do not run into each other.
+            lines = textwrap.wrap(metric.name.replace("-", "- "), 22)
+            name = "\n".join(lines).replace("- ", "-")
+            cells.append((f"{name}\n{metric.unit}, {metric.better} is better", group, metric))
+        chart = _chart(cells, f"Probe: {group.model}", "the measured value")
+        title = f"The probe {group.model}: every metric on every target"
+        yield drawing.Drawing(group.model, title, chart)
 
 
 def _of_targets(group: Group, metric: Metric) -> list[Contrast]:
@@ -87,33 +105,45 @@ def _of_targets(group: Group, metric: Metric) -> list[Contrast]:
 
 def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | None = None) -> Figure:
     """Draw the targets of every cell; with a reference, what the paper prints of those of its models."""
-    bars = pd.DataFrame(
-        bar(name, target, group.of_target(target).get(metric.name)) | _printed(group, metric, target, reference or {})
-        for name, group, metric in cells
-        for target in (summary.target for summary in group.targets)
-    )
-    floors = {name: floor for name, group, metric in cells if (floor := group.noise(metric))}
+    bars = []
+    floors: dict[str, NoiseFloor] = {}
+    for name, group, metric in cells:
+        for summary in group.targets:
+            contrast = group.of_target(summary.target).get(metric.name)
+            printed = _printed(group, metric, summary.target, reference or {})
+            bars.append(bar(name, summary.target, contrast) | printed)
+        floor = group.noise(metric)
+        if floor:
+            floors[name] = floor
     groups = [group for _, group, _ in cells]
-    return draw_bars(bars, drawing.legend(groups), floors, title, str(groups[0].job), unit)
+    return draw_bars(pd.DataFrame(bars), drawing.legend(groups), floors, title, str(groups[0].job), unit)
 
 
 def _printed(group: Group, metric: Metric, target: str, reference: Reference) -> dict[str, float]:
     """Return the value that the paper's figures print of a bar, or the range that its text gives one of its sizes."""
-    job, arm = group.job, (group.model, target, metric.name)
-    value = reference.get((job.scenario, kind_of(job.data), *arm))
-    in_text = value is None and reference and job.profile == PAPER
-    least, most = drawing.printed_range(job, *arm) if in_text else (_NAN, _NAN)
-    return {"published": _NAN if value is None or target == BASELINE else value, "least": least, "most": most}
+    job = group.job
+    value = reference.get((job.scenario, kind_of(job.data), group.model, target, metric.name))
+    least = most = _NAN
+    if value is None and reference and job.profile == PAPER:
+        least, most = drawing.printed_range(job, group.model, target, metric.name)
+    published = _NAN if value is None or target == BASELINE else value
+    return {"published": published, "least": least, "most": most}
 
 
 def bar(place: str, target: str, row: Contrast | None) -> dict[str, Any]:
     """Return what is drawn of a contrast, if there is one."""
-    drawn = row and readable(row)
-    low, high = drawn.interval if drawn and drawn.interval else (_NAN, _NAN)
-    numbers = {"value": drawn and drawn.value, "ratio": drawn and drawn.ratio, "low": low, "high": high}
-    numbers |= dict.fromkeys(("published", "least", "most"))
-    known = {key: _NAN if one is None else one for key, one in numbers.items()}
-    return {"place": place, "target": target, **known, "why_not": hidden(row) if row else ""}
+    numbers = dict.fromkeys(("value", "ratio", "low", "high", "published", "least", "most"), _NAN)
+    why_not = ""
+    if row:
+        why_not = hidden(row)
+        drawn = readable(row)
+        if drawn.value is not None:
+            numbers["value"] = drawn.value
+        if drawn.ratio is not None:
+            numbers["ratio"] = drawn.ratio
+        if drawn.interval:
+            numbers["low"], numbers["high"] = drawn.interval
+    return {"place": place, "target": target, **numbers, "why_not": why_not}
 
 
 def draw_bars(
@@ -128,14 +158,17 @@ def draw_bars(
     """Draw bars by ``place`` and ``target``: of the ``ratio`` to ``over``, or of the ``value`` if none has one."""
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
-    places, targets = list(bars["place"].unique()), list(legend)
+    places = list(bars["place"].unique())
+    targets = list(legend)
+    width = 2.0 + 0.75 * len(places) * len(targets)
     with drawing.style():
-        chart = drawing.canvas(max(6.4, 2.0 + 0.75 * len(places) * len(targets)), 4.8)
+        chart = drawing.canvas(max(6.4, width), 4.8)
         axes = chart.subplots()
         drawing.grouped(axes, bars, places, targets)
         bars["top"] = bars[["height", "high"]].max(axis=1)
         published = bars[bars["published"].notna()] if normalised else bars[:0]
-        drawing.scale(axes, pd.concat([bars["height"], bars["low"], bars["top"], published["published"]]))
+        heights = [bars["height"], bars["low"], bars["top"], published["published"]]
+        drawing.scale(axes, pd.concat(heights))
         if axes.get_yscale() == "log":
             drawing.dots(axes, bars)
         _write_values(axes, bars)
@@ -143,12 +176,11 @@ def draw_bars(
         drawing.label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
         entries: list[Artist | Container | None] = [*legend.values()]
         if normalised:
-            entries += [drawing.intervals(axes, bars), _floors(axes, floors, places)]
+            entries.append(drawing.intervals(axes, bars))
+            entries.append(_floors(axes, floors, places))
         if len(published):
             beside = published["x"] + 0.25 * drawing.WIDTH / len(targets)  # the interval and the value
-            look: dict[str, Any] = {"marker": "D", "s": 42, "facecolor": "white", "edgecolor": "black"}
-            look |= {"linewidth": 1.3, "label": SOURCE, "zorder": 4}
-            entries.append(axes.scatter(beside, published["published"], **look))
+            entries.append(axes.scatter(beside, published["published"], **_PUBLISHED))
         if normalised:
             entries.append(drawing.ranges(axes, bars, len(targets)))
         drawing.legend_below(chart, [entry for entry in entries if entry], len(targets))
@@ -158,27 +190,26 @@ def draw_bars(
 def _write_values(axes: Axes, bars: pd.DataFrame) -> None:
     """Write the measured value above each bar; where there is no bar, why."""
     floor = axes.get_ylim()[0]
+    gap = 8 if axes.get_yscale() == "log" else 4  # clear of a dot
     for bar in bars.to_dict("records"):
-        # A value that is not its own equal is NaN.
-        measured, drawn = bar["value"] == bar["value"], bar["height"] == bar["height"]
-        text = number(bar["value"]) if measured else "failed"
-        if measured and not drawn:
-            text = f"{text}\n{bar['why_not'] or 'not normalised'}"
-        drawing.above(
-            axes,
-            text,
-            *(bar["x"], bar["top"] if drawn else floor),
-            rotation=0 if drawn else 90,
-            xytext=(0, 8 if axes.get_yscale() == "log" else 4),  # clear of a dot
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-        )
+        drawn = not math.isnan(bar["height"])
+        top = bar["top"] if drawn else floor
+        rotation = 0 if drawn else 90
+        text = "failed"
+        if not math.isnan(bar["value"]):
+            text = number(bar["value"])
+            if not drawn:
+                why_not = bar["why_not"] or "not normalised"
+                text = f"{text}\n{why_not}"
+        drawing.above(axes, text, bar["x"], top, rotation=rotation, xytext=(0, gap), bbox=_VALUE_BOX)
 
 
 def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str]) -> Artist | None:
     """Draw the noise floor of each place as lines around 1, unless it is too noisy; return the entry of the legend."""
     lines = None
     for name, floor in floors.items():
-        middle, top = places.index(name), 1 + floor.share
+        middle = places.index(name)
+        top = 1 + floor.share
         if floor.share <= 1:
             look: dict[str, Any] = {"colors": "0.25", "linestyles": ":", "linewidth": 1.2, "zorder": 3}
             lines = axes.hlines([1 / top, top], middle - 0.46, middle + 0.46, label="noise floor", **look)
@@ -195,23 +226,31 @@ def value_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         if not visible(rows):
             continue
         keys = [value.partition("=")[0] for value in rows[0].base]
-        title = f"{'Time per epoch' if name in EPOCH_METRICS else name.capitalize()} by {' and '.join(keys)}"
+        what = "Time per epoch" if name in EPOCH_METRICS else name.capitalize()
+        title = f"{what} by {' and '.join(keys)}"
         chart = _chart_of_values(rows, title)
         drawing.stamp(chart, rows[0].job.profile)
-        yield drawing.Drawing("-".join(("by", *keys, name)), title, chart, description="the table holds the values")
+        stem = "-".join(("by", *keys, name))
+        yield drawing.Drawing(stem, title, chart, description="the table holds the values")
 
 
 def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
-    # A place has the values, below the model and the settings if these differ from bar to bar.
-    models, jobs = len({row.model for row in rows}) > 1, len({row.job for row in rows}) > 1
-    names = ((row.model * models, row.job.variant * jobs, *_values(row.arm.cell)) for row in rows)
-    bars = pd.DataFrame(
-        bar("\n".join(filter(None, parts)), row.target, row) for parts, row in zip(names, rows, strict=True)
-    )
-    over = " or ".join(dict.fromkeys(", ".join(_values(row.base)) for row in rows))
+    models = {row.model for row in rows}
+    jobs = {row.job for row in rows}
+    bars = []
+    for row in rows:
+        # A place has the values, below the model and the settings if these differ from bar to bar.
+        names = _values(row.arm.cell)
+        if len(jobs) > 1 and row.job.variant:
+            names.insert(0, row.job.variant)
+        if len(models) > 1:
+            names.insert(0, row.model)
+        bars.append(bar("\n".join(filter(None, names)), row.target, row))
+    bases = dict.fromkeys(", ".join(_values(row.base)) for row in rows)
     notes = notes_by_target((row.target, row.notes) for row in rows)
     legend = {target: drawing.entry(target, texts) for target, texts in notes.items()}
-    return draw_bars(bars, legend, {}, title, str(rows[0].job), rows[0].metric.unit, over)
+    job = str(rows[0].job)
+    return draw_bars(pd.DataFrame(bars), legend, {}, title, job, rows[0].metric.unit, over=" or ".join(bases))
 
 
 def _values(cell: Sequence[str]) -> list[str]:

@@ -68,6 +68,11 @@ FigureKind = Callable[[Comparison, Reference], Iterator[Drawing]]
 """A member of ``suite.registries.FIGURES``."""
 
 
+def title_of(figure: int | None, what: str) -> str:
+    """Return the title of a drawing: with the number of the paper's figure, or with a capital."""
+    return f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
+
+
 def canvas(width: float, height: float) -> Figure:
     """Return an empty figure of so many inches."""
     chart = Figure(figsize=(width, height), layout="constrained")

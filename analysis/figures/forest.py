@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullLocator
 
 from analysis.compare.results import Comparison, Contrast
 from analysis.figures.drawing import MARKERS, Drawing, canvas, palette, style
@@ -38,10 +38,12 @@ def _is_base(contrast: Contrast) -> bool:
 
 def _span(contrast: Contrast) -> Interval | None:
     """Return the interval of the ratio; of bare metal the noise floor around 1."""
-    if _is_base(contrast) and contrast.noise:
-        half_width = log_difference(contrast.noise.share)
-        return exp_ends((-half_width, half_width)) if contrast.noise.share <= 1 else None
-    return contrast.interval
+    if not _is_base(contrast) or contrast.noise is None:
+        return contrast.interval
+    if contrast.noise.share > 1:
+        return None
+    half_width = log_difference(contrast.noise.share)
+    return exp_ends((-half_width, half_width))
 
 
 def _text(contrast: Contrast) -> str:
@@ -49,12 +51,16 @@ def _text(contrast: Contrast) -> str:
     if contrast.ratio is None:
         return why_not or "no ratio"
     if _is_base(contrast):
-        return f"noise floor {floor(contrast.noise.share if contrast.noise else 0.0)}"
+        share = contrast.noise.share if contrast.noise else 0.0
+        return f"noise floor {floor(share)}"
     if contrast.verdict is None:
         return why_not or ratio(contrast)
-    why = f": {contrast.verdict.withheld[0].partition(' (')[0]}" if contrast.verdict.withheld else ""
-    number = why_not or ratio(contrast).removesuffix(f", {verdict(contrast.verdict)}")
-    return "\n".join([number, *textwrap.wrap(f"{verdict(contrast.verdict)}{why}", _VERDICT_LETTERS)])
+    judged = verdict(contrast.verdict)
+    number = why_not or ratio(contrast).removesuffix(f", {judged}")
+    if contrast.verdict.withheld:
+        why = contrast.verdict.withheld[0].partition(" (")[0]
+        judged = f"{judged}: {why}"
+    return "\n".join([number, *textwrap.wrap(judged, _VERDICT_LETTERS)])
 
 
 def forest(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
@@ -67,17 +73,17 @@ def forest(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
 
 
 def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
-    rows = [*_rows(comparison)]
+    rows = list(_rows(comparison))
     if all(_is_base(contrast) or contrast.ratio is None for contrast in rows):
         return
+    answers = one_line("; ".join(map(str, answer(comparison).rows)))
     # A number keeps its per cent, by a blank at which no line is broken.
-    title = textwrap.fill(
-        one_line("; ".join(map(str, answer(comparison).rows))).replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LETTERS
-    )
+    title = textwrap.fill(answers.replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LETTERS)
     foot = textwrap.fill("; ".join(_foot(comparison)), _FOOT_LETTERS)
     lines = sum(max(2, _text(contrast).count("\n") + 1) for contrast in rows)
+    around = _AROUND + 0.19 * (title.count("\n") + foot.count("\n"))
     with style():
-        chart = canvas(_INCHES, _AROUND + _ROW / 2 * lines + 0.19 * (title.count("\n") + foot.count("\n")))
+        chart = canvas(_INCHES, around + _ROW / 2 * lines)
         _draw(chart.subplots(), rows, comparison)
         chart.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
         chart.supxlabel(foot, fontsize=8, color="0.3", x=0.01, ha="left")
@@ -87,7 +93,8 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
 
 def _rows(comparison: Comparison) -> Iterator[Contrast]:
     for group in comparison.groups:
-        for metric, summary in product(group.deciding, group.targets if group.job.traits.normalised else ()):
+        targets = group.targets if group.job.traits.normalised else ()
+        for metric, summary in product(group.deciding, targets):
             contrast = group.over_base(summary.target, metric)
             if summary.target != BASELINE or contrast.noise:
                 yield contrast
@@ -99,7 +106,7 @@ def _rows(comparison: Comparison) -> Iterator[Contrast]:
 def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
     colours = palette([contrast.target for contrast in rows])
     bands = [bounds_of(margin).ratios for margin in comparison.margins]
-    low, high = _limits([*map(readable, rows)], bands)
+    low, high = _limits(list(map(readable, rows)), bands)
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     for band in bands:
@@ -109,7 +116,8 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
         look: dict[str, Any] = {"color": colours[contrast.target], "zorder": 3}
         shown = readable(contrast)
         if shown.ratio is not None:
-            axes.plot(contrast.by_block, [place + 0.22] * len(contrast.by_block), ".", markersize=5, alpha=0.6, **look)
+            below = [place + 0.22] * len(contrast.by_block)
+            axes.plot(contrast.by_block, below, ".", markersize=5, alpha=0.6, **look)
             span = _span(contrast) or ()
             axes.plot(span, [place] * len(span), marker="|", markersize=6, linewidth=2.2, **look)
             axes.plot(shown.ratio, place, MARKERS.get(contrast.target, "P"), markersize=7, mec="0.1", **look)
@@ -117,8 +125,12 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
         axes.annotate(_text(contrast), (1, place), (8, 0), **end, fontsize=8.5)
     names = []
     for contrast in rows:
-        what = f"{contrast.model}, {contrast.metric.name}" if contrast.metric.of_probe else contrast.model
-        names.append(" beside ".join(filter(None, (what, contrast.arm.aggressor))) + f": {contrast.target}")
+        what = contrast.model
+        if contrast.metric.of_probe:
+            what += f", {contrast.metric.name}"
+        if contrast.arm.aggressor:
+            what += f" beside {contrast.arm.aggressor}"
+        names.append(f"{what}: {contrast.target}")
     axes.set_yticks(range(len(rows)), names, fontsize=9)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     _label(axes, rows, margins(comparison))
@@ -137,8 +149,12 @@ def _limits(rows: Sequence[Contrast], bands: Sequence[Interval]) -> tuple[float,
 
 def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     low, high = axes.get_xlim()
-    near = MaxNLocator(5, steps=[1, 2, 5, 10]) if high < 4 * low else LogLocator(subs=(1, 2, 5))
-    axes.xaxis.set_major_locator(near if high < 100 * low else LogLocator())
+    locator: Locator = LogLocator()
+    if high < 4 * low:
+        locator = MaxNLocator(5, steps=[1, 2, 5, 10])
+    elif high < 100 * low:
+        locator = LogLocator(subs=(1, 2, 5))
+    axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     base = "the same victim alone" if any(contrast.kind == "aggressor" for contrast in rows) else BASELINE
@@ -148,13 +164,16 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
 
 
 def _foot(comparison: Comparison) -> Iterator[str]:
-    claimed, groups = claims(comparison), comparison.groups
-    yield from dict.fromkeys(
-        f"host {' and '.join(contrast.around.hosts)}" for contrast in claimed if contrast.around.hosts
-    )
+    claimed = claims(comparison)
+    hosts = dict.fromkeys(" and ".join(contrast.around.hosts) for contrast in claimed)
+    yield from (f"host {names}" for names in hosts if names)
     yield from dict.fromkeys(contrast.around.engine for contrast in claimed if contrast.around.engine)
-    yield count(max((contrast.found.blocks for contrast in claimed), default=0), "block")
+    blocks = max((contrast.found.blocks for contrast in claimed), default=0)
+    yield count(blocks, "block")
     yield str(comparison.jobs[0])
-    yield from [str(comparison.trials["started_at"].min())[:10]] if len(comparison.trials) else []
-    names = dict.fromkeys(name for group in groups for contrast in group.targets for name in contrast.substitutes)
-    yield from [f"substitutes: {', '.join(names)}"] if names else []
+    if len(comparison.trials):
+        yield str(comparison.trials["started_at"].min())[:10]
+    summaries = [summary for group in comparison.groups for summary in group.targets]
+    names = dict.fromkeys(name for summary in summaries for name in summary.substitutes)
+    if names:
+        yield f"substitutes: {', '.join(names)}"

@@ -28,7 +28,8 @@ def draw_history(history: History, directory: Path) -> list[Path]:
     """Write every figure of a history as PNG and SVG, and return the paths. Raises RequestError if it cannot."""
     broken = HISTORY_FIGURES.failures()
     figures: list[HistoryFigure] = [HISTORY_FIGURES.get(name) for name in HISTORY_FIGURES if name not in broken]
-    return write(((drawing.name, drawing.chart) for figure in figures for drawing in figure(history)), directory)
+    charts = ((drawing.name, drawing.chart) for figure in figures for drawing in figure(history))
+    return write(charts, directory)
 
 
 def values(history: History) -> Iterator[Drawing]:
@@ -38,8 +39,9 @@ def values(history: History) -> Iterator[Drawing]:
         job = (row.scenario, row.data, row.profile, row.recipe, row.variant, row.model, row.host)
         pictures.setdefault((*job, row.metric, "relative" if row.normalised else ""), []).append(row)
     for key, series in pictures.items():
-        parts = (re.sub(r"[^A-Za-z0-9_.]+", "-", part).strip("-") for part in key)
-        yield _drawing("-".join(filter(None, ("history", *parts))), series)
+        parts = [re.sub(r"[^A-Za-z0-9_.]+", "-", part).strip("-") for part in key]
+        name = "-".join(filter(None, ("history", *parts)))
+        yield _drawing(name, series)
 
 
 def _drawing(name: str, series: Sequence[Series]) -> Drawing:
@@ -64,14 +66,21 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
 def _line(axes: Axes, series: Series, colour: object) -> Line2D:
     """Draw the runs of a series and the places where its level changed; return the entry of the legend."""
     times = _times(point.started_at for point in series.points)
-    known = ((point.interval if point.interval and sensible(point.interval) else ()) for point in series.points)
-    ends = [interval or (point.value, point.value) for interval, point in zip(known, series.points, strict=True)]
+    lows = []
+    highs = []
+    for point in series.points:
+        low = high = point.value
+        if point.interval and sensible(point.interval):
+            low, high = point.interval
+        lows.append(low)
+        highs.append(high)
     look: dict[str, Any] = {"color": colour, "linewidth": 1}
-    axes.vlines(times, [low for low, _ in ends], [high for _, high in ends], alpha=0.4, **look)
+    axes.vlines(times, lows, highs, alpha=0.4, **look)
     axes.plot(times, [point.value for point in series.points], marker="o", markersize=3, **look)
     changes = _times(shift.started_at for shift in series.shifts)
     axes.vlines(changes, 0, 1, transform=axes.get_xaxis_transform(), linestyle=(0, (4, 3)), **look)
-    return Line2D([], [], marker="o", markersize=3, label=", ".join(filter(None, (series.target, series.arm))), **look)
+    name = ", ".join(filter(None, (series.target, series.arm)))
+    return Line2D([], [], marker="o", markersize=3, label=name, **look)
 
 
 def _times(started_at: Iterable[str]) -> "np.ndarray[tuple[int], np.dtype[np.datetime64]]":

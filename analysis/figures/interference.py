@@ -27,8 +27,7 @@ def loss_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]
     for metric in SHARED_METRICS[:2]:
         if any(metric.name in measured for measured in rows.values()):
             figure = figure_of(comparison, metric.name)
-            what = f"{metric.name} beside AlexNet, shared scenario"
-            title = f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
+            title = drawing.title_of(figure, f"{metric.name} beside AlexNet, shared scenario")
             with drawing.style():
                 chart = _losses(rows, metric, title)
             yield drawing.Drawing(metric.name, title, chart, figure)
@@ -53,52 +52,51 @@ def _as_they_are(comparison: Comparison) -> Rows:
 def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
     """Draw bars by target, and the ranges that the paper's text gives as outlines."""
     victims, notes = _victims(rows), _notes(rows)
-    targets = [*notes]
+    targets = list(notes)
+    measured_rows = {arm: measured[metric.name] for arm, measured in rows.items() if metric.name in measured}
     bars = pd.DataFrame(
-        {"place": arm.model, "target": arm.target, **_lost(measured[metric.name])}
-        for arm, measured in rows.items()
-        if metric.name in measured
+        {"place": arm.model, "target": arm.target, **_lost(contrast)} for arm, contrast in measured_rows.items()
     )
-    chart = drawing.canvas(max(6.4, 2.0 + 0.9 * len(victims) * len(targets)), 4.8)
+    width = 2.0 + 0.9 * len(victims) * len(targets)
+    chart = drawing.canvas(max(6.4, width), 4.8)
     axes = chart.subplots()
     drawing.grouped(axes, bars, victims, targets)
-    entries: list[Artist | Container | None] = [*starmap(drawing.entry, notes.items())]
+    entries: list[Artist | Container | None] = list(starmap(drawing.entry, notes.items()))
     entries.append(drawing.intervals(axes, bars))
     for bar in bars.to_dict("records"):
-        drawing.above(axes, f"{bar['height']:.0f} %", bar["x"], np.nanmax([bar["height"], bar["high"], 0]))
+        top = np.nanmax([bar["height"], bar["high"], 0])
+        drawing.above(axes, f"{bar['height']:.0f} %", bar["x"], top)
     axes.margins(y=0.12)  # room for what is written above the bars
     entries.append(drawing.ranges(axes, bars, len(targets)))
     direction = "lost" if metric.more_is_faster else "added"
-    drawing.label(axes, title, str(next(iter(rows)).job), f"{metric.name} {direction}, %", normalised=False)
+    job = next(iter(rows)).job
+    drawing.label(axes, title, str(job), f"{metric.name} {direction}, %", normalised=False)
     axes.axhline(0, color="0.2", linewidth=1)
-    drawing.legend_below(chart, [one for one in entries if one], len(targets))
+    drawing.legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
 
 
 def _map(rows: Rows, title: str) -> Figure:
     victims, notes = _victims(rows), _notes(rows)
     aggressors = sorted({arm.aggressor for arm in rows}, key=lambda name: known_first(aggressor_names(), name))
-    cells = {
-        (arm.target, arm.model, arm.aggressor): _lost(measured["throughput"])["height"]
-        for arm, measured in rows.items()
-        if "throughput" in measured
-    }
-    top = max(10.0, *cells.values())
+    tables = {target: pd.DataFrame(math.nan, index=pd.Index(victims), columns=pd.Index(aggressors)) for target in notes}
+    top = 10.0
+    for arm, measured in rows.items():
+        if "throughput" in measured:
+            lost = _lost(measured["throughput"])["height"]
+            tables[arm.target].loc[arm.model, arm.aggressor] = lost
+            top = max(top, lost)
+    panel = 1.2 + 0.9 * len(aggressors)
     with drawing.style():
-        chart = drawing.canvas(2.0 + (1.2 + 0.9 * len(aggressors)) * len(notes), 2.4 + 0.6 * len(victims))
-        for column, target in enumerate(notes):
+        chart = drawing.canvas(2.0 + panel * len(notes), 2.4 + 0.6 * len(victims))
+        for column, (target, table) in enumerate(tables.items()):
             axes = chart.add_subplot(1, len(notes), column + 1)
-            table = pd.DataFrame(
-                [[cells.get((target, victim, name)) for name in aggressors] for victim in victims],
-                index=pd.Index(victims),
-                columns=pd.Index(aggressors),
-                dtype=float,
-            )
             # From zero: who gains beside another has lost nothing, and the number says by how much.
             scale = {"vmin": 0.0, "vmax": top, "cmap": "rocket_r", "cbar_kws": {"label": "throughput lost, %"}}
             look = {"annot": True, "fmt": ".0f", "linewidths": 1, "yticklabels": column == 0}
             sns.heatmap(table, ax=axes, **scale, **look, cbar=column == len(notes) - 1)
-            axes.set_title("\n".join((target, *notes[target])), fontsize=10)
+            heading = "\n".join((target, *notes[target]))
+            axes.set_title(heading, fontsize=10)
         chart.suptitle(f"{title}\n{next(iter(rows)).job}", fontsize=10, x=0.01, ha="left")
     return chart
 
@@ -118,7 +116,8 @@ def _lost(contrast: Contrast) -> dict[str, float]:
         return 100 * slower_by(ratio, more_is_faster=contrast.metric.more_is_faster)
 
     arm = contrast.arm
+    height = lost(contrast.ratio or math.nan)
     low, high = sorted(map(lost, contrast.interval or (math.nan, math.nan)))
     printed = drawing.printed_range(arm.job, arm.model, arm.target, contrast.metric.name, arm.aggressor)
     least, most = sorted(map(lost, printed))
-    return {"height": lost(contrast.ratio or math.nan), "low": low, "high": high, "least": least, "most": most}
+    return {"height": height, "low": low, "high": high, "least": least, "most": most}

@@ -39,36 +39,41 @@ Panels = Mapping[str, Mapping[int, Metric]]
 
 def every_trial(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield the throughput of each finished training over bare metal's geometric mean, so that outliers show."""
-    metric, groups = METRICS[0], comparison.groups
-    base = {
-        group.model: measured[metric.name].value
-        for group in groups
-        if metric.name in (measured := drawable(group.of_target(BASELINE)))
-    }
-    if not base or comparison.trials.empty or comparison.jobs[0].traits.probes:
+    if comparison.trials.empty or comparison.jobs[0].traits.probes:
+        return
+    metric = METRICS[0]
+    groups = comparison.groups
+    measured = {group.model: drawable(group.of_target(BASELINE)) for group in groups}
+    base = {model: of[metric.name].value for model, of in measured.items() if metric.name in of}
+    if not base:
         return
     trials = comparison.trials[comparison.trials["model"].isin(list(base))]
     dots = pd.DataFrame({"model": trials["model"].astype(str), "target": trials["target"].astype(str)})
     dots["ratio"] = trials[metric.column] / dots["model"].map(base)
     with drawing.style():
-        chart = _dots(dots, groups, [group.model for group in groups if group.model in base])
+        chart = _dots(dots, groups, list(base))
     text = "throughput of every single trial relative to bare metal's mean, one dot per trial"
     yield drawing.Drawing("trials", "Every trial", chart, description=text)
 
 
 def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Figure:
-    legend = {target: entry for target, entry in drawing.legend(groups).items() if target in set(dots["target"])}
-    targets = [*legend]
-    chart = drawing.canvas(max(6.4, 2.0 + 0.75 * len(models) * len(targets)), 4.2)
+    shown = set(dots["target"])
+    legend = {target: entry for target, entry in drawing.legend(groups).items() if target in shown}
+    targets = list(legend)
+    width = 2.0 + 0.75 * len(models) * len(targets)
+    chart = drawing.canvas(max(6.4, width), 4.2)
     axes = chart.subplots()
     order = {"x": "model", "y": "ratio", "hue": "target", "order": models, "hue_order": targets}
     # Not jittered: the same records give the same picture, and equal values are to lie on each other.
     look = {"dodge": True, "jitter": False, "alpha": 0.6, "size": 6, "legend": False, "ax": axes}
-    sns.stripplot(dots, **order, **look, palette=drawing.palette(targets), rasterized=len(dots) > _MOST_VECTORS)
+    many = len(dots) > _MOST_VECTORS
+    sns.stripplot(dots, **order, **look, palette=drawing.palette(targets), rasterized=many)
     drawing.scale(axes, dots["ratio"])
     if axes.get_yscale() == "linear":
-        margin = 0.1 * (dots["ratio"].max() - dots["ratio"].min()) or 0.1
-        axes.set_ylim(dots["ratio"].min() - margin, dots["ratio"].max() + margin)
+        low = dots["ratio"].min()
+        high = dots["ratio"].max()
+        margin = 0.1 * (high - low) or 0.1
+        axes.set_ylim(low - margin, high + margin)
     below = f"{groups[0].job}\none dot per trial, over the geometric mean of {BASELINE}"
     drawing.label(axes, "Every trial: throughput", below, f"relative to {BASELINE}", normalised=True)
     for entry in legend.values():
@@ -80,7 +85,8 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
 def latency_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield one drawing per model that was served."""
     for group in comparison.groups:
-        if panels := _panels(group):
+        panels = _panels(group)
+        if panels:
             title = f"Latency of {group.model} by percentile"
             with drawing.style():
                 chart = _latencies(group, panels, title)
@@ -91,9 +97,10 @@ def latency_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Draw
 def _panels(group: Group) -> Panels:
     """Return the latencies of a model by the way in which requests came, and by percentile."""
     panels: dict[str, dict[int, Metric]] = {}
+    drawn = set[str]().union(*(drawable(group.of_target(summary.target)) for summary in group.targets))
     for metric in group.metrics:
         name = _LATENCY.fullmatch(metric.name)
-        if name and any(metric.name in drawable(group.of_target(one.target)) for one in group.targets):
+        if name and metric.name in drawn:
             way = f"{name['rate']} requests/s, answered or not" if name["rate"] else _CLOSED
             panels.setdefault(way, {})[int(name["percent"])] = metric
     return panels
@@ -125,48 +132,56 @@ def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
         measured = drawable(group.of_target(summary.target))
         points = {place: measured[name] for place, name in names.items() if name in measured}
         colour = colours[summary.target]
-        axes.plot(list(points), [one.value or float("nan") for one in points.values()], color=colour, **look)
-        for place, one in points.items():
-            if one.value and one.ratio and one.interval:
-                low, high = (one.value / one.ratio * end for end in one.interval)
-                axes.vlines(place, low, high, color=colour, linewidth=1)
+        heights = [latency.value or float("nan") for latency in points.values()]
+        axes.plot(list(points), heights, color=colour, **look)
+        for place, latency in points.items():
+            if latency.value and latency.ratio and latency.interval:
+                base = latency.value / latency.ratio
+                low, high = latency.interval
+                axes.vlines(place, base * low, base * high, color=colour, linewidth=1)
     axes.set_xticks(range(len(percents)), [f"p{each}" for each in percents])
 
 
 def speed_up_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield a drawing for each model and kind of scaling."""
-    kinds = ((kind, arm, measured) for kind in ("strong", "weak") for arm, measured in comparison.of_kind(kind).items())
-    for (kind, model), rows in groupby(kinds, lambda row: (row[0], row[1].model)):
-        title = f"{kind.capitalize()} scaling of {model}"
-        arms = [(arm, measured) for _, arm, measured in rows]
-        notes = {arm.target: notes_of(measured) for arm, measured in arms}
-        smallest = Effect(ratio=1.0)
-        speed_ups = [(arm, of.get("speed-up", smallest)) for arm, of in arms]
-        points = [(arm, arm.division.workers, one) for arm, one in speed_ups if arm.division and not hidden(one)]
-        if all(one is smallest for *_, one in points):
-            continue
-        with drawing.style():
-            chart = _speed_ups(points, notes, title)
-        text = "speed-up; the table holds the values"
-        yield drawing.Drawing(f"{model}-{kind}-scaling", title, chart, description=text)
+    for kind in ("strong", "weak"):
+        for model, rows in groupby(comparison.of_kind(kind).items(), lambda row: row[0].model):
+            title = f"{kind.capitalize()} scaling of {model}"
+            arms = dict(rows)
+            notes = {arm.target: notes_of(measured) for arm, measured in arms.items()}
+            smallest = Effect(ratio=1.0)
+            speed_ups = {arm: measured.get("speed-up", smallest) for arm, measured in arms.items()}
+            points = {arm: speed_up for arm, speed_up in speed_ups.items() if arm.division and not hidden(speed_up)}
+            if all(speed_up is smallest for speed_up in points.values()):
+                continue
+            with drawing.style():
+                chart = _speed_ups(points, notes, title)
+            text = "speed-up; the table holds the values"
+            yield drawing.Drawing(f"{model}-{kind}-scaling", title, chart, description=text)
 
 
-def _speed_ups(points: Sequence[tuple[Arm, int, Effect]], notes: Mapping[str, tuple[str, ...]], title: str) -> Figure:
+def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]], title: str) -> Figure:
     chart = drawing.canvas(6.4, 4.2)
     axes = chart.subplots()
-    targets = {target: [*of_target] for target, of_target in groupby(points, lambda point: point[0].target)}
-    colours, numbers = drawing.palette([*targets]), sorted({workers for _, workers, _ in points})
-    for target, of_target in targets.items():
-        ratios = [speed_up.ratio or 1.0 for *_, speed_up in of_target]
-        axes.plot([workers for _, workers, _ in of_target], ratios, marker="o", color=colours[target])
-    for arm, workers, speed_up in points:
-        axes.vlines(workers, *(speed_up.interval or [speed_up.ratio or 1.0] * 2), color=colours[arm.target])
-    axes.plot(numbers, [workers / numbers[0] for workers in numbers], linestyle=":", color="0.2")
+    workers = {arm: arm.division.workers for arm in points if arm.division}
+    numbers = sorted(set(workers.values()))
+    targets = list(dict.fromkeys(arm.target for arm in points))
+    colours = drawing.palette(targets)
+    for target in targets:
+        arms = [arm for arm in points if arm.target == target]
+        ratios = [points[arm].ratio or 1.0 for arm in arms]
+        axes.plot([workers[arm] for arm in arms], ratios, marker="o", color=colours[target])
+    for arm, speed_up in points.items():
+        ratio = speed_up.ratio or 1.0
+        low, high = speed_up.interval or (ratio, ratio)
+        axes.vlines(workers[arm], low, high, color=colours[arm.target])
+    axes.plot(numbers, [number / numbers[0] for number in numbers], linestyle=":", color="0.2")
     axes.set_xticks(numbers)
     below = f"over {count(numbers[0], 'worker')}, with 95 % intervals; dotted: the ideal"
     drawing.label(axes, title, below, "speed-up", normalised=False)
     axes.set_xlabel("workers")
-    drawing.legend_below(chart, [drawing.entry(target, notes[target]) for target in targets], len(targets))
+    entries = [drawing.entry(target, notes[target]) for target in targets]
+    drawing.legend_below(chart, entries, len(targets))
     return chart
 
 
@@ -175,56 +190,65 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
     for job, of_job in groupby(comparison.of_kind("together").items(), lambda item: item[0].job):
         lines: dict[str, dict[int, Measured]] = {}
         for arm, measured in of_job:
-            if drawable(measured):
-                lines.setdefault(named(arm), {})[instances_in(arm.model)] = drawable(measured)
+            drawn = drawable(measured)
+            if drawn:
+                lines.setdefault(named(arm), {})[instances_in(arm.model)] = drawn
         if not lines:
             continue
         title = "Opened together"
+        numbers = sorted(set[int]().union(*lines.values()))
         with drawing.style():
             chart = drawing.canvas(9.6, 4.2)
-            for axes, metric, unit in zip(chart.subplots(1, 2), (TIMES[0], EACH[0]), ("s", "MB each"), strict=True):
+            left, right = chart.subplots(1, 2)
+            for axes, metric, heading, unit in ((left, TIMES[0], title, "s"), (right, EACH[0], "", "MB each")):
                 _together(axes, lines, metric)
                 axes.set_ylim(bottom=0)
                 below = f"{metric.name}; {job}\nmean over the blocks, with 95 % intervals"
-                drawing.label(axes, title * (metric is TIMES[0]), below, unit, normalised=False)
+                drawing.label(axes, heading, below, unit, normalised=False)
                 axes.set_xlabel("instances")
-                axes.set_xticks(sorted(set[int]().union(*lines.values())))
-            chart.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+                axes.set_xticks(numbers)
+            chart.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
         yield drawing.Drawing("together", title, chart, description="in s and MB; the table holds the values")
 
 
 def _together(axes: Axes, lines: Mapping[str, Mapping[int, Measured]], metric: Metric) -> None:
     """Draw a line for each name, of one metric by the number of instances."""
     for place, (name, of_name) in enumerate(lines.items()):
-        points = {number: of[metric.name] for number, of in of_name.items() if metric.name in of}
+        points = {number: of[metric.name] for number, of in sorted(of_name.items()) if metric.name in of}
         colour = f"C{place}"
-        values = [points[number].value or 0.0 for number in sorted(points)]
-        axes.plot(sorted(points), values, color=colour, marker=_MARKERS[place % len(_MARKERS)], label=name)
-        for number, one in points.items():
-            axes.vlines(number, *(one.value_interval or [one.value or 0.0] * 2), color=colour, linewidth=1)
+        marker = _MARKERS[place % len(_MARKERS)]
+        values = [point.value or 0.0 for point in points.values()]
+        axes.plot(list(points), values, color=colour, marker=marker, label=name)
+        for number, point in points.items():
+            value = point.value or 0.0
+            low, high = point.value_interval or (value, value)
+            axes.vlines(number, low, high, color=colour, linewidth=1)
 
 
 def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield one drawing for each kind of price."""
     every = {arm: drawable(measured) for arm, measured in arms(comparison).items()}
     for name in RATES:
-        points = {arm: (row[TIME.name], row[name]) for arm, row in every.items() if {TIME.name, name} <= {*row}}
+        points = {arm: row for arm, row in every.items() if TIME.name in row and name in row}
         if not points:
             continue
+        first, of_first = next(iter(points.items()))
         title = f"Time and {name.replace('-', ' on ')} of a job"
-        colours, currency = drawing.palette([arm.target for arm in points]), next(iter(points.values()))[1].metric.unit
+        currency = of_first[name].metric.unit
+        colours = drawing.palette([arm.target for arm in points])
         with drawing.style():
             chart = drawing.canvas(6.4, 4.6)
             axes = chart.subplots()
-            for arm, pair in points.items():
-                (x, across), (y, up) = map(_point, pair)
+            for arm, row in points.items():
+                x, across = _point(row[TIME.name])
+                y, up = _point(row[name])
                 look: dict[str, Any] = {"fmt": drawing.MARKERS.get(arm.target, "P"), "color": colours[arm.target]}
                 axes.errorbar(x, y, up, across, capsize=3, **look)
                 axes.annotate(name_of(arm, every), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=9)
             drawing.label(axes, title, "with 95 % intervals; better is left and below", currency, normalised=False)
             axes.set_xlabel("seconds")
             axes.margins(0.2)
-        drawing.stamp(chart, next(iter(points)).job.profile)
+        drawing.stamp(chart, first.job.profile)
         yield drawing.Drawing(f"time-{name}", title, chart, description="the table holds the values")
 
 
