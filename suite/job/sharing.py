@@ -1,7 +1,7 @@
 """Jobs that share a machine: a victim that is measured, and aggressors beside it, each in an instance of its own."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -19,25 +19,24 @@ _SMALLER = 16
 
 
 class Sharing(Part):
-    """The jobs beside the victim, and the division of CPUs and memory on bare metal."""
+    """The jobs beside the victim."""
 
     aggressors: Annotated[tuple[str, ...], Field(min_length=1)]
     """The aggressors of each block, one at a time beside the victim; see ``aggressor_names``."""
     copies: Annotated[int, Field(ge=1, le=64)] = 1
     """The number of instances that run the aggressor, all the same."""
-    bare_metal_cpus: Literal["unrestricted", "equal"] = "unrestricted"
-    """Jobs on bare metal are in one operating system: each has all CPUs and all memory of the envelope, as in the
-    paper. Stored runs can have ``equal`` shares, as any other target has them."""
     workloads: dict[str, Sizes] = {}
     """The sizes of the aggressors that train; each is repeated until the victim has ended."""
     sources: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = {}
     """Digests of the sources of the aggressors that other packages provide."""
 
     def instances_of(self, target: str, envelope: Envelope) -> tuple[InstancePlan, ...]:
-        """Return the victim's instance and then the aggressors', each with its share of the envelope."""
+        """Return the victim's instance and then the aggressors', each with its share of the envelope.
+
+        Jobs on bare metal are in one operating system: each has all CPUs and all memory, as in the paper.
+        """
         count = 1 + self.copies
-        whole = target == "bare-metal" and self.bare_metal_cpus == "unrestricted"
-        shares = (envelope,) * count if whole else divided(envelope, count)
+        shares = (envelope,) * count if target == "bare-metal" else divided(envelope, count)
         aggressors: list[Role] = ["aggressor"] * self.copies
         return with_roles(("victim", *aggressors), shares)
 

@@ -226,7 +226,6 @@ SHARING = Sharing(aggressors=("alexnet",), workloads={"alexnet": Sizes(batch=2, 
             {"machines": tuple(one.model_copy(update={"address": f"{one.address}0"}) for one in MACHINES)},
             [""],
         ),
-        (SHARING, {"bare_metal_cpus": "equal"}, ["bare_metal_cpus=unrestricted", "bare_metal_cpus=equal"]),
         (
             SHARING,
             {"workloads": {"alexnet": SHARING.workloads["alexnet"].model_copy(update={"batch": 9})}},

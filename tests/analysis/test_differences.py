@@ -72,7 +72,6 @@ OTHER = {
     "job.distributed.network": "host",
     "job.distributed.lab.rate": "3gbit",
     "job.distributed.lab.delay": "3ms",
-    "job.sharing.bare_metal_cpus": "unrestricted",
     "data_use.kind": "mnist",
     "data_use.images_read": 1,
     "aggressors.aggression.work": [1.0],

@@ -68,7 +68,7 @@ def decided(directory: Path) -> Path:
 
 
 ALIKE = {
-    *("distributed-async", "distributed-host", "real", "shared-equal"),
+    *("distributed-async", "distributed-host", "real"),
     *("synthetic-docker", "synthetic-podman", "synthetic-podman-later"),
 }
 """Sample runs of the kinds of others: a scenario with another engine, network or arrangement."""

@@ -66,7 +66,7 @@ def test_the_overview_gives_every_metric_its_own_unit(monkeypatch: pytest.Monkey
     assert table.rows[0][1][-2:] == ("1234 s", "0.840 GB")
 
 
-@pytest.mark.parametrize("run", ["shared", "shared-equal", "synthetic-all", "distributed-async", "probe", "real"])
+@pytest.mark.parametrize("run", ["shared", "synthetic-all", "distributed-async", "probe", "real"])
 def test_every_table_of_a_stored_run_fits_80_columns(run: str) -> None:
     comparison = compare(load([Path(__file__).parents[1] / "samples/runs" / run]))
     text = shown(comparison, 80, costs=True)
