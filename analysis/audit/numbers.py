@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
-from analysis.load.records import of_jobs
+from analysis.load.records import Facts, of_jobs
 from suite.job.ablations import known_properties
 from suite.job.envelope import MEMORY_NOT_LIMITED
 from suite.job.job import Job
@@ -59,32 +59,49 @@ _ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggres
 
 def sums(trials: pd.DataFrame) -> Iterator[Finding]:
     """Yield contradictions inside the records that are ok."""
+    yield from _rates(trials)
+    yield from _amounts(trials)
+    yield from _step_times(trials)
+    yield from _clocks(trials)
+    yield from _spans(trials)
+
+
+def _rates(trials: pd.DataFrame) -> Iterator[Finding]:
     alone = trials[trials["ranks"].isna()]
-    made = alone["global_batch"] * alone["steps"] / alone["measured_s"].fillna(alone["steps_s"])
+    span_s = alone["measured_s"].fillna(alone["steps_s"])
+    made = alone["global_batch"] * alone["steps"] / span_s
     # Without a timeline the span is the steps', which leave out what lies between them.
     bound = alone["measured_s"].isna() * GAP_SHARE + EXACT
     wrong = (alone["throughput_per_s"] - made).abs() > bound * made
     yield from _mismatches(THROUGHPUT, alone[wrong], "throughput_per_s", "per second", "its steps make", made)
-
-    speed, printed = trials["throughput_per_s"].fillna(0), trials["printed_per_s"]
-    wrong = (speed - printed).abs() > EXACT * printed
+    printed = trials["printed_per_s"]
+    wrong = (trials["throughput_per_s"].fillna(0) - printed).abs() > EXACT * printed
     yield from _mismatches(THROUGHPUT, trials[wrong], "throughput_per_s", "per second", "it printed", printed)
-    planned, counted, measured = trials["steps"], trials["counted_steps"], trials["measured_s"]
-    wrong = counted.notna() & (counted != planned)
-    yield from _mismatches(STEPS, trials[wrong], "counted_steps", "steps", "the job has", planned)
-    devices, planned = trials["devices"], of_jobs(trials, lambda job: job.devices.devices)
-    wrong = devices.fillna(1) != planned
-    yield from _mismatches(STEPS, trials[wrong], "devices", "devices", "the job has", planned)
-    recorded, batch = trials["recorded_batch"], trials["global_batch"]
-    yield from _mismatches(
-        STEPS, trials[recorded.notna() & (recorded != batch)], "recorded_batch", "units a step", "its ranks have", batch
-    )
-    made, planned = trials["generated_images"], trials["generate"].fillna(0)
-    wrong = made.notna() & (made != planned)
-    yield from _mismatches(GENERATED, trials[wrong], "generated_images", "images", "its job generates", planned)
-    idle = trials["generating_s"].notna() & (planned == 0)
-    yield from _mismatches(GENERATED, trials[idle], "generating_s", "s of generating", "images of its job are", planned)
-    steps, phases, copied = trials["steps_s"], trials["phases_s"], COPY_SHARE * trials["copied_s"].notna()
+
+
+def _amounts(trials: pd.DataFrame) -> Iterator[Finding]:
+    counted = trials["counted_steps"]
+    wrong = counted.notna() & (counted != trials["steps"])
+    yield from _mismatches(STEPS, trials[wrong], "counted_steps", "steps", "the job has", trials["steps"])
+    devices = of_jobs(trials, lambda job: job.devices.devices)
+    wrong = trials["devices"].fillna(1) != devices
+    yield from _mismatches(STEPS, trials[wrong], "devices", "devices", "the job has", devices)
+    recorded = trials["recorded_batch"]
+    batch = trials["global_batch"]
+    wrong = recorded.notna() & (recorded != batch)
+    yield from _mismatches(STEPS, trials[wrong], "recorded_batch", "units a step", "its ranks have", batch)
+    generated = trials["generated_images"]
+    asked = trials["generate"].fillna(0)
+    wrong = generated.notna() & (generated != asked)
+    yield from _mismatches(GENERATED, trials[wrong], "generated_images", "images", "its job generates", asked)
+    idle = trials["generating_s"].notna() & (asked == 0)
+    yield from _mismatches(GENERATED, trials[idle], "generating_s", "s of generating", "images of its job are", asked)
+
+
+def _step_times(trials: pd.DataFrame) -> Iterator[Finding]:
+    steps = trials["steps_s"]
+    phases = trials["phases_s"]
+    copied = COPY_SHARE * trials["copied_s"].notna()
     wrong = (phases < steps * (1 - EXACT)) | (phases > steps * (1 + EXACT + copied))
     yield from _mismatches(STEPS, trials[wrong], "phases_s", "s of phases", "its steps take", steps)
     computed = trials["computed_s"]
@@ -93,24 +110,31 @@ def sums(trials: pd.DataFrame) -> Iterator[Finding]:
     # A workload that measures something after each step lengthens the span at will.
     beside = {*EPOCH_METRICS, *GENERATING_METRICS, *PREEMPTION_METRICS, *QUALITY_METRICS}
     measures = trials["metrics"].map(lambda own: isinstance(own, dict) and not set(own) <= beside)
+    measured = trials["measured_s"]
     gap = measured - steps
     wrong = (gap < -EXACT * steps) | ((gap > GAP_SHARE * measured + GAP_S) & ~measures.astype(bool))
     yield from _mismatches(STEPS, trials[wrong], "steps_s", "s of steps", "it measured", measured)
 
+
+def _clocks(trials: pd.DataFrame) -> Iterator[Finding]:
     # The clocks of a job that takes turns are compared over its waiting, too.
     clocked = (trials["clock_span_s"] * trials["clock_ratio"]).where(trials["alternation"].isna())
-    spanned = measured + trials["between_s"].fillna(0)  # checkpoints are written between the epochs
+    spanned = trials["measured_s"] + trials["between_s"].fillna(0)  # checkpoints are written between the epochs
     wrong = (clocked - spanned).abs() > EXACT * spanned
-    yield from _mismatches(
-        CLOCKS, trials[wrong], "clock_span_s", "s on the host, times its ratio,", "measured", spanned
-    )
+    unit = "s on the host, times its ratio,"
+    yield from _mismatches(CLOCKS, trials[wrong], "clock_span_s", unit, "measured", spanned)
 
-    elapsed, interval = trials["elapsed_s"], trials["interval_s"]
-    wrong = (trials["timeline_s"] - elapsed).abs() > CLOCKS_SHARE * measured + LATE_SHARE * trials["launch_s"] + LATE_S
+
+def _spans(trials: pd.DataFrame) -> Iterator[Finding]:
+    elapsed = trials["elapsed_s"]
+    late = CLOCKS_SHARE * trials["measured_s"] + LATE_SHARE * trials["launch_s"] + LATE_S
+    wrong = (trials["timeline_s"] - elapsed).abs() > late
     yield from _mismatches(TIMELINE, trials[wrong], "timeline_s", "s in its timeline", "elapsed are", elapsed)
+    interval = trials["interval_s"]
     wrong = (interval < elapsed * (1 - EXACT)) | (interval > elapsed * (1 + CLOCKS_SHARE) + COUNTING_S)
     yield from _mismatches(INTERVAL, trials[wrong], "interval_s", "s between its counters", "elapsed are", elapsed)
-    parts_s, open_s = trials["opening_s"], trials["open_s"].fillna(0)
+    parts_s = trials["opening_s"]
+    open_s = trials["open_s"].fillna(0)
     wrong = (parts_s - open_s).abs() > EXACT * parts_s + EXACT
     yield from _mismatches(OPENING, trials[wrong], "opening_s", "s of parts", "the opening took", open_s)
 
@@ -122,8 +146,9 @@ def limits(trials: pd.DataFrame) -> Iterator[Finding]:
     most_s = trials["elapsed_s"].fillna(trials["block_s"]) * (1 + CLOCKS_SHARE) + COUNTING_S
     # What serves a target (hypervisor, shims, clients) is pinned to none of its CPUs.
     for column, cpus in (("worker_cpu_s", trials["cpus"] * machines), ("serving_cpu_s", trials["host_cpus"])):
-        over = trials[trials[column] > cpus * most_s]
-        yield from _mismatches(CPU, over, column, f"s of {column}", "its CPUs could give", cpus * most_s)
+        given_s = cpus * most_s
+        over = trials[trials[column] > given_s]
+        yield from _mismatches(CPU, over, column, f"s of {column}", "its CPUs could give", given_s)
         idle = trials[(trials[column] == 0) & (trials["measured_s"] > COMPUTES_S)]
         yield from _mismatches(CPU, idle, column, f"s of {column}", "the seconds measured are", trials["measured_s"])
     properties = {name: known_properties(name) for name in trials["ablation"].dropna().unique()}
@@ -142,8 +167,8 @@ def all_in(trials: pd.DataFrame) -> Iterator[Finding]:
     switched = {name: known_properties(name) for name in trials["ablation"].dropna().unique()}
     runtimes = [name for name, properties in switched.items() if not properties or properties.oci_runtime]
     same = ~(trials["target"].isin(VMS) | other.astype(bool) | trials["ablation"].isin(runtimes))
-    inside, whole = trials["worker_cpu_s"], trials["serving_cpu_s"]
-    below = trials[same & (whole < inside * (1 - LIMIT_SHARE) - TICK_S)]
+    inside = trials["worker_cpu_s"]
+    below = trials[same & (trials["serving_cpu_s"] < inside * (1 - LIMIT_SHARE) - TICK_S)]
     yield from _mismatches(CPU, below, "serving_cpu_s", "CPU s all-in", "inside are", inside)
 
 
@@ -209,12 +234,14 @@ def gaps(trials: pd.DataFrame, runs: "pd.Series[str]") -> Iterator[Finding]:
         yield GAP.at(path, "its energy is missing, of whose counter it has the idle power")
     several = ok["facts"].cat.codes.groupby(arms).transform("nunique") > 1
     for _, rows in ok.loc[several, ["path", "facts"]].groupby(arms[several]):
-        names = {
-            # A filter of system calls is one only where none was expected.
-            facts: {name for name, fact in facts.by_path.items() if fact is not None and not name.endswith("seccomp")}
-            for facts in rows["facts"].unique()
-        }
+        names = {facts: _recorded(facts) for facts in rows["facts"].unique()}
         every = set[str]().union(*names.values())
         for path, facts in rows.itertuples(index=False):
-            if lacking := sorted(every - names[facts]):
+            lacking = sorted(every - names[facts])
+            if lacking:
                 yield GAP.at(path, f"it does not record {', '.join(lacking)}, which other trials of its target do")
+
+
+def _recorded(facts: Facts) -> set[str]:
+    """Return the facts that are known. A filter of system calls is one only if none was expected."""
+    return {name for name, fact in facts.by_path.items() if fact is not None and not name.endswith("seccomp")}

@@ -77,13 +77,17 @@ def _workers(workers: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator
         yield from _worker(worker, job)
     # The steps and the span of the record are those of the first worker.
     for name, column in {**_PHASES, "measured_s": "measured_s"}.items():
-        if not math.isclose(own_s := getattr(workers[0], name) or 0.0, row[column], rel_tol=EXACT, abs_tol=EXACT):
+        own_s = getattr(workers[0], name) or 0.0
+        if not math.isclose(own_s, row[column], rel_tol=EXACT, abs_tol=EXACT):
             yield f"its first worker has a {name} of {own_s:.6g}, and its steps one of {row[column]:.6g}"
 
 
 def _worker(rank: Rank, job: Job) -> Iterator[str]:
-    span_s, speed = rank.measured_s or 0.0, rank.throughput_per_s or 0.0
-    made = job.sizes.batch * job.devices.devices * job.sizes.steps / span_s if job.sizes and span_s else 0.0
+    span_s = rank.measured_s or 0.0
+    speed = rank.throughput_per_s or 0.0
+    made = 0.0
+    if job.sizes and span_s:
+        made = job.sizes.batch * job.devices.devices * job.sizes.steps / span_s
     if not math.isclose(made, speed, rel_tol=EXACT):
         yield f"rank {rank.rank} has {speed:.6g} {job.unit}/s, and its steps make {made:.6g}"
     phases = [getattr(rank, name) for name in _PHASES]
@@ -95,9 +99,14 @@ def _worker(rank: Rank, job: Job) -> Iterator[str]:
 
 
 def _traffic(ranks: Sequence[Rank], _: Job, __: dict[Any, Any]) -> Iterator[str]:
-    sent, received = ([getattr(rank, f"{way}_bytes") for rank in ranks] for way in ("sent", "received"))
-    if None not in (*sent, *received) and abs(sum(sent) - sum(received)) > _NEAR * max(sum(sent), sum(received)):
-        yield f"its ranks sent {sum(sent)} bytes and received {sum(received)}"
+    counts = [(rank.sent_bytes, rank.received_bytes) for rank in ranks]
+    known = [(sent, received) for sent, received in counts if sent is not None and received is not None]
+    if len(known) < len(counts):
+        return
+    sent_bytes = sum(sent for sent, _ in known)
+    received_bytes = sum(received for _, received in known)
+    if abs(sent_bytes - received_bytes) > _NEAR * max(sent_bytes, received_bytes):
+        yield f"its ranks sent {sent_bytes} bytes and received {received_bytes}"
 
 
 def _aggressors(aggressors: Sequence[AggressorInstance], job: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -128,26 +137,30 @@ def _grows(aggression: Aggression) -> bool:
 
 
 def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
-    if (planned := job.dataset) is None:
+    planned = job.dataset
+    if planned is None:
         yield "it read a data set, and the job has none"
         return
     for name in ("kind", "sha256", "listing_sha256", "images", "size_bytes"):
-        used, wanted = getattr(use, name), getattr(planned, name)
+        used = getattr(use, name)
+        wanted = getattr(planned, name)
         if used != wanted:
             yield f"the data set has {name} {used}, and that of the job {wanted}"
     share = use.page_cache_share
-    low, high = (0.0, MOST_COLD) if job.page_cache == "cold" else (LEAST_WARM, math.inf)
-    if share is not None and not low <= share <= high:
-        yield f"the page cache held {share:.1%} of the data, and was to be {job.page_cache}"
-    trained, left_over = 0, 0
-    if sizes := job.sizes:
-        step_images = sizes.batch * job.devices.devices
-        trained = step_images * (sizes.steps + sizes.warmup_steps)
+    if share is not None:
+        wrong = share > MOST_COLD if job.page_cache == "cold" else share < LEAST_WARM
+        if wrong:
+            yield f"the page cache held {share:.1%} of the data, and was to be {job.page_cache}"
+    trained = left_over = 0
+    if job.sizes:
+        step_images = job.sizes.batch * job.devices.devices
+        trained = step_images * (job.sizes.steps + job.sizes.warmup_steps)
         # An epoch reads each file at most once, but those left over; of a part of one, each image may be the largest.
         left_over = planned.images % step_images
     if use.images_read < trained:
         yield f"{use.images_read} images were read, and {trained} trained"
-    if use.bytes_read > planned.size_bytes * math.ceil(use.images_read / max(1, planned.images - left_over)):
+    epochs = math.ceil(use.images_read / max(1, planned.images - left_over))
+    if use.bytes_read > planned.size_bytes * epochs:
         yield f"{use.bytes_read} bytes were read, and {use.images_read} images hold less"
 
 
@@ -171,7 +184,8 @@ def _percentiles(metrics: Mapping[str, MetricValue], job: Job, _: dict[Any, Any]
         if job.serving and not samples:
             yield f"the percentiles {begin}*{end} have no samples"
         for name, value in values.items() if samples else ():
-            if value != (made := samples[-(-int(name[1:]) * len(samples) // 100) - 1]):
+            made = samples[-(-int(name[1:]) * len(samples) // 100) - 1]
+            if value != made:
                 yield f"{begin}{name}{end} is {value:.6g}, and its samples make {made:.6g}"
 
 
@@ -182,20 +196,25 @@ def _outside(metrics: Mapping[str, MetricValue], job: Job, row: dict[Any, Any]) 
     for name in sorted(used.keys() & values.keys()) if job.command else ():
         if not math.isclose(values[name], used[name], rel_tol=EXACT):
             yield f"its {name} is {values[name]:.6g}, and it used {used[name]:.6g}"
-    if row["epochs"] is None and (names := set(EPOCH_METRICS) & values.keys()):
-        yield f"it has {', '.join(sorted(names))}, and no epochs"
-    if (cold_s := values.get("cold-start")) is None:
+    of_epochs = sorted(set(EPOCH_METRICS) & values.keys())
+    if row["epochs"] is None and of_epochs:
+        yield f"it has {', '.join(of_epochs)}, and no epochs"
+    cold_s = values.get("cold-start")
+    if cold_s is None:
         return
-    opened_s, near_s = values["cold-start-with-opening"] - cold_s, CLOCKS_SHARE * row["elapsed_s"] + CLOCKS_S
+    opened_s = values["cold-start-with-opening"] - cold_s
+    near_s = CLOCKS_SHARE * row["elapsed_s"] + CLOCKS_S
     if not 0 <= opened_s <= row["open_s"] + EXACT:  # other instances are opened, too
         yield f"{opened_s:.6g} s of its cold start are opening, which took {row['open_s']:.6g} s"
-    if not row["ready_s"] - near_s <= cold_s <= (most_s := row["elapsed_s"] - row["measured_s"]) + near_s:
+    most_s = row["elapsed_s"] - row["measured_s"]
+    if not row["ready_s"] - near_s <= cold_s <= most_s + near_s:
         yield f"its cold start took {cold_s:.6g} s: not from {row['ready_s']:.6g} s of building to {most_s:.6g} s"
 
 
 def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     """Yield what is not as the host makes it of the job and of the seconds of epochs and checkpoints."""
-    measured_s, written_s = row["measured_s"], epochs.checkpoints.seconds if epochs.checkpoints else []
+    measured_s = row["measured_s"]
+    written_s = epochs.checkpoints.seconds if epochs.checkpoints else []
     due = {
         "epochs": (len(epochs.seconds), job.epochs),
         "steps": (epochs.steps, job.epoch_steps),
@@ -203,9 +222,11 @@ def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
         "seconds": (math.fsum(epochs.seconds) or measured_s, measured_s),
         "checkpoints": (len(written_s), job.epochs if job.checkpoint else 0),
     }
-    metrics, derived = row["metrics"] or {}, epochs.metrics(measured_s, of_data=job.dataset is not None)
+    metrics = row["metrics"] or {}
+    derived = epochs.metrics(measured_s, of_data=job.dataset is not None)
     for name in EPOCH_METRICS:
-        first, second = (part[name].value if name in part else 0.0 for part in (metrics, derived))
+        first = metrics[name].value if name in metrics else 0.0
+        second = derived[name].value if name in derived else 0.0
         due[name] = first, second
     for name, (recorded, made) in due.items():
         if not math.isclose(recorded, made, rel_tol=EXACT):
@@ -216,10 +237,12 @@ def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
 
 def _kept(kept: Sequence[KeptModel], job: Job, row: dict[Any, Any]) -> Iterator[str]:
     wanted = {"each": [*range(1, job.epochs + 1)], "last": [job.epochs or None], None: []}[job.keep_model]
-    if (numbers := [model.epoch for model in kept]) != wanted:
+    numbers = [model.epoch for model in kept]
+    if numbers != wanted:
         yield f"it kept models of the epochs {numbers}, and its job keeps those of {wanted}"
     ends_s = dict(enumerate(accumulate(row["epochs"].seconds), start=1)) if job.epochs else {}
-    share, most_s = (EXACT, 0.0) if ends_s else (GAP_SHARE, GAP_S)
+    share = EXACT if ends_s else GAP_SHARE
+    most_s = 0.0 if ends_s else GAP_S
     for model in kept:
         likely_s = [ends_s[model.epoch]] if model.epoch in ends_s else _spans_s(row)
         if not any(math.isclose(model.training_s, end_s, rel_tol=share, abs_tol=most_s) for end_s in likely_s):
@@ -236,18 +259,21 @@ def _models(kept: Sequence[KeptModel], _: Job, row: dict[Any, Any]) -> Iterator[
         yield "its images were generated by another network than the last that it kept"
     sizes = _files(row)
     for model in kept:
-        if (size_bytes := sizes.get(model.weights_sha256, model.size_bytes)) != model.size_bytes:
+        size_bytes = sizes.get(model.weights_sha256, model.size_bytes)
+        if size_bytes != model.size_bytes:
             yield f"{model.weights_sha256}.pt has {size_bytes} bytes, and was kept with {model.size_bytes}"
 
 
 def _gone(kept: Sequence[KeptModel], _: Job, row: dict[Any, Any]) -> Iterator[str]:
-    if gone := {model.weights_sha256 for model in kept} - _files(row).keys():
+    gone = {model.weights_sha256 for model in kept} - _files(row).keys()
+    if gone:
         yield f"{len(gone)} of its {len(kept)} models are not in {MODELS}/"
 
 
 def _files(row: dict[Any, Any]) -> dict[str, int]:
     """Return the sizes of the models in the run of a record, by their digests."""
-    return {path.stem: path.stat().st_size for path in (Path(row["path"]).parents[1] / MODELS).glob("*.pt")}
+    models = Path(row["path"]).parents[1] / MODELS
+    return {path.stem: path.stat().st_size for path in models.glob("*.pt")}
 
 
 _CHECKS: Mapping[str, tuple[tuple[Kind, Check], ...]] = {

@@ -20,19 +20,23 @@ BESIDE_SHARE, BESIDE_S = 0.5, 2.5
 
 def turns(taken: Alternation, job: Job, _: dict[Any, Any]) -> Iterator[str]:
     """Yield how the turns of a trial differ from those of its job, and the first burst that does not fit its turn."""
-    if (planned := job.turns) is None:
+    planned = job.turns
+    if planned is None:
         yield "it took turns, and its job has none"
         return
     bursts = taken.bursts
     if [burst.round for burst in bursts] != list(range(planned.rounds)):
         yield f"its {len(bursts)} turns are not one of each of the job's {planned.rounds} rounds"
     if any(burst.steps != planned.burst_steps for burst in bursts):
-        yield f"its bursts have {sorted({burst.steps for burst in bursts})} steps, and the job's {planned.burst_steps}"
+        steps = sorted({burst.steps for burst in bursts})
+        yield f"its bursts have {steps} steps, and the job's {planned.burst_steps}"
     if any(burst.position >= taken.instances for burst in bursts):
         yield f"it had a turn after those of all {taken.instances} instances"
-    mistimed = ((burst, problem) for burst in bursts if (problem := _mistimed(burst)))
-    for burst, problem in itertools.islice(mistimed, 1):
-        yield f"its burst {burst.round} took {burst.span_s:.6g} s, {problem}"
+    for burst in bursts:
+        problem = _mistimed(burst)
+        if problem:
+            yield f"its burst {burst.round} took {burst.span_s:.6g} s, {problem}"
+            break
 
 
 def _mistimed(burst: Burst) -> str | None:
@@ -43,7 +47,9 @@ def _mistimed(burst: Burst) -> str | None:
     if burst.span_s > burst.heard_s * (1 + CLOCKS_SHARE) + TICK_S:
         return f"longer than its turn of {burst.heard_s:.6g} s"
     idle_s = turn_s - burst.span_s
-    return f"with {idle_s:.6g} s of its turn beside it" if idle_s > BESIDE_SHARE * turn_s + BESIDE_S else None
+    if idle_s > BESIDE_SHARE * turn_s + BESIDE_S:
+        return f"with {idle_s:.6g} s of its turn beside it"
+    return None
 
 
 def turn_limits(taken: Alternation, _: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -57,7 +63,8 @@ def turn_limits(taken: Alternation, _: Job, row: dict[Any, Any]) -> Iterator[str
     for name, cpus in (("own_cpu_s", row["cpus"]), ("cpu_s", row["host_cpus"])):
         for burst in bursts:
             used_s = getattr(burst, name)
-            most_s = cpus * ((burst.ended_s - burst.begun_s) * (1 + CLOCKS_SHARE) + CLOCKS_S)
+            turn_s = burst.ended_s - burst.begun_s
+            most_s = cpus * (turn_s * (1 + CLOCKS_SHARE) + CLOCKS_S)
             if used_s is not None and (used_s > most_s or not (used_s > 0 or burst.span_s <= COMPUTES_S)):
                 yield f"its burst {burst.round} took {burst.span_s:.6g} s and {used_s:.6g} CPU s ({name})"
 
@@ -83,7 +90,8 @@ def turn_sums(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str
 def turns_of_blocks(trials: pd.DataFrame, block: list[str]) -> Iterator[Finding]:
     """Yield the trials, with ``begin_s``, of a block that took no turns together, or that computed at the same time."""
     for (_, number, *_), rows in trials[trials["alternation"].notna()].groupby(block, observed=True):
-        if rows["block_s"].nunique() > 1 or rows["begin_s"].max() - rows["begin_s"].min() > rows["block_s"].max():
+        apart_s = rows["begin_s"].max() - rows["begin_s"].min()
+        if rows["block_s"].nunique() > 1 or apart_s > rows["block_s"].max():
             for path in rows["path"]:
                 yield TURNS.at(path, f"the trials of block {number} did not take their turns together")
         else:
