@@ -7,6 +7,7 @@ The estimates are those of ablations, with their correction for many comparisons
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,10 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
     arms = by_arm(contrasts(ABLATION, ratios, METRICS_OF_INJURIES, terms))
     by_injury = {(arm.target, arm.ablation): effects for arm, effects in arms.items()}
     records = [record for record in store.records() if not record.warm_up]
-    findings = [
-        _finding(name, target, records, by_injury.get((target, name), {}), margin)
-        for target in (plan.targets if plan else ())
-        for name in (plan.ablations if plan else ())
-        if target in get_injury(name).targets
-    ]
+    findings = []
+    for target, name in product(plan.targets, plan.ablations) if plan else ():
+        if target in get_injury(name).targets:
+            findings.append(_finding(name, target, records, by_injury.get((target, name), {}), margin))
     harmless = [of_metrics for (_, name), of_metrics in by_injury.items() if not get_injury(name).changes]
     return Judged(tuple(findings), _smallest(harmless))
 
@@ -70,9 +69,11 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
 def _smallest(harmless: Sequence[Mapping[str, Effect]]) -> dict[str, float]:
     """Return the smallest slowdown, as a share, that could have been seen of each metric on every target."""
     smallest: dict[str, float] = {}
-    for metric, effect in (item for effects in harmless for item in effects.items()):
-        if (width := _half_width(effect)) is not None:
-            smallest[metric] = max(smallest.get(metric, 0.0), share_of(width))
+    for effects in harmless:
+        for metric, effect in effects.items():
+            width = _half_width(effect)
+            if width is not None:
+                smallest[metric] = max(smallest.get(metric, 0.0), share_of(width))
     return smallest
 
 
@@ -80,11 +81,13 @@ def _finding(
     name: str, target: str, records: Sequence[TrialRecord], effects: Mapping[str, Effect], margin: float
 ) -> InjuryFinding:
     injury = get_injury(name)
-    if effect := effects.get(injury.metric):
+    effect = effects.get(injury.metric)
+    if effect:
         judgement = _judgement(injury, list(_blocks(name, target, records)), effect, margin)
     else:
-        failed = (one.outcome.message for one in records if (one.target, one.ablation) == (target, name))
-        why = next((f"its trials failed: {message}" for message in failed if message), "no block can be compared")
+        trials = [record for record in records if record.target == target and record.ablation == name]
+        messages = [record.outcome.message for record in trials if record.outcome.message]
+        why = f"its trials failed: {messages[0]}" if messages else "no block can be compared"
         judgement = {"blocks": 0, "verdict_right": False, "note": why}
     return InjuryFinding(
         scenario=records[0].job.scenario,
@@ -105,7 +108,8 @@ def _judgement(
     verdict = effect.verdict.name if effect.verdict else None
     measured = {"blocks": effect.blocks, "ratio": effect.ratio, "interval": effect.interval, "verdict": verdict}
     truths = [injury.truth(injured, usual) for injured, usual in blocks]
-    if absent := truths.count(None):
+    absent = truths.count(None)
+    if absent:
         note = f"it was not there in {absent} of {count(len(truths), 'block')}, by {injury.witness}"
         return {**measured, "size": False, "verdict_right": False, "note": note}
     truth = _mean([*filter(None, truths)])
@@ -113,12 +117,17 @@ def _judgement(
     width = _half_width(effect)
     if width is None or effect.interval is None:
         return {**measured, "note": "one block has no interval"}
-    grown, right = _grown(blocks), _verdict_right(injury, truth, effect, width, margin)
+    grown = _grown(blocks)
+    place = None
+    if injury.phase and grown and _away(truth) > width:
+        place = grown == injury.phase
+    right = _verdict_right(injury, truth, effect, width, margin)
+    low, high = effect.interval
     return {
         **measured,
         "grown": grown,
-        "size": effect.interval[0] <= truth.high and truth.low <= effect.interval[1],
-        "place": grown == injury.phase if injury.phase and grown and _away(truth) > width else None,
+        "size": low <= truth.high and truth.low <= high,
+        "place": place,
         "verdict_right": right,
         "note": "" if right is not None else f"too small for {count(effect.blocks, 'block')}",
     }
@@ -135,11 +144,12 @@ def _blocks(name: str, target: str, records: Sequence[TrialRecord]) -> Iterator[
 
 def _mean(truths: Sequence[Truth]) -> Truth:
     """Return the mean of the blocks, formed as that of their ratios is."""
-    low, high = (
-        place.centre if (place := locate([math.log(value) if value else -math.inf for value in side])) else -math.inf
-        for side in ([one.low for one in truths], [one.high for one in truths])
-    )
-    return Truth(math.exp(low), math.exp(high))
+    return Truth(_centre([truth.low for truth in truths]), _centre([truth.high for truth in truths]))
+
+
+def _centre(ratios: Sequence[float]) -> float:
+    place = locate([math.log(ratio) if ratio else -math.inf for ratio in ratios])
+    return math.exp(place.centre) if place else 0.0
 
 
 def _half_width(effect: Effect) -> float | None:
@@ -171,15 +181,21 @@ def _verdict_right(injury: Injury, truth: Truth, effect: Effect, width: float, m
         return name in (EQUIVALENT, UNDECIDED)
     beyond = _beyond(truth, bounds_of(margin))
     if name == UNDECIDED:
-        return False if beyond > ENOUGH * width else None
+        enough = beyond > ENOUGH * width
+        return False if enough else None
     return name == (SLOWER if beyond > 0 else EQUIVALENT)
 
 
 def _grown(blocks: Sequence[tuple[TrialRecord, TrialRecord]]) -> str | None:
     """Return the phase of the steps that grew most; None if its growth is within its interval."""
-    sides = [[Parts.of(one).seconds for one in block] for block in blocks]
-    names = [name for name in PHASES if all(name in side for block in sides for side in block)]
-    parts = [difference(name, [usual[name] for _, usual in sides], [own[name] for own, _ in sides]) for name in names]
+    injured = [Parts.of(record).seconds for record, _ in blocks]
+    usual = [Parts.of(record).seconds for _, record in blocks]
+    parts = []
+    for name in PHASES:
+        if all(name in seconds for seconds in (*injured, *usual)):
+            before_s = [seconds[name] for seconds in usual]
+            after_s = [seconds[name] for seconds in injured]
+            parts.append(difference(name, before_s, after_s))
     most = max(parts, key=lambda part: part.difference_s)
     return most.name if most.interval and most.interval[0] > 0 else None
 
@@ -209,7 +225,7 @@ def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
     known = " to ".join(dict.fromkeys(map(times, finding.truth or ())))
     ratio = "" if finding.ratio is None else f"{finding.metric} {times(finding.ratio)}x"
     interval = f" ({ends(finding.interval)})" if finding.interval else ""
-    wrong = ", ".join(name for name, right in zip(FACETS, finding.facets.values(), strict=True) if right is False)
+    wrong = ", ".join(name for name, right in finding.facets.items() if right is False)
     outcome = Styled(finding.note, "dim")
     if finding.found:
         outcome = Styled("found", "found")
