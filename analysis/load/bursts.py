@@ -51,8 +51,14 @@ def settled(evidence: pd.DataFrame) -> "pd.Series[float]":
     for _, group in taking.groupby(["settings", "scenario", "model"], observed=True):
         costs = [switching(rows) for _, rows in group.groupby("target", observed=True)]
         if any(cost is not None and cost.shown for cost in costs):
-            # The geometric mean of the seconds per step of the bursts.
-            trials = ([burst[1:] or burst for burst in bursts_of(trial)] for _, trial in group.iterrows())
-            logs = ([math.log(math.fsum(rest) / len(rest)) for rest in rests] for rests in trials)
-            burst_s[group.index] = [math.exp(math.fsum(of_trial) / len(of_trial)) for of_trial in logs]
+            burst_s[group.index] = [_settled_s(bursts_of(trial)) for _, trial in group.iterrows()]
     return burst_s
+
+
+def _settled_s(bursts: Bursts) -> float:
+    """Return the geometric mean of the seconds per step of the bursts, without first steps."""
+    logs = []
+    for burst in bursts:
+        rest = burst[1:] or burst
+        logs.append(math.log(math.fsum(rest) / len(rest)))
+    return math.exp(math.fsum(logs) / len(logs))

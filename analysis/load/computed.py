@@ -46,14 +46,19 @@ class Computed(NamedTuple):
 
         None where the two do not have the same losses to compare.
         """
-        first, second = ([(name, len(losses)) for name, losses in work.early] for work in (self, other))
-        if first != second:
+        if self._columns != other._columns:
             return None
         shares = []
         for (_, mine), (_, its) in zip(self.early, other.early, strict=True):
-            larger = math.fsum(max(abs(a), abs(b)) for a, b in zip(mine, its, strict=True))
-            shares.append(math.fsum(abs(a - b) for a, b in zip(mine, its, strict=True)) / larger if larger else 0.0)
+            pairs = list(zip(mine, its, strict=True))
+            larger = math.fsum(max(abs(a), abs(b)) for a, b in pairs)
+            apart = math.fsum(abs(a - b) for a, b in pairs)
+            shares.append(apart / larger if larger else 0.0)
         return max(shares, default=None)
+
+    @property
+    def _columns(self) -> list[tuple[str, int]]:
+        return [(name, len(losses)) for name, losses in self.early]
 
 
 def computed(
@@ -87,8 +92,10 @@ def together(trials: Sequence[Computed]) -> Computed:
 def seed_distance(trials: Iterable[Computed]) -> float | None:
     """Return how far the early losses of trials with neighbouring seeds are apart, as the median; None of one seed."""
     by_seed = {work.seed: work for work in trials if work.early}
-    distances = (one.apart(other) for one, other in pairwise(by_seed[seed] for seed in sorted(by_seed)))
-    return median(known) if (known := [share for share in distances if share is not None]) else None
+    in_order = [by_seed[seed] for seed in sorted(by_seed)]
+    distances = [work.apart(following) for work, following in pairwise(in_order)]
+    known = [share for share in distances if share is not None]
+    return median(known) if known else None
 
 
 _CLASH = "two trials that differ"
