@@ -495,7 +495,7 @@ def test_figures_2_to_10_show_the_printed_values_on_the_papers_marks(founding: C
 def test_only_a_set_as_large_as_the_steps_need_gives_a_figure_its_number(
     tmp_path: Path, save: Save, images: int, numbers: set[int]
 ) -> None:
-    comparison = compare(load([forge(tmp_path, save, "real", blocks=1, images=images)]))
+    comparison = compare(load([forge(tmp_path, save, "real", blocks=5, images=images)]))
     drawn = {one.drawing.number for job in comparison.jobs for one in pictures(comparison, job, normalised())}
     assert drawn - {None} == numbers
     said = f"imagefolder of {images:,} images, digest dddddddd"
