@@ -165,8 +165,7 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
 
 def _foot(comparison: Comparison) -> Iterator[str]:
     claimed = claims(comparison)
-    hosts = dict.fromkeys(" and ".join(contrast.around.hosts) for contrast in claimed)
-    yield from (f"host {names}" for names in hosts if names)
+    yield from dict.fromkeys(f"host {' and '.join(each.around.hosts)}" for each in claimed if each.around.hosts)
     yield from dict.fromkeys(contrast.around.engine for contrast in claimed if contrast.around.engine)
     blocks = max((contrast.found.blocks for contrast in claimed), default=0)
     yield count(blocks, "block")

@@ -163,18 +163,10 @@ def speed_up_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
 def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]], title: str) -> Figure:
     chart = drawing.canvas(6.4, 4.2)
     axes = chart.subplots()
-    workers = {arm: arm.division.workers for arm in points if arm.division}
-    numbers = sorted(set(workers.values()))
+    numbers = sorted(set(map(_workers, points)))
     targets = list(dict.fromkeys(arm.target for arm in points))
-    colours = drawing.palette(targets)
-    for target in targets:
-        arms = [arm for arm in points if arm.target == target]
-        ratios = [points[arm].ratio or 1.0 for arm in arms]
-        axes.plot([workers[arm] for arm in arms], ratios, marker="o", color=colours[target])
-    for arm, speed_up in points.items():
-        ratio = speed_up.ratio or 1.0
-        low, high = speed_up.interval or (ratio, ratio)
-        axes.vlines(workers[arm], low, high, color=colours[arm.target])
+    for target, colour in drawing.palette(targets).items():
+        _speed_up_line(axes, {arm: speed_up for arm, speed_up in points.items() if arm.target == target}, colour)
     axes.plot(numbers, [number / numbers[0] for number in numbers], linestyle=":", color="0.2")
     axes.set_xticks(numbers)
     below = f"over {count(numbers[0], 'worker')}, with 95 % intervals; dotted: the ideal"
@@ -183,6 +175,20 @@ def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]
     entries = [drawing.entry(target, notes[target]) for target in targets]
     drawing.legend_below(chart, entries, len(targets))
     return chart
+
+
+def _workers(arm: Arm) -> int:
+    return arm.division.workers if arm.division else 0
+
+
+def _speed_up_line(axes: Axes, points: Mapping[Arm, Effect], colour: object) -> None:
+    look: dict[str, Any] = {"color": colour}
+    workers = list(map(_workers, points))
+    axes.plot(workers, [speed_up.ratio or 1.0 for speed_up in points.values()], marker="o", **look)
+    for number, speed_up in zip(workers, points.values(), strict=True):
+        ratio = speed_up.ratio or 1.0
+        low, high = speed_up.interval or (ratio, ratio)
+        axes.vlines(number, low, high, **look)
 
 
 def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
