@@ -14,7 +14,8 @@ from typing import Literal
 
 import pandas as pd
 
-from analysis.compare.contrasts import AGAIN, RATIO, form
+from analysis.compare.comparison import compare
+from analysis.compare.contrasts import AGAIN, FAILED_TRIALS, RATIO, TARGET, form
 from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.validity import usable
 from analysis.load.metrics import METRICS, Metric, by_ratio, metrics_of
@@ -37,15 +38,30 @@ def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_bl
     """Decide on the records of one run so far, by the ratio of every target and model to bare metal.
 
     ``records`` is None as long as none counts. In a run of bare metal alone, twice in every block, the ratio of the two
-    counts. Every metric of a probe counts, since none stands for all. A block counts once the run has begun it; if bare
-    metal or the target failed, or validity refuses the pair, it is a block without a ratio. Call this when a block has
-    ended. Warm-up trials are no blocks, and ablations are not waited for.
+    counts. Every metric of a probe counts, since none stands for all. A verdict that the answer withholds because of
+    failed trials is none. A block counts once the run has begun it; if bare metal or the target failed, or validity
+    refuses the pair, it is a block without a ratio. Call this when a block has ended. Warm-up trials are no blocks, and
+    ablations are not waited for.
     """
     families = log_ratios(records) if records else {}
     if repetitions.decides:
-        return should_stop_deciding(families.values(), repetitions.margin_share or MARGIN, max_blocks=max_blocks)
+        margin = repetitions.margin_share or MARGIN
+        decision = should_stop_deciding(families.values(), margin, max_blocks=max_blocks)
+        hidden = _hidden(records, margin) if records and decision.decided else []
+        return replace(decision, stop=False, reason="; ".join(hidden), at_least=1) if hidden else decision
     ratios = {name: values for family in families.values() for name, values in family.items()}
     return should_stop(ratios, repetitions.half_width or 0.0, max_blocks=max_blocks)
+
+
+def _hidden(records: Records, margin: float) -> list[str]:
+    """Return the verdicts that the answer withholds because failed trials may have been slow ones."""
+    hidden = []
+    for group in compare(records, margin=margin).groups:
+        for contrast in group.contrasts:
+            if contrast.kind == TARGET.name and contrast.metric in group.deciding and contrast.verdict:
+                why = [reason for reason in contrast.verdict.withheld if reason.startswith(FAILED_TRIALS)]
+                hidden += [f"{contrast.model} on {contrast.target}: {reason}" for reason in why]
+    return hidden
 
 
 def intervals(records: Records) -> dict[str, tuple[float, float, float]]:

@@ -48,6 +48,8 @@ class Decision:
     half_width: float | None
     at_least: int
     expected: int | None = None
+    decided: bool = False
+    """Whether it stops because every comparison has a verdict."""
 
 
 def should_stop(log_ratios: Mapping[str, Samples], half_width: float, *, max_blocks: int) -> Decision:
@@ -90,7 +92,7 @@ def should_stop_deciding(families: Iterable[Mapping[str, Samples]], margin: floa
     if blocks >= max_blocks:
         return _ended(max_blocks, None)
     if not undecided and blocks in looks(LEAST_BLOCKS, blocks):
-        return Decision(True, f"every comparison is decided at a margin of {margin:.1%}", None, 0)
+        return Decision(True, f"every comparison is decided at a margin of {margin:.1%}", None, 0, decided=True)
     following = next(look for look in looks(LEAST_BLOCKS, max(2 * blocks, LEAST_BLOCKS)) if look > blocks)
     if not undecided:
         return Decision(False, f"the next look is at {following}", None, following - blocks)

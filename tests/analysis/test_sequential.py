@@ -117,6 +117,24 @@ def test_a_run_is_decided_by_its_records(save: Save) -> None:
     assert [should_stop_run(found, asked, max_blocks=99).stop for found in (save.load(), None)] == [True, False]
 
 
+def test_a_run_goes_on_where_the_answer_withholds_the_verdict_because_of_failed_trials(save: Save) -> None:
+    asked = Repetitions(until="decided", margin="5%")
+    for block in range(12):
+        save(block=block, throughput_per_s=10.0 - 0.001 * block)
+        failed = "time-out" if block < 2 else None
+        save(block=block, target="vm", failed=failed, **({} if failed else measured_at(10.0 + 0.001 * block)))
+    found = should_stop_run(save.load(), asked, max_blocks=99)
+    assert (found.stop, found.at_least) == (False, 1)
+    assert found.reason.startswith("resnet50 on vm: failed trials may have been slow ones (2 of 12 on the target")
+    (group,) = save.compare(margin=0.05).groups
+    assert judged(group.of_target("vm")["throughput"]).name is None, "the answer has no verdict either"
+    assert should_stop_run(save.load(), asked, max_blocks=12).stop, "the most blocks are measured"
+
+
+def measured_at(speed: float) -> dict[str, Any]:
+    return {"throughput_per_s": speed, "elapsed_s": 200 / speed}
+
+
 def test_all_looks_together_spend_what_is_to_be_spent() -> None:
     rng = np.random.default_rng(0)
     after = list(looks(5, 9000))
