@@ -147,8 +147,8 @@ def missing(
 
 
 def _missing_trials(arm: Arm, old: pd.DataFrame, new: pd.DataFrame, last: float) -> Iterator[Missing]:
-    finished = (rows[rows["ok"]] for rows in (old, new))
-    due, done = (set(zip(ok["block"], ok["replica"], strict=True)) for ok in finished)
+    # A trial that failed is there, and its share is judged.
+    due, done = (set(zip(rows["block"], rows["replica"], strict=True)) for rows in (old[old["ok"]], new))
     if gone := sorted(block for block, replica in due - done if block <= last):
         why = f"{len(gone)} of {len(due)} trials are missing (block {', '.join(map(str, gone))}){_failures(new)}"
         yield Missing("trials", name_of(arm), why)

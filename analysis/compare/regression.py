@@ -2,8 +2,9 @@
 
 The runs share no block, so their blocks are independent samples; see ``statistics.two_samples``. A row is slower when
 its whole interval is beyond the bound, and not slower when all of it is within, and that of the mean too, in which slow
-trials count; else the blocks cannot tell. Neither can trials that carry no verdict; see ``standing``. If both runs have
-bare metal, the change of the ratio to bare metal shows whether the target has changed or the whole host.
+trials count; else the blocks cannot tell. Neither can trials that carry no verdict; see ``standing``. Trials that
+failed are compared by their shares, and hide verdicts that they may make false. If both runs have bare metal, the
+change of the ratio to bare metal shows whether the target has changed or the whole host.
 """
 
 import math
@@ -19,26 +20,43 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import validity
-from analysis.compare.contrasts import RELATIVE, RUN, ContrastKind, effect
+from analysis.compare.contrasts import FAILED_TRIALS, RELATIVE, RUN, ContrastKind, effect
 from analysis.compare.matching import Missing, by_row, logs_of, matched, missing, name_of, tables
-from analysis.compare.pairing import ROW, SWITCHES, filled
+from analysis.compare.pairing import ROW, SWITCHES, filled, have_failed
 from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed
 from analysis.compare.standing import with_standing, withheld
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records, run_of
 from analysis.statistics.counts import MeanDifference, between_runs
 from analysis.statistics.margins import log_slower_by, share_of, slower_by
-from analysis.statistics.ratios import Location, Samples, Verdict, VerdictName, exp, locate
+from analysis.statistics.power import TRIM
+from analysis.statistics.ratios import (
+    FAILS_MORE,
+    SIGNIFICANCE,
+    Location,
+    Samples,
+    Verdict,
+    VerdictName,
+    exp,
+    holm,
+    locate,
+)
 from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.tails import Mean
 from analysis.statistics.two_samples import Runs, detectable, mean_shift, more_blocks, shift
 from analysis.warnings.conditions import disturbed
 from suite.targets import BASELINE
 
-Outcome = Literal["slower", "incomplete", "cannot tell", "not slower"]
-EXIT_CODES: Mapping[Outcome, int] = {"slower": 3, "incomplete": 1, "cannot tell": 4, "not slower": 0}
+Outcome = Literal["slower", "fails more", "incomplete", "cannot tell", "not slower"]
+EXIT_CODES: Mapping[Outcome, int] = {"slower": 3, "fails more": 3, "incomplete": 1, "cannot tell": 4, "not slower": 0}
 """The outcomes of a gate, the one that decides before others first, each with the exit code of the command."""
-_OUTCOMES: Mapping[VerdictName | None, Outcome] = {"slower": "slower", "not slower": "not slower"}
+_OUTCOMES: Mapping[VerdictName | None, Outcome] = {
+    "slower": "slower",
+    FAILS_MORE: "fails more",
+    "not slower": "not slower",
+}
+FAILED = Metric("failed-trials", "failed", "%", compared="difference")
+"""The share of the trials that failed, or did before they were repeated: a finding, not a gap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +74,13 @@ class Change(Contrast):
     @property
     def outcome(self) -> Outcome | None:
         return _OUTCOMES.get(self.verdict.name, "cannot tell") if self.verdict else None
+
+    @property
+    def left_open_by_failures(self) -> bool:
+        """Return whether failed trials alone leave it open: more blocks decide nothing until fewer fail."""
+        if self.metric == FAILED:
+            return True
+        return any(why.startswith(FAILED_TRIALS) for why in self.verdict.withheld) if self.verdict else False
 
     @property
     def old(self) -> float:
@@ -117,25 +142,38 @@ class Regression:
         return tuple(change for change in self.changes if change.outcome == outcome)
 
 
+_NO_DIFFERENCE = MeanDifference(0.0, None, 1.0, 0)
+
+
 class _Side:
     """The old runs or the new one: finished trials and pairs with bare metal by row, and what has disturbed trials."""
 
     def __init__(self, trials: pd.DataFrame, metrics: Sequence[Metric]) -> None:
         ok = trials[trials["ok"]]
         self.tables, self.metrics = tables(ok, metrics), metrics
+        self.every = by_row(trials.assign(failed=100.0 * have_failed(trials)))
         # What runs beside a victim is no disturbance of it.
         self._disturbed = disturbed(filled(ok[ok["aggressor"].isna()]), [*ROW, *SWITCHES])
 
     def samples(self, kind: ContrastKind, arm: Arm, metric: Metric) -> list[list[float]]:
         """Return the logarithms of a metric, or of its ratios to bare metal, by old run and block."""
-        runs: dict[str, list[float]] = defaultdict(list)
         logs = logs_of(kind, self.tables[kind].get(arm), metric) if metric in self.metrics else {}
-        for run, blocks in logs.items():
-            runs[run.split("/")[1]] += blocks
-        return [*runs.values()]
+        return _by_draw(logs)
+
+    def failed(self, arm: Arm) -> list[list[float]]:
+        """Return the share of the trials that failed, in per cent, by old run and block."""
+        return _by_draw(logs_of(RUN, self.every[arm], FAILED))
 
     def disturbed(self, arm: Arm) -> tuple[Disturbed, ...]:
         return self._disturbed.get((*vars(arm.job).values(), *arm[1:5]), ())
+
+
+def _by_draw(logs: Mapping[str, list[float]]) -> list[list[float]]:
+    """Return what the blocks of each old run hold, of a sweep together."""
+    runs: dict[str, list[float]] = defaultdict(list)
+    for run, blocks in logs.items():
+        runs[run.split("/")[1]] += blocks
+    return [*runs.values()]
 
 
 def regress(
@@ -158,7 +196,9 @@ def regress(
     before, after = _Side(olds, old.metrics), _Side(news, new.metrics)
     lacks = missing(by_row(olds[olds["draw"] == number.max()]), by_row(news), open_ended=open_ended)
     common = [arm for arm in before.tables[RUN] if arm in after.tables[RUN]]
-    results = [*lacks, *chain.from_iterable(_compared(arm, before, after, fail_above) for arm in common)]
+    failing = {} if fail_above is None else _failing(before, after, fail_above)
+    compared = chain.from_iterable(_compared(arm, before, after, fail_above) for arm in common)
+    results = [*lacks, *failing.values(), *(_unhidden(one, failing) for one in compared)]
     return Regression(
         changes=tuple(one for one in results if isinstance(one, Change)),
         fail_above=fail_above,
@@ -166,6 +206,46 @@ def regress(
         added=tuple(name_of(arm) for arm in after.tables[RUN] if arm not in before.tables[RUN]),
         places=(*old.places, *new.places),
     )
+
+
+def _failing(old: _Side, new: _Side, bound: float) -> dict[Arm, Change]:
+    """Return whether the trials of each row fail more often than before; those of all rows are one family.
+
+    A row that fails no more often than it did has not become worse. Without a test that shows more, the whole interval
+    must exclude that more trials fail by the bound.
+    """
+    changes = {}
+    for arm in old.every:
+        if arm in new.every:
+            before, after = old.failed(arm), np.concatenate(new.failed(arm))
+            if after.any() or np.any(np.concatenate(before)):
+                changes[arm] = _count_change(arm, FAILED, (before, [after]), None)
+    shifts = [change.difference or _NO_DIFFERENCE for change in changes.values()]
+    levels = holm([one.p for one in shifts])
+    judged = {}
+    for (arm, change), shares, level in zip(changes.items(), shifts, levels, strict=True):
+        judged[arm] = replace(change, verdict=Verdict(_failing_more(shares, level, bound), level, margin=bound))
+    return judged
+
+
+def _failing_more(shares: MeanDifference, level: float, bound: float) -> VerdictName:
+    most = shares.interval[1] if shares.interval else math.inf
+    if shares.mean <= 0 or most <= 100 * bound:
+        return "not slower"
+    return FAILS_MORE if level <= SIGNIFICANCE else "undecided"
+
+
+def _unhidden(result: "Contrast | Missing", failing: Mapping[Arm, Change]) -> "Contrast | Missing":
+    """Return a change without its verdict if trials that failed may have been slow ones, which would make it false."""
+    if not isinstance(result, Change) or not result.verdict or result.arm not in failing:
+        return result
+    shares = failing[result.arm]
+    hidden = result.outcome == "not slower" and shares.outcome != "not slower"
+    hidden = hidden or (result.outcome == "slower" and shares.old > 100 * TRIM)
+    if not hidden:
+        return result
+    why = f"{FAILED_TRIALS} ({shares.value:.0f} % of the new run, {shares.old:.0f} % before)"
+    return replace(result, verdict=replace(result.verdict, name=None, more_blocks=None, withheld=(why,)))
 
 
 def _compared(arm: Arm, old: _Side, new: _Side, fail_above: float | None) -> Iterator[Contrast | Missing]:

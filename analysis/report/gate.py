@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import cast
 
 from analysis.compare.matching import place_of, switches_of
-from analysis.compare.regression import EXIT_CODES, Change, Regression
+from analysis.compare.regression import EXIT_CODES, FAILED, Change, Regression
 from analysis.compare.results import Circumstances
 from analysis.report.answers.answer import Answer, AnswerRow, formed, row_of
 from analysis.report.answers.claim import Claim
@@ -15,8 +15,9 @@ from analysis.report.document import answer_elements
 from analysis.report.elements import Element, Head, Line, Styled, Table
 from analysis.report.formatting import ends, percent, reachable, signed, times
 from analysis.statistics.counts import MeanDifference
+from analysis.statistics.failures import Failures
 from analysis.statistics.power import POWER
-from analysis.statistics.ratios import Verdict
+from analysis.statistics.ratios import FAILS_MORE, Verdict
 from analysis.statistics.two_samples import LEAST_RUNS
 from suite.request.next_step import NextStep, bench
 from suite.units import count, number
@@ -93,7 +94,8 @@ def _values(change: Change) -> tuple[str, str]:
 
 
 def _outcome(change: Change) -> Styled:
-    return Styled(change.outcome or "", change.outcome if change.outcome in ("slower", "cannot tell") else "")
+    word = change.outcome or ""
+    return Styled(word, word if word in ("slower", FAILS_MORE, "cannot tell") else "")
 
 
 def answer(regression: Regression) -> Answer:
@@ -109,7 +111,9 @@ def answer(regression: Regression) -> Answer:
 
 def _claims(regression: Regression) -> "Iterator[_GateClaim]":
     judged = filter(attrgetter("verdict"), regression.changes)
-    return (_GateClaim(change, change.model, Circumstances()) for change in judged)
+    for change in judged:
+        claim = _FailedClaim if change.metric == FAILED else _GateClaim
+        yield claim(change, change.model, Circumstances())
 
 
 class _GateClaim(Claim):
@@ -146,16 +150,39 @@ class _GateClaim(Claim):
         return (f"within or beyond {bound} ({shown}{runs})",)
 
 
+class _FailedClaim(_GateClaim):
+    """The share of the failed trials of a row."""
+
+    @property
+    def failed(self) -> str:
+        """Return ``3 of 8 failed (9 to 76 %), none of 8 before, p = 0.2`` of the row of failed trials."""
+        change = self.change
+        known = change.verdict or Verdict(None, None)
+        of_old, of_new = change.samples
+        old = round(change.old / 100 * of_old)
+        new = Failures(round((change.value or 0.0) / 100 * of_new), 0, 0, of_new)
+        share = f"{percent(new.low).removesuffix(' %')} to {percent(new.high)}"
+        before = f"{old or 'none'} of {of_old} before, p = {known.p or 0.0:.2g}"
+        return f"{new.own or 'none'} of {of_new} failed ({share}), {before}"
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        more = {"fails more": "more trials fail than before", "not slower": "no more trials fail than before"}
+        return (more.get(self.word, f"more trials may fail than before, by over {percent(self.margin or 0.0)}"),)
+
+
 def _next(regression: Regression) -> NextStep | None:
     """Return the command that explains the outcome, or that measures what the rows lack."""
     new = regression.places[-1:]
     match regression.outcome:
         case "slower":
             return explaining(new)
-        case "incomplete":
+        case "incomplete" | "fails more":
             return failures_of(new)
         case "not slower":
             return bench("report", *new, decides="one page") if new else None
+        case _ if all(row.left_open_by_failures for row in regression.of("cannot tell")):
+            return failures_of(new)
         case _:
             return _extending(regression)
 

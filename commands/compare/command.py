@@ -79,7 +79,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     with the first; two keys give a table.
 
     With --fail-above the last run is judged against those before it; three or more show how runs differ. Exit codes:
-    0 not slower, 3 slower, 4 cannot tell, 1 the new run lacks something of the last old one, 2 the request was wrong.
+    0 not slower, 3 slower or fails more, 4 cannot tell, 1 it lacks something of the last old one, 2 wrong request.
 
     \b
     Examples:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from analysis.compare.matching import other_hosts
-from analysis.compare.regression import Change, Outcome, Regression, regress
+from analysis.compare.regression import FAILED, Change, Outcome, Regression, regress
 from analysis.load.records import load
 from analysis.report.gate import answer, gate_document
 from analysis.statistics.tails import Mean
@@ -185,7 +185,7 @@ def test_a_target_that_one_run_did_not_finish_is_named_and_fails(save: Save, lac
         assert [(one.what, one.name) for one in found.missing] == [("target", "resnet50 on vm")]
         assert str(answer(found).rows[0]) == "resnet50 on vm: incomplete"
         assert f"resnet50 on vm: {why}" in answer(found).why
-        assert {change.target for change in found.changes} == {"bare-metal"}
+        assert {change.target for change in found.changes if change.metric != FAILED} == {"bare-metal"}
 
 
 def test_trials_that_are_missing_are_counted_with_their_blocks(save: Save) -> None:
@@ -195,9 +195,52 @@ def test_trials_that_are_missing_are_counted_with_their_blocks(save: Save) -> No
     found = runs(save)
     (missing,) = found.missing
     assert (missing.what, found.outcome) == ("trials", "incomplete")
-    assert missing.why == "3 of 8 trials are missing (block 3, 6, 7); 1 failed: killed"
-    (only,) = runs(save, open_ended=True).missing
-    assert "(block 3)" in only.why, "a stop rule has ended it after block 5"
+    assert missing.why == "2 of 8 trials are missing (block 6, 7); 1 failed: killed"
+    assert runs(save, open_ended=True).missing == (), "a stop rule has ended it after block 5, and what failed is there"
+
+
+def with_failures(save: Save, run: str, failed: int, blocks: int, seed: int = 0) -> None:
+    make(save, run, 10.0, blocks, seed=seed)
+    for block in range(failed):
+        save(run, block=block, failed="time-out")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "blocks", "outcome", "code"),
+    [
+        (0, 6, 12, "fails more", 3),
+        (0, 1, 12, "cannot tell", 4),
+        (0, 1, 150, "not slower", 0),
+        (1, 1, 12, "not slower", 0),
+        (3, 0, 12, "not slower", 0),
+        (0, 0, 12, "not slower", 0),
+    ],
+)
+def test_failed_trials_of_the_new_run_are_a_finding_and_none_is_good_news(
+    save: Save, old: int, new: int, blocks: int, outcome: str, code: int
+) -> None:
+    with_failures(save, "old", old, blocks)
+    with_failures(save, "new", new, blocks, seed=1)
+    found = runs(save)
+    assert (found.outcome, found.exit_code, found.missing) == (outcome, code, ())
+    rows = {row.subject: row for row in answer(found).rows}
+    shown = rows.get("resnet50 on bare-metal, failed-trials")
+    assert (shown is not None) == bool(old + new)
+    if shown:
+        assert shown.word == outcome
+        assert shown.failed.startswith(f"{new or 'none'} of {blocks} failed (")
+        assert f"{old or 'none'} of {blocks} before, p = " in shown.failed
+    if code:
+        assert next(iter(rows)) == "resnet50 on bare-metal, failed-trials", "the first line has the share"
+        assert the(found, target="bare-metal").outcome == "cannot tell", "what failed may have been slow"
+        assert str(answer(found).next).endswith("each failure in full")
+
+
+def test_a_row_is_not_called_slower_than_old_trials_of_which_a_quarter_failed(save: Save) -> None:
+    with_failures(save, "old", 3, 12)
+    make(save, "new", 8.0, 12, seed=1)
+    change = the(runs(save), target="bare-metal")
+    assert (change.outcome, change.left_open_by_failures) == ("cannot tell", True)
 
 
 def test_ablations_and_aggressors_are_rows_of_their_own(save: Save) -> None:
