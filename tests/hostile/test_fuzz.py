@@ -119,6 +119,8 @@ def test_a_run_of_a_stranger_is_analysed_or_refused(data: st.DataObject, bench: 
                 path.write_bytes(data.draw(json_texts(json.loads(path.read_text()))))
         for words in (["results", "list"], ["results", "show"], ["audit"], ["compare", "--explain"]):
             bench(*words, str(run))
+        for words in (["--by", "host"], ["--allocation"], ["--job", "50 epochs"], ["--claims"]):
+            bench("compare", *words, str(run))
         for form in ("--json", "--markdown", "--csv"):
             done = bench("compare", "--force", form, str(run))
             if form == "--json" and not done.exit_code:
