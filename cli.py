@@ -9,6 +9,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -64,6 +66,7 @@ class Bench(LazyGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of the command line, and refuse names that are not UTF-8: no record could hold them."""
+        _import_own_packages()
         ctx.meta[_JSON] = "--json" in itertools.takewhile(lambda word: word != "--", args)
         for word in (*args, os.environ.get("VIRTBENCH_HOME", "")):
             if word.encode(errors="replace").decode() != word:
@@ -92,6 +95,15 @@ class Bench(LazyGroup):
                 _print_error(ctx, error)
             except KeyboardInterrupt:
                 _end_interrupted(ctx)
+
+
+def _import_own_packages() -> None:
+    """Import the packages whose names a PYTHONPATH may lead to first, as with a worker.py of the user's."""
+    own = str(Path(__file__).parent)
+    sys.path.insert(0, own)
+    for name in ("analysis", "provisioning", "scenarios", "worker"):
+        import_module(name)
+    sys.path.remove(own)
 
 
 def _end_interrupted(ctx: click.Context) -> NoReturn:

@@ -733,3 +733,15 @@ def test_a_path_is_never_the_file_minus_and_its_home_is_expanded(monkeypatch: py
     assert UserPath().convert("./-", None, None) == Path("-")
     with pytest.raises(click.BadParameter, match="does not stand for standard output"):
         UserPath().convert("-", None, None)
+
+
+@pytest.mark.parametrize("words", [("run", "--help"), ("compare", "--help")], ids=" ".join)
+def test_modules_of_the_users_that_have_the_names_of_the_suites_hide_none(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    for room in ("analysis", "provisioning", "scenarios", "worker"):
+        (tmp_path / f"{room}.py").write_text("x = 1")
+    program = [sys.executable, "-c", "from cli import main; main()", *words]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (ended.returncode, ended.stderr) == (0, "")
