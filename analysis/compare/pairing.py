@@ -139,8 +139,8 @@ def pair(
     pairs = left.merge(right, on=shared, suffixes=("", "_base")).sort_values(["run_id", "block"], ignore_index=True)
     zeros = {column: pairs[column].abs().eq(np.inf) | pairs[f"{column}_base"].abs().eq(np.inf) for column in columns}
     differences = {column: pairs[column] - pairs[f"{column}_base"] for column in columns}
-    # A new column before those that are replaced: these leave the frame in many parts.
-    pairs = pairs.assign(zeros="", **differences)
+    # The copy is of one part, where merging many kinds leaves too many for pandas to add a column quietly.
+    pairs = pairs.copy().assign(zeros="", **differences)
     for column, has_zero in zeros.items():
         if has_zero.any():
             in_arm = has_zero.groupby([pairs[name] for name in ROW], observed=True).transform("any")
