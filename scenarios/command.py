@@ -21,6 +21,7 @@ from suite.records.record import Timeline
 from suite.request.option import OptionGroup, Text, about, given
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
+from suite.targets import VERSUS
 from worker.spec import CommandRequest
 
 _NUMBER = re.compile(r"once|\d[\d.]*(?:e[-+]\d+)?(?: times)?")
@@ -35,6 +36,15 @@ class CommandOptions(OptionGroup):
         "Records contain it: do not include secrets.",
         parse=parse_command,
         runs_program=True,
+    )
+    versus: Text | None = about(
+        None,
+        "Second command, compared with the first on one target. Both are run in every block of the run; the first, a, "
+        "is the base of the second, b. After --: bench run -- python a.py --versus -- python b.py. Default target: "
+        "bare metal.",
+        parse=parse_command,
+        runs_program=True,
+        needs=(given("command", example='"python a.py"'),),
     )
     command_files: Path | None = about(
         None, "Directory to copy. The command works in a writable in-memory copy of it.", own_code=True
@@ -85,8 +95,17 @@ class Command(PlannedScenario):
                 f"{option('scenario')} {cls.name} needs {option('command')}",
                 remedy=f'add {option("command")} "python train.py --epochs 1"',
             )
+        if asked.versus and len(request.targets.target) > 1:
+            raise RequestError(
+                f"{option('versus')} compares two commands on one target, not on {len(request.targets.target)}",
+                remedy=f"give one {option('target')}",
+            )
         argv = parse_command(asked.command)
-        return cls(CommandJob(argv=argv, throughput=asked.throughput, decimal_mark=asked.decimal_mark))
+        versus = parse_command(asked.versus) if asked.versus else None
+        return cls(CommandJob(argv=argv, versus=versus, throughput=asked.throughput, decimal_mark=asked.decimal_mark))
+
+    def arms(self, request: RunRequest) -> tuple[str, ...]:
+        return (VERSUS,) if request.options(CommandOptions).versus else ()
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
         return (self._command.name,) if self._command else ()
@@ -95,7 +114,8 @@ class Command(PlannedScenario):
         directory = request.options(CommandOptions).command_files
         if directory is None or self._command is None:
             return "none", None
-        refuse_missing_script(self._command.argv, directory.expanduser())
+        for argv in filter(None, (self._command.argv, self._command.versus)):
+            refuse_missing_script(argv, directory.expanduser())
         try:
             return FILES, files_of(directory, note)
         except NoFilesError:  # python -m package needs none
@@ -110,15 +130,8 @@ class Command(PlannedScenario):
 
     def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
         """Run the command. Raises MeasurementError unless it ends well and has printed what is read of it."""
-        (instance,), envelope = instances, trial.job.envelope
-        request = CommandRequest(
-            **planned(trial.job.command, "its command").model_dump(),
-            threads=envelope.threads,
-            directory=instance.node.data,
-            tmpfs_bytes=envelope.tmpfs_bytes,
-            # Outside of an image /tmp is the machine's: the node's own directory goes with the trial.
-            scratch=TEMPORARY if instance.node.userland else ".",
-        )
+        (instance,) = instances
+        request = _request(trial, instance)
         log = EventLog(phases=PROBE_PHASES, observer=observer)
         observer.phase("attesting")
         job = attest(trial, instance.node, request, log, "--command")
@@ -155,3 +168,18 @@ class Command(PlannedScenario):
             if alike not in self._noted:
                 self._noted.add(alike)
                 observer.note(f"{trial.trial_id}: {note}")
+
+
+def _request(trial: Trial, instance: Instance) -> CommandRequest:
+    command = planned(trial.job.command, "its command")
+    envelope = trial.job.envelope
+    return CommandRequest(
+        argv=command.argv_of(trial.ablation),
+        threads=envelope.threads,
+        directory=instance.node.data,
+        throughput=command.throughput,
+        decimal_mark=command.decimal_mark,
+        tmpfs_bytes=envelope.tmpfs_bytes,
+        # Outside of an image /tmp is the machine's: the node's own directory goes with the trial.
+        scratch=TEMPORARY if instance.node.userland else ".",
+    )

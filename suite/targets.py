@@ -9,6 +9,12 @@ from suite.part import Part
 
 TARGETS = ("bare-metal", "container", "vm", "container-vm")
 BASELINE = "bare-metal"
+VERSUS = "versus"
+"""The arm of a run of two commands on one target that runs the second one."""
+COMMANDS = ("a", "b")
+"""The names of two commands in comparisons, in place of the target that both ran on. The first is the base."""
+BASES = (BASELINE, COMMANDS[0])
+"""What others are compared with."""
 VMS = frozenset(("vm", "container-vm"))
 """The targets with a kernel of their own."""
 CONTAINERS = frozenset(("container", "container-vm"))
@@ -16,6 +22,13 @@ CONTAINERS = frozenset(("container", "container-vm"))
 ON_REAL_MACHINES = ("bare-metal", "container")
 IN_PLACE: Mapping[str, str] = {"vm": "bare-metal", "container-vm": "container"}
 """What is opened for a target on a machine that is its virtual machine already."""
+
+
+def base_of(target: str) -> str:
+    """Return what a target, or one of two commands, is compared with."""
+    if target in COMMANDS:
+        return COMMANDS[0]
+    return BASELINE
 
 
 def _of_one_kind(targets: tuple[str, ...]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from analysis.warnings.findings import failures, hosts_differ, missing_trials, m
 from analysis.warnings.training import diverged, learning
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.records.record import Alternation
-from suite.targets import BASELINE
+from suite.targets import BASELINE, BASES
 
 Turns = tuple[Alternation, Alternation]
 """The turns of a target and of bare metal in one block."""
@@ -100,7 +100,7 @@ def _pooled(records: Records, *, margin: float | None, force: bool) -> Compariso
     refused = chain(*(formed.refused for formed in (targets, *tabled.values(), victims)))
     of_states = (*diverged(trials), *mixtures(plain(trials)), *changed(finished))
     of_trust = (
-        *orders(complete, targets.pairs[targets.pairs["target"] != BASELINE]),
+        *orders(complete, targets.pairs[~targets.pairs["target"].isin(BASES)]),
         *unnormalised(complete),
         *differing(again, [metric for metric in by_ratio(metrics) if not metric.supporting]),
         *disturbances(finished),
@@ -193,7 +193,8 @@ def noise_floors(
     ``ok`` are the trials that are ok, ``again`` the ratios of the second bare-metal trials of their blocks.
     """
     for (job, model), rows in grouped(baseline(ok), GROUP):
-        arm, replicas = Arm(job, model, BASELINE), _replicas(rows)
+        arm = Arm(job, model, str(rows["target"].iloc[0]))
+        replicas = _replicas(rows)
         for metric in metrics_of(by_ratio(metrics), job.scenario, model):
             twice = again[metric.column].get(arm)
             if floor := _floor(replicas, metric, () if twice is None else list(twice[kinds.RATIO])):
@@ -224,17 +225,17 @@ def _floor(replicas: Sequence[pd.DataFrame], metric: Metric, twice: Sequence[flo
 def differing(ratios: kinds.ByColumn, metrics: Sequence[Metric]) -> Iterator[AnalysisWarning]:
     """Yield the groups whose two bare-metal trials differ: their interval excludes 1, whatever the margin."""
     for metric in metrics:
-        for (job, model, *_), values in ratios[metric.column].items():
+        for (job, model, base, *_), values in ratios[metric.column].items():
             place = locate(values[kinds.RATIO].to_numpy())
             if place and place.interval and not place.interval[0] <= 0 <= place.interval[1]:
                 low, high = np.exp(place.interval)
                 yield AnalysisWarning(
                     "a-a-differs",
-                    f"{job}, {model}: the second {BASELINE} trial of a block has {np.exp(place.centre):.3f} times the "
+                    f"{job}, {model}: the second {base} trial of a block has {np.exp(place.centre):.3f} times the "
                     f"{metric.name} of the first (95 % interval {low:.3f} to {high:.3f}); no smaller difference "
                     "between targets means anything",
                     "look for what changes inside a block: other load, temperature, a cache that the first trial fills",
-                    touches=(Touched(job, BASELINE, model),),
+                    touches=(Touched(job, base, model),),
                 )
 
 

@@ -43,7 +43,7 @@ from analysis.warnings.types import AnalysisWarning
 from suite.job.ablations import facts_that_may_differ
 from suite.job.sharing import aggressor_names
 from suite.registries import CONTRASTS
-from suite.targets import BASELINE
+from suite.targets import BASELINE, BASES
 
 RATIO, BASE = "ratio", "base"
 Ratios = Mapping[Arm, pd.DataFrame]
@@ -190,7 +190,7 @@ def form(
         joined = pair(own, base, [*ratios, *also], same=sides.same, by_difference={*ratios} - of_ratios)
         pairs, bad = usable(joined, force=force, switched=sides.may_differ)
         # The pairs of bare metal with itself only count its blocks.
-        compared = pairs[pairs["target"] != BASELINE] if kind is TARGET else pairs
+        compared = pairs[~pairs["target"].isin(BASES)] if kind is TARGET else pairs
         # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
         refused += refusals(bad if sides.same else bad[with_trait(bad, "normalised")], kind.over, sides.ablation)
         for column, of_metric in all_ratios(compared, chosen, sides.ablation, sides.aggressor).items():
@@ -205,7 +205,7 @@ def form(
 def _failed_of(kind: ContrastKind, sides: Sides) -> Failed:
     failed = {}
     for (job, model, target), blocks in failed_by_block(sides.own, sides.base, same=sides.same):
-        if kind is not TARGET or target != BASELINE:
+        if kind is not TARGET or target not in BASES:
             failed[Arm(job, model, target, sides.ablation, sides.aggressor)] = blocks
     return failed
 

@@ -26,7 +26,7 @@ from analysis.statistics.ratios import Location, Samples, detectable_share, dete
 from analysis.statistics.sequential import LEAST_BLOCKS, Decision, should_stop, should_stop_deciding
 from suite.plan import Detection
 from suite.request.repetitions import MARGIN, Repetitions
-from suite.targets import BASELINE
+from suite.targets import BASELINE, BASES
 from suite.units import count
 
 PILOT_BLOCKS = 10
@@ -94,7 +94,7 @@ def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
     finished = trials[trials["ok"]]
     index = pd.MultiIndex.from_frame(trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"]))
     kinds = ["scenario", "model", "target", "design"]
-    arms = trials.loc[trials["target"] != BASELINE, kinds].astype(str).drop_duplicates()
+    arms = trials.loc[~trials["target"].isin(BASES), kinds].astype(str).drop_duplicates()
     if arms.empty:
         return _against_itself(finished, metrics, index)
     formed, _ = usable(to_baseline(finished, [metric.column for metric in metrics]))

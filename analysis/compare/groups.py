@@ -30,7 +30,7 @@ from analysis.load.metrics import Metric, in_units, metrics_of, with_trait
 from analysis.load.plans import Terms
 from analysis.statistics.ratios import Location, locate
 from suite.job.envelope import GIB
-from suite.targets import BASELINE
+from suite.targets import BASES, base_of
 
 _BLOCK = ["run_id", "block"]
 ALL_IN = "serving_cpu_s"
@@ -112,7 +112,7 @@ def measured(
             compared = metric.compared_in(trials)
             numbers, location = _located(trials, compared)
             contrast = Contrast(kind=TARGET.name, arm=arm, metric=metric)
-            if location and summary.target != BASELINE:
+            if location and summary.target not in BASES:
                 contrast = formed.get((arm, metric.column), contrast)
             elif location and (blocks := int(with_base.get(arm[:3], pairs[:0])[metric.column].count())):
                 contrast = replace(contrast, ratio=None if metric.by_difference else 1.0, blocks=blocks)
@@ -123,7 +123,7 @@ def measured(
                 trials=int(numbers.count()),
                 failed=summary.failed,
                 failures=failures.get(arm),
-                noise=floors.get((arm._replace(target=BASELINE), metric.name)),
+                noise=floors.get((arm._replace(target=base_of(arm.target)), metric.name)),
                 notes=summary.notes,
             )
 
@@ -216,7 +216,7 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, .
     """Return the costs of each target by job and model, from trials and pairs ``with_costs``; empty if unknown."""
     if ok[[*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]].isna().all(axis=None):
         return {}
-    targets = pairs[pairs["target"] != BASELINE]
+    targets = pairs[~pairs["target"].isin(BASES)]
     normalised = {key: locate(rows[ALL_IN].to_numpy()) for key, rows in pairing.grouped(targets)}
     by_group: dict[GroupKey, tuple[Cost, ...]] = defaultdict(tuple)
     for key, rows in sorted(pairing.grouped(ok), key=lambda group: pairing.papers_order(*group[0])):

@@ -21,7 +21,7 @@ from analysis.warnings.findings import hosts_of
 from suite.differ import differences, gib
 from suite.job.datasets import FILES
 from suite.job.job import ComparisonKey
-from suite.targets import BASELINE
+from suite.targets import BASES
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def other_code(old: pd.DataFrame, new: pd.DataFrame) -> str:
 def tables(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[ContrastKind, dict[Arm, pd.DataFrame]]:
     """Return the finished trials of each arm, and its pairs with bare metal."""
     pairs, _ = usable(to_baseline(ok, [metric.column for metric in by_ratio(metrics)]))
-    return {RUN: by_row(ok), RELATIVE: by_row(pairs[pairs["target"] != BASELINE])}
+    return {RUN: by_row(ok), RELATIVE: by_row(pairs[~pairs["target"].isin(BASES)])}
 
 
 def logs_of(kind: ContrastKind, rows: pd.DataFrame | None, metric: Metric) -> dict[str, list[float]]:

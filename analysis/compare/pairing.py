@@ -16,13 +16,15 @@ from analysis.compare.validity import shortened
 from analysis.load.computed import together
 from suite.job.job import SEQUENTIAL, Alternating, ComparisonKey
 from suite.registries import WORKLOADS
-from suite.targets import BASELINE, TARGETS
+from suite.targets import BASES, COMMANDS, TARGETS, VERSUS
 
 JOB = [field.name for field in fields(ComparedJob)]
 GROUP = [*JOB, "model"]
 ROW = [*GROUP, "target"]
 SWITCHES = ["ablation", "aggressor"]
 BLOCK = ["scenario", "model", "design", "run_id", "block"]
+SECOND = f"command.{VERSUS}"
+"""The setting that holds the second of two commands."""
 _OF_HOST = {"host_cpu_model": "host_cpu_model", "host": "pool"}
 """The parts of a comparison key besides the settings of the job, and their columns."""
 FOLLOWING: Mapping[str, Sequence[str]] = {
@@ -49,7 +51,11 @@ def papers_order(job: object, model: str, target: str) -> tuple[Any, ...]:
 
 
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
-    """Add ``variant``: the settings that differ among trials of a scenario and model, ``name=value, …``."""
+    """Add ``variant``: the settings that differ among trials of a scenario and model, ``name=value, …``.
+
+    Two commands that were compared on one target take its place, by their names; ``stack`` keeps it.
+    """
+    trials = _with_commands(trials)
     keys = _comparison_keys(trials)
     labels: dict[tuple[str, ComparisonKey], str] = {}
     for scenario in trials["scenario"].unique():
@@ -61,6 +67,18 @@ def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
             shown = [name for name in differing if name in settings or name not in Alternating.model_fields]
             labels[scenario, key] = shortened(", ".join(f"{name}={settings.get(name, 'none')}" for name in shown))
     return trials.assign(variant=[labels[key] for key in zip(trials["scenario"], keys, strict=True)])
+
+
+def _with_commands(trials: pd.DataFrame) -> pd.DataFrame:
+    of_two = {key for key in trials["settings"].unique() if SECOND in dict(key.pairs)}
+    if not of_two:
+        return trials.assign(stack=trials["target"])
+    ablations = trials["ablation"].astype(object)
+    second = ablations == VERSUS
+    commands = second.map({False: COMMANDS[0], True: COMMANDS[1]})
+    named = trials["target"].astype(object).mask(trials["settings"].isin(of_two), commands)
+    others = ablations.mask(second, None)
+    return trials.assign(stack=trials["target"], target=named.astype("category"), ablation=others)
 
 
 def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[Any]":
@@ -114,7 +132,7 @@ def filled(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def baseline(trials: pd.DataFrame) -> pd.DataFrame:
-    return plain(trials[trials["target"] == BASELINE])
+    return plain(trials[trials["target"].isin(BASES)])
 
 
 def pair(

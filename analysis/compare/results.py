@@ -21,7 +21,7 @@ from suite.errors import RequestError
 from suite.records.record import EPOCH, FIRST_EPOCH, SCALED_EPOCH
 from suite.request.repetitions import MARGIN
 from suite.request.traits import Traits, traits_of
-from suite.targets import BASELINE
+from suite.targets import base_of
 
 ClaimVerdict = Literal["confirmed", "confirmed in part", "contradicted", "undecided", "not testable"]
 
@@ -368,8 +368,13 @@ class Group(Selection):
         wanted = ("target", Arm(*self.key, target), metric)
         return next(contrast for contrast in self.contrasts if (contrast.kind, contrast.arm, contrast.metric) == wanted)
 
+    @property
+    def base(self) -> str:
+        """Return the target, or the first of two commands, that the others are compared with."""
+        return base_of(self.targets[0].target)
+
     def noise(self, metric: Metric) -> NoiseFloor | None:
-        base = self.of_target(BASELINE).get(metric.name)
+        base = self.of_target(self.base).get(metric.name)
         return base.noise if base else None
 
     def of_target(self, target: str) -> Measured:

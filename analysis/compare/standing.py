@@ -20,7 +20,7 @@ from analysis.statistics.ratios import FAILS_MORE
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.profiles import PROFILES
 from suite.registries import CONTRASTS
-from suite.targets import BASELINE, TARGETS
+from suite.targets import BASELINE, TARGETS, base_of
 
 Sides = Mapping[str, Sequence[Disturbed]]
 """What has disturbed the trials of each side of a ratio, by ``on vm`` or ``of the new run``."""
@@ -41,8 +41,9 @@ def withheld(profile: str, blocks: int, *ratios: Sides, dependent: float | None 
     return (*reasons, *dict.fromkeys(why for sides in ratios for why in _spoiled(sides)))
 
 
-def sides_of(around: Circumstances, *targets: str, base: str = BASELINE) -> Sides:
+def sides_of(around: Circumstances, *targets: str, base: str = "") -> Sides:
     """Return the sides of a target's ratio to another, or of a ratio of several targets' ratios."""
+    base = base or base_of(targets[0] if targets else "")
     return {f"on {side}": around.disturbed.get(side, ()) for side in dict.fromkeys((*targets, base))}
 
 
@@ -76,7 +77,8 @@ def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) 
     around, target = circumstances.get(contrast.arm[:2], Circumstances()), contrast.target
     match kind.disturbed_by:
         case "target":
-            return [sides_of(around, target, base=kind.over if kind.over in TARGETS else BASELINE)]
+            between_targets = kind.over in TARGETS and kind.over != BASELINE
+            return [sides_of(around, target, base=kind.over if between_targets else "")]
         case "layers":
             return [sides_of(around, *around.disturbed)]
         case "cells":

@@ -25,7 +25,7 @@ from analysis.load.records import Records, read_record
 from analysis.statistics.ratios import locate, step_times
 from analysis.warnings.conditions import with_changes
 from analysis.warnings.types import AnalysisWarning
-from suite.targets import BASELINE
+from suite.targets import BASES, base_of
 
 _BEFORE = {"launch": "launch_s", "imports": "imports_s", "build": "build_s", "warm-up": "warmup_s"}
 _AFTER = {name: f"{name.replace(' ', '_')}_s" for name in ("between epochs", "generating", "teardown", "exit")}
@@ -96,7 +96,7 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
     formed, _ = usable(to_baseline(ok, []), force=force)
     read, groups = _PartsOfTrials(ok), {group.key: group for group in comparison.groups}
     explanations = []
-    for (job, model, target), blocks in grouped(formed[formed["target"] != BASELINE]):
+    for (job, model, target), blocks in grouped(formed[~formed["target"].isin(BASES)]):
         sides = read.sides(blocks, target)
         if len(sides[0]):
             group = groups[job, model]
@@ -147,7 +147,7 @@ class _PartsOfTrials:
 
     def sides(self, blocks: pd.DataFrame, target: str) -> Sides:
         """Return the trials of bare metal and of the target, of the blocks of which both could be read."""
-        both = [(self(block, BASELINE), self(block, target)) for _, block in blocks.iterrows()]
+        both = [(self(block, base_of(target)), self(block, target)) for _, block in blocks.iterrows()]
         read = [(base, own) for base, own in both if base and own]
         return [base for base, _ in read], [own for _, own in read]
 

@@ -20,7 +20,7 @@ from analysis.report.answers.answer import answer, claims
 from analysis.report.formatting import floor, hidden, margins, one_line, ratio, readable, verdict
 from analysis.statistics.margins import bounds_of, log_difference
 from analysis.statistics.ratios import exp_ends
-from suite.targets import BASELINE
+from suite.targets import BASES, base_of
 from suite.units import count
 
 _INCHES = 8.0
@@ -33,7 +33,7 @@ Interval = tuple[float, float]
 
 
 def _is_base(contrast: Contrast) -> bool:
-    return contrast.kind == "target" and contrast.target == BASELINE
+    return contrast.kind == "target" and contrast.target in BASES
 
 
 def _span(contrast: Contrast) -> Interval | None:
@@ -96,7 +96,7 @@ def _rows(comparison: Comparison) -> Iterator[Contrast]:
         targets = group.targets if group.job.traits.normalised else ()
         for metric, summary in product(group.deciding, targets):
             contrast = group.over_base(summary.target, metric)
-            if summary.target != BASELINE or contrast.noise:
+            if summary.target not in BASES or contrast.noise:
                 yield contrast
     for arm, effects in comparison.of_kind("aggressor").items():
         if not arm.ablation and "throughput" in effects:
@@ -157,7 +157,9 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    base = "the same victim alone" if any(contrast.kind == "aggressor" for contrast in rows) else BASELINE
+    base = base_of(rows[0].target)
+    if any(contrast.kind == "aggressor" for contrast in rows):
+        base = "the same victim alone"
     what = f"ratio to {base}, log scale; grey band: the margin of {margin}; small dots: blocks"
     axes.set_xlabel(what, fontsize=8.5)
     axes.grid(visible=False, axis="y")

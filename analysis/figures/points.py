@@ -43,7 +43,7 @@ def every_trial(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawin
         return
     metric = METRICS[0]
     groups = comparison.groups
-    measured = {group.model: drawable(group.of_target(BASELINE)) for group in groups}
+    measured = {group.model: drawable(group.of_target(group.base)) for group in groups}
     base = {model: of[metric.name].value for model, of in measured.items() if metric.name in of}
     if not base:
         return
@@ -74,8 +74,8 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
         high = dots["ratio"].max()
         margin = 0.1 * (high - low) or 0.1
         axes.set_ylim(low - margin, high + margin)
-    below = f"{groups[0].job}\none dot per trial, over the geometric mean of {BASELINE}"
-    drawing.label(axes, "Every trial: throughput", below, f"relative to {BASELINE}", normalised=True)
+    below = f"{groups[0].job}\none dot per trial, over the geometric mean of {groups[0].base}"
+    drawing.label(axes, "Every trial: throughput", below, f"relative to {groups[0].base}", normalised=True)
     for entry in legend.values():
         entry.set_hatch("")
     drawing.legend_below(chart, [*legend.values()], len(targets))

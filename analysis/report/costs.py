@@ -33,7 +33,7 @@ from analysis.report.formatting import percent, sensible
 from analysis.statistics.ratios import Verdict
 from analysis.warnings.types import notices
 from suite.job.preemption import Preemption
-from suite.targets import BASELINE
+from suite.targets import base_of
 from suite.units import count, number
 
 Places = Mapping[tuple[tuple[str, ...], str], PricedPlace]
@@ -166,7 +166,7 @@ def _over_bases(every: Mapping[Arm, Measured]) -> Iterator[tuple[Arm, Arm, Measu
     """Yield each arm whose time is compared with that of another, the other one, and what was measured of the arm."""
     for arm, measured in every.items():
         time = measured[TIME.name]
-        base = arm._replace(cell=time.base) if arm.cell else arm._replace(target=BASELINE)
+        base = arm._replace(cell=time.base) if arm.cell else arm._replace(target=base_of(arm.target))
         if base != arm and base in every and time.ratio is not None:
             yield arm, base, measured
 

@@ -14,10 +14,10 @@ from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.tails import SlowTrials
 from analysis.warnings.types import notices
 from suite.records.record import EPOCH_METRICS
-from suite.targets import BASELINE, TARGETS
+from suite.targets import TARGETS, base_of
 from suite.units import count, number
 
-_SOURCES = {"a/a": "A/A in {}", "across-blocks": "bare metal across {}"}
+_SOURCES = {"a/a": "A/A in {}", "across-blocks": "{base} across {}"}
 
 
 def times(value: float) -> str:
@@ -176,7 +176,7 @@ def failing(failures: Failures, base: str) -> str:
     return f"{own}, {failures.of_base or 'none'} on {base}, p = {failures.p:.2g}"
 
 
-def parting(effect: Effect) -> str:
+def parting(effect: Contrast) -> str:
     """Return ``typical 0.999x, expected 0.971x (0.945 to 0.990): 4 of 40 trials …``, or nothing.
 
     The typical cost does not say all where the expected one departs from it, or where there are slow trials.
@@ -189,7 +189,8 @@ def parting(effect: Effect) -> str:
         return ""
     slow = _slow_trials(effect.slow)
     expected = f"{times(effect.expected.ratio)}x ({ends(effect.expected.interval)})"
-    return f"typical {times(effect.ratio)}x, expected {expected}: {slow}, {effect.slow.base or 'none'} on bare metal"
+    on_base = f"{effect.slow.base or 'none'} on {base_of(effect.target).replace('-', ' ')}"
+    return f"typical {times(effect.ratio)}x, expected {expected}: {slow}, {on_base}"
 
 
 def _slow_trials(slow: SlowTrials) -> str:
@@ -210,7 +211,7 @@ def group_lines(group: Group) -> Iterator[str]:
     floors: dict[str, list[str]] = {}
     for metric in shown(group.metrics):
         if known := group.noise(metric):
-            source = _SOURCES[known.method].format(count(known.blocks, "block"))
+            source = _SOURCES[known.method].format(count(known.blocks, "block"), base=group.base.replace("-", " "))
             floors.setdefault(source, []).append(f"{metric.name} {floor(known.share)}")
     for source, parts in floors.items():
         yield f"noise floor ({source}): {', '.join(parts)}"
@@ -228,7 +229,7 @@ def group_lines(group: Group) -> Iterator[str]:
 
 def aa_line(group: Group) -> str:
     """Return what bare metal shows against itself; empty without A/A."""
-    name = BASELINE.replace("-", " ")
+    name = group.base.replace("-", " ")
     texts = [effects(of_arm, group.metrics) for of_arm in group.of_kind("again").values()]
     return "".join(f"{name} against itself (A/A): {text}" for text in texts)
 
@@ -315,7 +316,8 @@ def reading_guide(comparison: Comparison) -> str:
     estimates = [one for one in comparison.contrasts if one.kind == "target" and one.measured]
     if all(estimate.ratio is None for estimate in estimates):
         return ""
-    text = "x: times bare metal, geometric mean of the ratios inside blocks"
+    bases = " or ".join(dict.fromkeys(base_of(one.target).replace("-", " ") for one in estimates))
+    text = f"x: times {bases}, geometric mean of the ratios inside blocks"
     if any(estimate.interval for estimate in estimates):
         text += (
             f", trimmed; a to b: its 95 % t interval{', after stopping it covers 89 to 95 %' * comparison.decided}; "

@@ -38,7 +38,7 @@ from analysis.warnings.types import AnalysisWarning, Touched, notices
 from suite.job.ablations import label_of, named_arm
 from suite.records.columns import LATELY
 from suite.records.record import SCALED_EPOCH
-from suite.targets import BASELINE
+from suite.targets import BASELINE, BASES
 from suite.units import count, number
 
 _MOST_METRICS = 3
@@ -92,7 +92,7 @@ def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
     if throughput is None:
         return "-", "", "", ""
     value = _counted(throughput)
-    if throughput.target == BASELINE:
+    if throughput.target in BASES:
         text = floor(throughput.noise.share) if throughput.noise else ""
         return value, "", f"noise {text}" if text.endswith("%") else text, ""
     why_not = hidden(throughput)
@@ -231,7 +231,7 @@ _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
     "CPU s all-in": lambda cost: _number(cost.cpu_all_in_s),
     "all-in/inside": lambda cost: None if cost.all_in_to_inside is None else times(cost.all_in_to_inside),
     f"all-in to {BASELINE}": lambda cost: (
-        cost.normalised if cost.target != BASELINE else None if cost.cpu_all_in_s is None else "1.000x"
+        cost.normalised if cost.target not in BASES else None if cost.cpu_all_in_s is None else "1.000x"
     ),
     "memory": lambda cost: _both(cost.memory_inside_bytes, cost.memory_all_in_bytes),
     "disk read": lambda cost: _both(cost.disk_read_inside_bytes, cost.disk_read_all_in_bytes),
@@ -253,7 +253,8 @@ def cost_table(group: Group) -> Table:
         "the target by the host's; memory (the peak) and disk are inside / all-in; energy is the whole host's; used is "
         "all-in, of memory its peak, and allocated the envelope, both over the elapsed time"
     )
-    return Table("target", "", tuple(map(Head, cells)), rows, caption)
+    heads = tuple(Head(name.replace(BASELINE, group.base)) for name in cells)
+    return Table("target", "", heads, rows, caption)
 
 
 def cost_lines(group: Group) -> Iterator[str]:

@@ -10,7 +10,7 @@ from analysis.report.elements import Bar, Cell, Element, Head, Heading, Line, No
 from analysis.report.formatting import duration, noted_effects, seconds
 from analysis.warnings.types import notices
 from suite.job.ablations import named_arm
-from suite.targets import BASELINE
+from suite.targets import BASELINE, base_of
 from suite.units import count
 
 
@@ -64,7 +64,7 @@ def _parts(explained: Explained, *, bars: bool = False) -> Iterator[Element]:
         yield Heading(f"{one.model} on {one.target}", f"{one.job}, {count(one.blocks, 'block')}", one.notes)
         yield _table(one, bars=bars)
         no_share = ("no part is a share of the difference, which has no verdict",) if one.withheld else ()
-        targets = [(one.job, one.model, target) for target in (one.target, BASELINE)]
+        targets = [(one.job, one.model, target) for target in (one.target, base_of(one.target))]
         ablations = (
             f"switched in the same blocks: {named_arm(arm.target, arm.ablation)}{noted_effects(measured)}"
             for arm, measured in explained.of_kind("ablation").items()
@@ -100,7 +100,7 @@ def _mean(mean: float, ends: tuple[float, float] | None) -> str:
 
 
 def _table(one: Explanation, *, bars: bool) -> Table:
-    columns = tuple(map(Head, (BASELINE, one.target, "difference s", "95 % interval", "of it", "")))
+    columns = tuple(map(Head, (base_of(one.target), one.target, "difference s", "95 % interval", "of it", "")))
     rows: list[tuple[Head, tuple[Cell, ...]]] = []
     for part, bar in zip((*one.parts, one.whole), _bars(one), strict=True):
         rows.append((Head(part.name, style="strong" if part is one.whole else ""), (*_cells(one, part), bar)))
@@ -125,7 +125,7 @@ def _bars(one: Explanation) -> Iterator[Bar]:
 
 
 def _step_lines(one: Explanation) -> Iterator[str]:
-    for name, steps in ((BASELINE, one.baseline_steps), (one.target, one.target_steps)):
+    for name, steps in ((base_of(one.target), one.baseline_steps), (one.target, one.target_steps)):
         if steps:
             times_s = {"p50": steps.p50_s, "p95": steps.p95_s, "p99": steps.p99_s, "jitter": steps.jitter_s}
             texts = (f"{what} {time_s * 1e3:.3g} ms" for what, time_s in times_s.items() if time_s is not None)

@@ -17,7 +17,7 @@ from suite.differ import Host, differences
 from suite.job.ablations import named_arm
 from suite.job.datasets import SYNTHETIC
 from suite.results.store import ATTEMPTS, TRIALS
-from suite.targets import BASELINE
+from suite.targets import BASELINE, BASES, base_of
 from suite.trial_names import arm_name, instances_in
 
 _HOST_COLUMNS = {"hostname": "hostname"} | {
@@ -85,7 +85,8 @@ def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "")
         blocks = "1 block" if len(rows) == 1 else f"{len(rows)} blocks"
         target, difference = named_arm(first["target"], ablation), str(first["difference"])
         advice = next(text for words, text in _REFUSED if any(word in difference for word in words))
-        refusal = f"in {blocks} {target} is not comparable with {against}, so no ratio is formed"
+        base = base_of(str(first["target"])) if against == BASELINE else against
+        refusal = f"in {blocks} {target} is not comparable with {base}, so no ratio is formed"
         finding = f"{_what(first)}: {refusal}: {difference}"
         yield AnalysisWarning("incomparable", finding, advice, touches=(_touched(first),))
 
@@ -121,10 +122,14 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
             all_targets[target] = None
     for (job, reason), (models, targets) in bare.items():
         values = f"{', '.join(targets)} of {', '.join(models)}"
+        base = base_of(next(iter(targets)))
+        advice = f"measure it in the blocks of {base}"
+        if base == BASELINE:
+            advice = _command(job, models, dict.fromkeys((base, *targets)))
         yield AnalysisWarning(
             "not-normalised",
-            f"{job}: {values} not normalised to {BASELINE}: {reason}",
-            _command(job, models, dict.fromkeys((BASELINE, *targets))),
+            f"{job}: {values} not normalised to {base}: {reason}",
+            advice,
             touches=tuple(Touched(job, target, model) for target in targets for model in models),
         )
 
@@ -132,9 +137,9 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
 def _bare(group: Group) -> Iterator[tuple[str, str]]:
     """Yield each target with a number that has no ratio to bare metal, and why."""
     counts = {metric.name for metric in group.metrics if metric.by_difference}
-    of_baseline = group.of_target(BASELINE)
+    of_baseline = group.of_target(group.base)
     for summary in group.targets:
-        for name, one in group.of_target(summary.target).items() if summary.target != BASELINE else ():
+        for name, one in group.of_target(summary.target).items() if summary.target not in BASES else ():
             if one.ratio is not None or one.difference is not None:
                 continue
             both = (one, of_baseline.get(name, one))
@@ -145,10 +150,11 @@ def _bare(group: Group) -> Iterator[tuple[str, str]]:
 
 
 def _why_bare(group: Group) -> str:
-    baseline = next((summary for summary in group.targets if summary.target == BASELINE), None)
+    baseline = next((summary for summary in group.targets if summary.target == group.base), None)
     if baseline is None:
-        return f"there is no {BASELINE} trial"
-    return f"no block holds both and a comparable {BASELINE} trial" if baseline.ok else f"every {BASELINE} trial failed"
+        return f"there is no {group.base} trial"
+    comparable = f"no block holds both and a comparable {group.base} trial"
+    return comparable if baseline.ok else f"every {group.base} trial failed"
 
 
 def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) -> str:
@@ -206,10 +212,11 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
             key = planned.job.model, planned.target, arm_name(*planned.arm)
             total[key] += 1
             missing[key] += planned.trial_id not in names
-        of_run = trials.loc[trials["path"].str.startswith(f"{run / TRIALS}/"), ROW].drop_duplicates(["model", "target"])
+        own = trials["path"].str.startswith(f"{run / TRIALS}/")
+        of_run = trials.loc[own, [*ROW, "stack"]].drop_duplicates(["model", "target"])
         for (model, target, arm), count in sorted((+missing).items()):
             # What has no trial at all has no number that the warning could stand at.
-            rows = of_run[(of_run["model"] == model) & (of_run["target"] == target)]
+            rows = of_run[(of_run["model"] == model) & (of_run["stack"] == target)]
             yield AnalysisWarning(
                 "missing-trials",
                 f"planned trials of {run} are missing",
@@ -251,7 +258,8 @@ def _moved(by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFram
     for (touched, name, effect, mean), verdict in zip(uneven, verdicts, strict=True):
         if effect.interval and verdict and verdict.name != "undecided":
             low, high = map(exp, effect.interval)
-            came = f"{touched.target} came {abs(mean):.2g} places {'before' if mean < 0 else 'after'} {BASELINE}"
+            place = "before" if mean < 0 else "after"
+            came = f"{touched.target} came {abs(mean):.2g} places {place} {base_of(touched.target)}"
             yield AnalysisWarning(
                 "place-in-block",
                 f"{touched.job}, {touched.model}: the {name} of {touched.target}: a trial one place later in its "

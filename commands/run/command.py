@@ -78,6 +78,7 @@ def run(
     Examples:
       bench run --target all --profile smoke
       bench run -- python train.py --epochs 2            (your training, with the files of this directory)
+      bench run -- python old.py --versus -- python new.py      (two commands on one target)
       bench run --target all --dry-run                   (plan, time and disk space)
       bench run                                          (until decided; what this machine measures)
       bench run --continue results/night                 (after Ctrl-C or a crash)

@@ -37,8 +37,10 @@ def decided_by_default(resolved: Resolved, host_memory_bytes: int, note: Note) -
 def _can_be_decided(resolved: Resolved, note: Note) -> bool:
     """Return whether measured targets can be compared with bare metal; name those for whose sake they are not."""
     site = resolved.site
+    scenario = resolved.inputs.scenario
     compares = BASELINE in site.targets and len(site.targets) > 1
-    if not compares or not resolved.inputs.scenario.normalised or not resolved.profile.decides:
+    compares = compares or bool(scenario.arms(resolved.inputs.request))
+    if not compares or not scenario.normalised or not resolved.profile.decides:
         return False
     if site.path_only:
         names = ", ".join(site.path_only)

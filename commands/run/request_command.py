@@ -20,6 +20,7 @@ from suite.request.repetitions import EXTENDING
 from suite.request.request import OPTIONS, RunRequest, group_models
 from suite.results.runs import SWEEP, is_run
 from suite.results.store import PLAN, stored_plan
+from suite.targets import VERSUS
 from suite.units import count
 from suite.untrusted.files import refuse_writable_by_others
 
@@ -31,6 +32,7 @@ _SUMMARY = 56
 _FEW = 4
 """An option that no more scenarios take is shown with each of them."""
 _LONGEST_CHOICES = 66
+_VERSUS = flag(VERSUS)
 _MORE = (
     f"bench run --scenario NAME --help adds the options of that scenario; --help {ALL_OPTIONS} shows every option in "
     "full."
@@ -157,7 +159,18 @@ def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str
         other = option(COMMAND) if given.get(COMMAND) else f"{option('scenario')} {given['scenario']}"
         raise RequestError(f"a program behind -- and {other} exclude each other", remedy="give one of them")
     usual = {"scenario": COMMAND, "command_files": Path(), "throughput": AUTO}
-    return {**usual, **given, COMMAND: shlex.join(words)}
+    if _VERSUS not in words:
+        return {**usual, **given, COMMAND: shlex.join(words)}
+    place = words.index(_VERSUS)
+    first = words[:place]
+    second = words[place + 2 :]
+    if words[place + 1 : place + 2] != ["--"] or _VERSUS in second or not (first and second):
+        raise RequestError(
+            f"{_VERSUS} stands between two commands, each behind --",
+            remedy=f"write it as bench run -- python a.py {_VERSUS} -- python b.py; if it belongs to your program, "
+            f"use {option(COMMAND)}",
+        )
+    return {**usual, **given, COMMAND: shlex.join(first), VERSUS: shlex.join(second)}
 
 
 def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRequest:

@@ -57,7 +57,7 @@ def resolve(
     kind.refuse_request(request)
     inputs = RunInputs(request, scenario, _image_of(request), dataset, note, checks, lifetime)
     if not request.targets.target:
-        inputs = kind.with_usual_targets(inputs)
+        inputs = inputs.on((BASELINE,)) if scenario.arms(request) else kind.with_usual_targets(inputs)
     inputs = replace(inputs, request=with_baseline(inputs.request, scenario, note))
     site = kind.resolve(inputs)
     return Resolved(replace(inputs, dataset=site.dataset(inputs)), site, models, data)
@@ -103,7 +103,7 @@ def with_baseline(request: RunRequest, scenario: PlannedScenario, note: Note) ->
     if isinstance(scenario, TurnScenario) and not request.targets.ablate:
         reasons["design"] = bool(request.measurement.turns)
     needing = [option(name) for name, value in reasons.items() if value]
-    if not needing or BASELINE in request.targets.target or not scenario.normalised:
+    if not needing or BASELINE in request.targets.target or not scenario.normalised or scenario.arms(request):
         return request
     note(spelled(f"{option('target')} {BASELINE} is added: {needing[0]} needs ratios to it"))
     return request.changed(target=(BASELINE, *request.targets.target))

@@ -53,7 +53,9 @@ def check_profile(request: RunRequest) -> None:
 
 def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[str, ...]) -> None:
     """Raise RequestError where intervals are asked for, and nothing is there to form a ratio of."""
-    planned, aa = request.repetitions.open_ended, request.repetitions.aa
+    arms = scenario.arms(request)
+    planned = request.repetitions.open_ended and not arms
+    aa = request.repetitions.aa
     way = option("detect" if request.repetitions.detect else "until")
     if planned and len(targets) < 2 and not aa:
         raise RequestError(
@@ -195,7 +197,7 @@ def ablations_of(inputs: RunInputs, site: Site, capability: CpuCapability | None
             if not set(asked) >= set(ABLATIONS.own):
                 raise
             inputs.note(f"left out: {error.message}")
-    return tuple(kept)
+    return (*kept, *scenario.arms(request))
 
 
 def _refuse_without_images(name: str, models: Sequence[str]) -> None:

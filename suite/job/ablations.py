@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from suite.errors import RequestError, option
 from suite.job.properties import AS_IT_IS, Properties
 from suite.registries import ABLATIONS, ENGINES, INJURIES
+from suite.targets import COMMANDS, TARGETS, VERSUS
 
 _CONTAINERS = ("container", "container-vm")
 _VMS = ("vm", "container-vm")
@@ -163,8 +164,14 @@ DISK_CACHE = Ablation(
 )
 
 
+SECOND_COMMAND = Ablation("the second command instead of the first", COMMANDS[1], TARGETS, AS_IT_IS)
+"""Chosen by ``--versus`` alone."""
+
+
 def get_ablation(name: str) -> Ablation:
     """Return the ablation, or the injury of a self-test. Raises RequestError for an unknown name, or a wrong value."""
+    if name == VERSUS:
+        return SECOND_COMMAND
     kind, equals, value = name.partition("=")
     member = (INJURIES if name in INJURIES else ABLATIONS).get(kind)
     if kind in ENGINES and member is by_engine:

@@ -2,12 +2,14 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from suite.errors import RequestError
 from suite.part import Part
+from suite.targets import VERSUS
 from suite.untrusted.parse import has_control_characters
 
 COMMAND = "command"
@@ -36,6 +38,8 @@ class CommandJob(Part):
     """A program of the image's or of the user's, run as it is."""
 
     argv: Annotated[tuple[str, ...], Field(min_length=1)]
+    versus: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """The command that it is compared with, in the trials of the ablation of that name; None for one command."""
     throughput: str | None = None
     """The choice of the throughput in the output, see ``parse_throughput``; None if elapsed time alone counts."""
     decimal_mark: DecimalMark | None = None
@@ -44,8 +48,24 @@ class CommandJob(Part):
     @property
     def name(self) -> str:
         """Return what tables call it: the name of its script, or else of its program."""
-        named = next((word for word in self.argv if word.endswith((".py", ".sh"))), self.argv[0])
-        return _NAME.sub("_", named.rpartition("/")[2]).lstrip("_.+-")[:100] or "command"
+        first = _script_of(self.argv)
+        second = _script_of(self.versus or self.argv)
+        if first == second:
+            return first
+        return f"{first}-{VERSUS}-{second}"[:100]
+
+    def argv_of(self, ablation: str | None) -> tuple[str, ...]:
+        """Return the command that a trial runs."""
+        if ablation == VERSUS and self.versus:
+            return self.versus
+        return self.argv
+
+
+def _script_of(argv: Sequence[str]) -> str:
+    scripts = [word for word in argv if word.endswith((".py", ".sh"))]
+    program = scripts[0] if scripts else argv[0]
+    name = _NAME.sub("_", program.rpartition("/")[2])
+    return name.lstrip("_.+-")[:100] or "command"
 
 
 def parse_command(text: str) -> tuple[str, ...]:

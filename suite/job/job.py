@@ -280,7 +280,7 @@ def _label(path: str) -> str:
 def _text(path: str, value: object) -> str:
     if path == "envelope.memory_bytes" and isinstance(value, int):
         return f"{value / GIB:.6g} GiB"
-    if path == "command.argv" and isinstance(value, list):
+    if path in ("command.argv", "command.versus") and isinstance(value, list):
         value = shlex.join(value)
     if isinstance(value, list):
         return "+".join(",".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)

@@ -108,6 +108,10 @@ class PlannedScenario(Traits, ABC):
         """Return why the jobs of the request cannot take turns, and a remedy; None if they can."""
         return None
 
+    def arms(self, request: RunRequest) -> tuple[str, ...]:
+        """Return the arms that are compared on one target, with the target as it is; none where targets are."""
+        return ()
+
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, Any]:
         """Return the fields of ``suite.job.job.Job`` that it alone decides: of a foreign scenario, its options."""
         if self.name in SCENARIOS.own:

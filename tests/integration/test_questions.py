@@ -39,7 +39,7 @@ def typed() -> list[str]:
     table = re.search(r"^\| question \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
     assert table, "the README has no table of questions"
     rows = re.findall(r"^\| [^|]+\? \| (.*`bench .*) \|$", table[0], re.MULTILINE)
-    assert len(rows) == 5, "a command answers each of five questions"
+    assert len(rows) == 6, "a command answers each of six questions"
     return re.findall(r"`(bench [^`]+)`", table[0])
 
 

@@ -40,6 +40,17 @@ def run(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> Callable
     return measured
 
 
+def test_each_trial_of_two_commands_runs_its_own(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> None:
+    for name, rate in (("a", 3), ("b", 5)):
+        (tmp_path / f"{name}.py").write_text(f"print('{rate} rows/s')")
+    here.data, here.userland = str(tmp_path), "/"
+    command = CommandJob(argv=("python", "a.py"), versus=("python", "b.py"), throughput="auto")
+    planned = trial.with_job(scenario="command", model=command.name, sizes=None, command=command)
+    for arm, rate in ((None, 3), ("versus", 5)):
+        of_arm = planned.model_copy(update={"ablation": arm})
+        assert Command().measure(of_arm, [Instance(here)], observer, nullcontext()).throughput_per_s == rate
+
+
 def test_time_memory_and_exit_status_are_measured_of_any_command(run: Any, observer: Any) -> None:
     measured = run("import time; held = b'x' * (64 << 20); time.sleep(0.5); [i * i for i in range(10 ** 6)]")
     assert measured.throughput_per_s is None

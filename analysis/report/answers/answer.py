@@ -8,6 +8,7 @@ from itertools import product
 
 from analysis.compare.agreement import CONTRADICTION
 from analysis.compare.matching import named
+from analysis.compare.pairing import SECOND
 from analysis.compare.results import Circumstances, Comparison, TargetSummary
 from analysis.load.metrics import METRICS
 from analysis.load.records import read_record
@@ -22,7 +23,7 @@ from analysis.warnings.types import AnalysisWarning
 from suite.job.ablations import named_arm
 from suite.records.reader import job_of
 from suite.request.next_step import LABEL, NextStep
-from suite.targets import BASELINE
+from suite.targets import BASELINE, BASES, COMMANDS
 from suite.units import count
 
 MOST_ROWS = 4
@@ -81,7 +82,7 @@ def answer(comparison: Comparison) -> Answer:
     if comparison.between:
         return between_runs(comparison)
     claimed = claims(comparison)
-    facts = (*switched(comparison), *same_work(comparison))
+    facts = (*commands(comparison), *switched(comparison), *same_work(comparison))
     step = next_step(comparison, claimed)
     if not claimed:
         return Answer((), _nothing(comparison), step, facts)
@@ -198,6 +199,17 @@ def _data_sets(comparison: Comparison) -> list[str]:
     return [job.dataset.label for job in jobs if job.dataset and job.command is None]
 
 
+def commands(comparison: Comparison) -> Iterator[str]:
+    """Yield which commands are compared, if there are two, and the target that ran both."""
+    trials = comparison.trials
+    for _, of_job in trials.groupby("settings", observed=True) if len(trials) else ():
+        settings = dict(of_job["settings"].iloc[0].pairs)
+        if SECOND in settings:
+            stacks = " and ".join(dict.fromkeys(of_job["stack"].astype(str)))
+            first, second = COMMANDS
+            yield f"{first}: {settings['command.argv']}; {second}: {settings[SECOND]}; both on {stacks}."
+
+
 def switched(comparison: Comparison) -> Iterator[str]:
     """Yield the sentence on the ablations that make their targets slower or faster; none without such a verdict."""
     clauses: dict[str, list[str]] = {}
@@ -227,7 +239,7 @@ def claims(comparison: Comparison) -> list[Claim]:
         )
         for group in comparison.groups
         for one, metric in product(group.targets if group.job.traits.normalised else (), group.deciding)
-        if one.target != BASELINE
+        if one.target not in BASES
     )
     return [*found, *_of_several(comparison, "isolation", "victims beside aggressors")]
 

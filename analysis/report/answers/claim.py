@@ -25,7 +25,7 @@ from analysis.statistics.margins import slower_by
 from analysis.statistics.power import TRIM, trimmed
 from analysis.statistics.ratios import FAILS_MORE
 from analysis.statistics.sequential import LEAST_BLOCKS
-from suite.targets import BASELINE, CONTAINERS
+from suite.targets import CONTAINERS, base_of
 from suite.units import count, number
 
 UNDECIDED, NO_VERDICT, NO_NUMBER = "undecided", "no verdict", "no number"
@@ -109,8 +109,12 @@ class Claim:
         return f"{self.target} ({details})" if details else self.target
 
     @property
+    def _base(self) -> str:
+        return base_of(self.target)
+
+    @property
     def base(self) -> str:
-        return _BASES.get(self.found.kind) or ", ".join(self.found.base) or BASELINE.replace("-", " ")
+        return _BASES.get(self.found.kind) or ", ".join(self.found.base) or self._base.replace("-", " ")
 
     @property
     def over(self) -> str:
@@ -173,7 +177,7 @@ class Claim:
         if not self.found.measured:
             yield self._unfinished()
         elif self.slower is None:
-            yield f"no {BASELINE} trial to compare with"
+            yield f"no {self._base} trial to compare with"
         elif self.withheld:
             yield from self.withheld
         elif self.word == FAILS_MORE:
@@ -222,7 +226,7 @@ class Claim:
     def lacking_blocks(self) -> int | None:
         """Return how many more blocks a verdict takes, where they are not disturbed; None for more than in reach."""
         blocks = self.found.blocks
-        disturbed = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
+        disturbed = [one for side in (self.target, self._base) for one in self.around.disturbed.get(side, ())]
         # So many that trimming leaves out those that are disturbed now.
         needed = [blocks * math.ceil(one.spoiled / (TRIM * one.of)) for one in disturbed]
         if not self.withheld:
@@ -234,7 +238,7 @@ class Claim:
         return self.more_blocks * self.around.block_s if self.more_blocks and self.around.block_s else None
 
     def _disturbed(self) -> Iterator[str]:
-        sides = [one for side in (self.target, BASELINE) for one in self.around.disturbed.get(side, ())]
+        sides = [one for side in (self.target, self._base) for one in self.around.disturbed.get(side, ())]
         by_finding = {one.finding: [other for other in sides if other.finding == one.finding] for one in sides}
         for disturbed in by_finding.values():
             yield _within_bounds(disturbed, trims=trimmed(self.found.blocks) > 0)

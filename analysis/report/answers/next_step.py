@@ -19,7 +19,7 @@ from suite.request.repetitions import MARGIN
 from suite.request.request import RunRequest
 from suite.request.traits import traits_of
 from suite.results.runs import is_run, sweep_around
-from suite.targets import BASELINE
+from suite.targets import BASELINE, BASES, COMMANDS
 from suite.units import count, format_share
 
 _LONG_S = 3600.0
@@ -93,7 +93,7 @@ def _first_comparison(comparison: Comparison) -> NextStep | None:
 
 def _with_baseline(comparison: Comparison) -> NextStep | None:
     """Return the command of the same run with bare metal; where its trials have failed, the one that shows them."""
-    tried = any(summary.target == BASELINE for group in comparison.groups for summary in group.targets)
+    tried = any(summary.target in BASES for group in comparison.groups for summary in group.targets)
     if tried:
         return failures_of(comparison.places)
     request = _request_of(_last_run(comparison))
@@ -190,4 +190,5 @@ def _measured(comparison: Comparison, targets: Sequence[str]) -> tuple[str, ...]
     summaries = [summary for group in comparison.groups for summary in group.targets]
     path_only = {summary.target for summary in summaries if not is_measured(summary.substitutes)}
     measured = tuple(target for target in targets if target not in path_only)
-    return measured if {*measured} - {BASELINE} else None
+    two_commands = any(summary.target in COMMANDS for summary in summaries)
+    return measured if two_commands or {*measured} - {BASELINE} else None
