@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import psutil
 
 from provisioning import ledger
+from provisioning.metrics.busiest import MOST_NAMED, spent_s, used_s
 from provisioning.metrics.conditions import EnvelopeHost
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Note
@@ -31,7 +32,6 @@ LOOK_S, LOOKS = 0.5, 120
 process, which would disturb what is waited for."""
 MOST_LOAD = 0.05
 """The share of the CPUs that other work may take before it is told."""
-MOST_NAMED = 3
 
 
 @contextmanager
@@ -174,7 +174,8 @@ def _load(cpus: Sequence[int]) -> str | None:
     All numbers are shares of the CPUs' time, and those of the processes add up to the whole. A process may have run on
     other CPUs, too: if all together took more than the whole, they are named without numbers.
     """
-    host, used_before_s = EnvelopeHost(cpus), _used_s()
+    host = EnvelopeHost(cpus)
+    used_before_s = used_s()
     before = host.read(time.monotonic(), 0.0)
     time.sleep(LOOK_S)
     after = host.read(time.monotonic(), 0.0)
@@ -182,10 +183,8 @@ def _load(cpus: Sequence[int]) -> str | None:
     share = (host.conditions(before, after, 0.0).other_cpu_s or 0.0) / lasted_s / len(cpus)
     if share <= MOST_LOAD:
         return None
-    used = {who: used_s - used_before_s.get(who, used_s) for who, used_s in _used_s().items()}
-    busiest = sorted(used, key=lambda who: used[who], reverse=True)[:MOST_NAMED]
-    shares = {f"{name}, process {pid}": used[pid, name] / lasted_s / len(cpus) for pid, name in busiest}
-    named = {name: own for name, own in shares.items() if own > 0}
+    spent = [one for one in spent_s(used_before_s, used_s()) if one[0].pid != os.getpid()]
+    named = {f"{who.name}, process {who.pid}": own_s / lasted_s / len(cpus) for who, own_s in spent[:MOST_NAMED]}
     finding = f"CPUs {format_cpu_list(cpus)} are {100 * share:.0f} % busy with other work"
     return f"{finding}{_disturbers(share, named)}; what is measured now is disturbed"
 
@@ -199,10 +198,3 @@ def _disturbers(share: float, named: Mapping[str, float]) -> str:
         return f": {', '.join(named)}"
     parts = {**named, **({"others": others} if 100 * others >= 1 else {})}
     return f": {', '.join(f'{name} ({100 * own:.0f} %)' for name, own in parts.items())}"
-
-
-def _used_s() -> dict[tuple[int, str], float]:
-    """Return the CPU seconds of every other process that this user may see."""
-    infos = (process.info for process in psutil.process_iter(["pid", "name", "cpu_times"]))
-    readable = (info for info in infos if info["cpu_times"] and info["pid"] != os.getpid())
-    return {(info["pid"], info["name"]): info["cpu_times"].user + info["cpu_times"].system for info in readable}

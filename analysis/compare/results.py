@@ -266,6 +266,8 @@ class Disturbed:
     """The number of trials that were disturbed beyond ``bound``."""
     bound: str
     """The bound beyond which a trial decides nothing, in words: ``over 10 % of the CPU time``."""
+    by: Mapping[str, float] = field(default_factory=dict)
+    """The share of the CPU time that each of the named processes took on average."""
 
 
 @dataclass(frozen=True)

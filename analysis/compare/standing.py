@@ -18,6 +18,7 @@ from analysis.compare.results import UNMEASURED, Circumstances, Contrast, Distur
 from analysis.statistics.power import TRIM
 from analysis.statistics.ratios import FAILS_MORE
 from analysis.statistics.sequential import LEAST_BLOCKS
+from analysis.warnings.conditions import who
 from suite.job.profiles import PROFILES
 from suite.registries import CONTRASTS
 from suite.targets import BASELINE, TARGETS, base_of
@@ -121,4 +122,6 @@ def _spoiled(sides: Sides) -> Iterator[str]:
     for (side, first), *others in by_kind.values():
         spoiled, of = (sum(getattr(one, name) for _, one in [(side, first), *others]) for name in ("spoiled", "of"))
         where = "" if others else f" {side}"
-        yield f"{first.finding} ({first.bound} in {spoiled} of {of} trials{where})"
+        by = who([first, *(one for _, one in others)])
+        named = f"; most of it: {by}" if by else ""
+        yield f"{first.finding} ({first.bound} in {spoiled} of {of} trials{where}{named})"

@@ -26,7 +26,7 @@ STEP_KEYS = ("run_id", "trial_id", "scenario", "model", "target", "replica", "ab
 STEP_COLUMNS = (*STEP_KEYS, "step", *Steps.model_fields)
 _STEP_FLOATS = tuple(name for name in Steps.model_fields if name not in ("phases", "losses"))
 """The columns of steps that are numbers; the others are objects of JSON: what they name is the workload's affair."""
-NOT_EXPORTED = ("losses", "computed", "rounds_freely", "facts", "forced")
+NOT_EXPORTED = ("losses", "busiest", "computed", "rounds_freely", "facts", "forced")
 """Columns that serve the comparison alone; the records hold what they are made of."""
 COUNTS = tuple(one.name for one in TABLE if one.kind.values == "count")
 _STARTED = "started_at"

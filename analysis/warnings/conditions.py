@@ -30,6 +30,8 @@ LINE_LATE_S = 0.01
 """The seconds by which a line may be read later than the one before it, of an emulated guest, too."""
 OWN_UNCHECKED, SHARED_UNCHECKED = 0.005, 0.05
 """The share of the measured span that late lines may make up: of a clock of the target's own, and of the host's."""
+MOST_NAMED = 2
+"""The processes that a reason names."""
 UNFINISHED_S = 0.25
 """The seconds in which the threads of OpenMP have ended to spin after the last step, in an emulated guest, too."""
 
@@ -114,6 +116,7 @@ def unchecked_clocks(trials: pd.DataFrame) -> "pd.Series[float]":
     return share.where(by_its_clock & short & ~unknown, 0)
 
 
+OTHER_LOAD = "other-load"
 DISTURBANCES = (
     Disturbance(
         "steal-time",
@@ -122,7 +125,7 @@ DISTURBANCES = (
         *(lambda t: t["steal_s"] / (t["interval_s"] * t["cpus"]), 0.005, _share("of the CPU time"), 0.05),
     ),
     Disturbance(
-        "other-load",
+        OTHER_LOAD,
         "the CPUs were busy with other work",
         "stop what else runs on this host, or give the trials CPUs of their own with --cpus",
         *(lambda t: t["other_cpu_s"] / (t["interval_s"] * t["cpus"]), 0.02, _share("of the CPU time"), 0.1),
@@ -263,9 +266,30 @@ def disturbed(ok: pd.DataFrame, keys: Sequence[str] = ROW) -> dict[tuple[str, ..
         for key, rows in ok[amounts > kind.bound].groupby(list(keys)):
             spoiled = int((amounts[rows.index] > kind.spoils).sum())
             noticed, bound = kind.words(kind.bound, "over") if kind.bound else "", kind.words(kind.spoils, "over")
-            row = Disturbed(kind.kind, kind.finding, noticed, len(rows), counts[key], spoiled, bound)
+            by = busiest(rows) if kind.kind == OTHER_LOAD else {}
+            row = Disturbed(kind.kind, kind.finding, noticed, len(rows), counts[key], spoiled, bound, by)
             by_row[tuple(map(str, key))] += (row,)
     return dict(by_row)
+
+
+def busiest(trials: pd.DataFrame) -> dict[str, float]:
+    """Return the share of the CPU time that each process which is named took in trials on average."""
+    spent_s: dict[str, float] = defaultdict(float)
+    for of_trial in trials["busiest"]:
+        for name, seconds in of_trial.items() if isinstance(of_trial, dict) else ():
+            spent_s[name] += seconds
+    whole_s = float((trials["interval_s"] * trials["cpus"]).sum())
+    return {name: seconds / whole_s for name, seconds in spent_s.items()}
+
+
+def who(disturbed: Sequence[Disturbed]) -> str:
+    """Return the processes that took most CPU time, on any side: ``python 61 %, cc1 12 %``; empty if none is known."""
+    shares: dict[str, float] = {}
+    for one in disturbed:
+        for name, share in one.by.items():
+            shares[name] = max(share, shares.get(name, 0.0))
+    most = sorted(shares, key=lambda name: shares[name], reverse=True)[:MOST_NAMED]
+    return ", ".join(f"{name} {100 * shares[name]:.2g} %" for name in most)
 
 
 def _mitigations(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from provisioning.cgroup.counters import OWN, ControlGroup
+from provisioning.metrics.busiest import busiest, used_s
 from provisioning.metrics.cache_counters import Counting
 from provisioning.metrics.conditions import EnvelopeHost, HostReading
 from provisioning.metrics.energy import EnergyMeter, whole_energy
@@ -22,6 +23,8 @@ from suite.plan import Trial
 from suite.records.usage import Conditions, Resources, Usage
 
 IDLE_S = 10.0
+LEAST_SHARE = 0.01
+"""The share of the CPUs' time from which another process is named."""
 
 
 def accounts() -> OpenAccount:
@@ -92,6 +95,7 @@ class HostAccount:
         self._counting = Counting(own_cpus(self._nodes, self._victims))
         self._counting.start()
         self._load_1min = os.getloadavg()[0]
+        self._used_s = used_s()
         self._energy = EnergyMeter()
         self._before = self._read()
         self._energy.start()
@@ -100,10 +104,13 @@ class HostAccount:
     def __exit__(self, *_: object) -> None:
         begin_s = time.thread_time()
         host, reading, of_victims = self._read()
+        used_now_s = used_s()
         of_host, missed = self._energy.stop()
         host_before, reading_before, of_victims_before = self._before
         serving = self._footprint.usage(reading_before, reading)
         conditions = self._host.conditions(host_before, host, serving.cpu_s)
+        least_s = LEAST_SHARE * (host.at_s - host_before.at_s) * len(self._cpus)
+        others = busiest(self._used_s, used_now_s, least_s, self._footprint.owns)
         aggressors = None
         if self._of_victims and of_victims and of_victims_before:
             everything, serving = serving, self._of_victims.usage(of_victims_before, of_victims)
@@ -121,7 +128,8 @@ class HostAccount:
         )
         threads_cpu_s = self._gpus.cpu_s + self._energy.cpu_s
         sampler_cpu_s = self._entering_cpu_s + threads_cpu_s + time.thread_time() - begin_s
-        self.conditions = conditions.model_copy(update={"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s})
+        added = {"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s, "busiest": others}
+        self.conditions = conditions.model_copy(update=added)
 
     def meter(self, instances: Sequence[Instance]) -> "HostMeter":
         return HostMeter([instance.node for instance in instances])

@@ -94,14 +94,13 @@ class EnvelopeHost:
 
         proc(5): user nice system idle iowait irq softirq steal; a guest's time is in user's.
         """
-        ticks_per_s = os.sysconf("SC_CLK_TCK")
         lines = [line.split() for line in read(PROC / "stat").splitlines()]
         names = {f"cpu{cpu}" for cpu in self._counted}
         rows = [[int(word) for word in words[1:]] for words in lines if words and words[0] in names]
         if len(rows) != len(names) or any(len(row) < 8 for row in rows):
             return None, None
         busy = sum(row[0] + row[1] + row[2] + row[5] + row[6] for row in rows)
-        return busy / ticks_per_s, sum(row[7] for row in rows) / ticks_per_s
+        return ticks_s(busy), ticks_s(sum(row[7] for row in rows))
 
     def _thermal(self, cpu: int) -> int | None:
         directory = self._cpu(cpu) / "thermal_throttle"
@@ -145,6 +144,10 @@ class EnvelopeHost:
 
     def _cpu(self, cpu: int) -> Path:
         return SYS / f"devices/system/cpu/cpu{cpu}"
+
+
+def ticks_s(ticks: int) -> float:
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _rate(text: str) -> float | None:

@@ -295,6 +295,7 @@ TABLE = (
     Column("mitigations", "environment.target.mitigations", LINES),
     Column("interval_s", "conditions.interval_s", POSITIVE, _checked("the counters enclose the job")),
     *_rows("conditions.", "steal_s other_cpu_s throttled_s", SECONDS, _WARNED),
+    Column("busiest", "conditions.busiest", _objects(dict[_Words, _Seconds]), _WARNED),
     *_rows("conditions.", "thermal_throttles swapped_bytes", COUNT, _WARNED),
     Column("governor", "conditions.governor", TEXT, _WARNED),
     Column("siblings_shared", "conditions.siblings_shared", FLAG, _WARNED),

@@ -23,6 +23,8 @@ class Conditions(Part):
     steal_s: Seconds | None = None
     other_cpu_s: Seconds | None = None
     """Busy time of the envelope's CPUs, without everything that served the target and the suite itself."""
+    busiest: dict[Annotated[str, Field(max_length=64)], Seconds] | None = None
+    """The CPU seconds, on any CPU, of the processes that took most of it, by name. Those that ended are not seen."""
     throttled_s: Seconds | None = None
     """Time lost to a CPU quota: the most that one of the control groups around the suite or the job was held back."""
     thermal_throttles: Count | None = None

@@ -160,6 +160,17 @@ def test_trials_disturbed_beyond_the_bound_withhold_the_verdict_if_trimming_does
         assert answer(comparison).why == f"{busy} (over 10 % of the CPU time in 4 of 20 trials on container)"
 
 
+@pytest.mark.parametrize("disturbed", [3, 4])
+def test_the_reason_names_the_processes_that_took_the_cpus_and_their_shares(save: Save, disturbed: int) -> None:
+    run(save, 0.8)
+    spent = {"cc1": 2.2, "make": 1.1, "sh": 0.1}
+    for block in range(disturbed):
+        named = BUSY.model_copy(update={"busiest": spent})
+        save(block=block, target="container", environment=PLACE, throughput_per_s=8, conditions=named)
+    (line,) = (line for line in answer(save.compare()).lines if line.startswith("why: "))
+    assert re.search(r"; most of it: cc1 5\.5 %, make 2\.8 %\)$", line), line
+
+
 def test_what_is_not_trimmed_is_not_called_left_out(save: Save) -> None:
     (found,) = claims(run(save, 0.8, blocks=4, conditions=BUSY))
     unlisted = replace(found, found=replace(found.found, verdict=Verdict("slower", 0.01, None)))

@@ -84,6 +84,7 @@ def test_a_target_whose_trials_time_out_more_often_fails_more_and_the_first_line
     share = f"6 of 20 failed ({low * 100:.0f} to {high * 100:.0f} %), none on bare metal, p = 0.016"
     assert told.lines[0].endswith(f", fails more, {share}")
     assert told.why.startswith("it fails more often than bare metal")
+    assert told.why.endswith("; container failed: no step in 600 s")
     assert known(told.next).decides == "each failure in full"
     assert share.split(" (")[0] in printed(document(comparison, "overview"), width=140).splitlines()[0]
     (row,) = (

@@ -2,6 +2,8 @@
 
 import os
 import resource
+import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -16,6 +18,7 @@ from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics import footprint
 from provisioning.metrics.accounting import HostAccount, rest
+from provisioning.metrics.busiest import Process, busiest
 from provisioning.metrics.footprint import NOTHING, Footprint, FootprintReading, network_bytes, process_used
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
@@ -65,6 +68,30 @@ def test_a_job_that_failed_is_counted_and_its_error_goes_on(node: LocalNode) -> 
     with pytest.raises(ZeroDivisionError), account:
         raise ZeroDivisionError
     assert None not in (account.resources, account.conditions)
+
+
+def test_other_processes_that_take_cpu_time_are_named_without_their_words(node: LocalNode, tmp_path: Path) -> None:
+    program = tmp_path / "stranger"
+    program.symlink_to("/bin/sh")
+    # A child of init: what comes from this process belongs to the suite.
+    start = f"{program} -c 'while :; do :; done' secret >/dev/null 2>&1 & echo $!"
+    stranger = int(subprocess.run(["sh", "-c", start], capture_output=True, text=True, check=True).stdout)
+    try:
+        account: Any = HostAccount(CPUS, [place(node)])
+        with account:
+            node.run(BURN)
+    finally:
+        os.kill(stranger, signal.SIGKILL)
+    busiest = account.conditions.busiest
+    assert 0 < busiest["stranger"] <= 1.2 * account.conditions.interval_s
+    assert "secret" not in account.conditions.model_dump_json()
+
+
+def test_the_job_and_this_process_are_not_named() -> None:
+    before = {Process(1, "1", "init"): 5.0, Process(2, "1", "cc1"): 1.0}
+    after = {**before, Process(2, "1", "cc1"): 3.0, Process(3, "9", "cc1"): 1.0, Process(4, "9", "job"): 9.0}
+    assert busiest(before, after, 0.1, lambda pid: pid == 4) == {"cc1": 3}
+    assert busiest(before, after, 3.5, lambda pid: pid == 4) is None
 
 
 def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalNode) -> None:

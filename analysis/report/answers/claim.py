@@ -25,6 +25,7 @@ from analysis.statistics.margins import slower_by
 from analysis.statistics.power import TRIM, trimmed
 from analysis.statistics.ratios import FAILS_MORE
 from analysis.statistics.sequential import LEAST_BLOCKS
+from analysis.warnings.conditions import who
 from suite.targets import CONTAINERS, base_of
 from suite.units import count, number
 
@@ -180,13 +181,20 @@ class Claim:
             yield f"no {self._base} trial to compare with"
         elif self.withheld:
             yield from self.withheld
+            if any(reason.startswith(FAILED_TRIALS) for reason in self.withheld):
+                yield from self._failures()
         elif self.word == FAILS_MORE:
             yield f"it fails more often than {self.base}, and the ratio is that of trials that finished ({self.costs})"
+            yield from self._failures()
         else:
             details = "; ".join(filter(None, (self.costs, *self._of_tail(), *self._of_runs())))
             yield f"{_SIDES[self.word]} the margin of {percent(self.margin or 0.0)} ({details})"
             if self.equivalent_at:
                 yield f"already equivalent at {percent(self.equivalent_at)}"
+
+    def _failures(self) -> Iterator[str]:
+        if self.failure:
+            yield f"{self.target} failed: {shorten(self.failure, _LONGEST_FAILURE, placeholder=' ...')}"
 
     def _unfinished(self) -> str:
         """Return that no trial finished, how many failed, and why."""
@@ -250,7 +258,9 @@ def _within_bounds(disturbed: Sequence[Disturbed], *, trims: bool) -> str:
     noticed = f"{first.noticed} " if first.noticed else ""
     spoiled = sum(one.spoiled for one in disturbed)
     left_out = f", {first.bound} in {spoiled}{', which trimming leaves out' if trims else ''}" if spoiled else ""
-    return f"{first.finding}, within bounds ({noticed}in {trials} of {count(of, 'trial')}{left_out})"
+    by = who(disturbed)
+    named = f"; most of it: {by}" if by else ""
+    return f"{first.finding}, within bounds ({noticed}in {trials} of {count(of, 'trial')}{left_out}{named})"
 
 
 def direction(slower: float) -> str:
