@@ -1,5 +1,6 @@
 """Paths on a command line."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,25 @@ def complete_run_name(_ctx: click.Context, _param: click.Parameter, incomplete: 
     names = [place.name for place in _stored_places()]
     items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
     return items or [CompletionItem(incomplete, type="file")]
+
+
+def complete_key(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the settings of the jobs of the named runs, or of those in results/, and where they ran."""
+    # As below.
+    from suite.errors import BenchError
+    from suite.job.job import IN_COLUMNS, PLACES, settings
+    from suite.results.runs import find_runs
+    from suite.results.store import stored_plan
+
+    # An option without its value, which is to be completed, leaves the arguments before it unparsed.
+    named = [Path(word) for word in ctx.args]
+    places = ctx.params.get("directories") or named or [RESULTS]
+    keys = {*IN_COLUMNS, *PLACES}
+    for run in find_runs([place for place in places if place.is_dir()]):
+        with suppress(BenchError):
+            for job in stored_plan(run).jobs:
+                keys.update(settings(job))
+    return [CompletionItem(key) for key in sorted(keys) if key.startswith(incomplete)]
 
 
 def _stored_places() -> list[Path]:

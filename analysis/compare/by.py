@@ -56,13 +56,11 @@ from analysis.warnings.conditions import disturbed
 from analysis.warnings.findings import failed_trials
 from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError, nearest
-from suite.job.job import IN_COLUMNS
+from suite.job.job import IN_COLUMNS, PLACES
 from suite.job.profiles import PROFILES
 from suite.registries import WORKLOADS
 from suite.results.runs import accepted_sweep
 
-PLACES = ("host", "machine", "context", "inventory", "place")
-"""The keys of where a trial ran. A place is the context, else the inventory, else the host."""
 _NONE, _POOL = "none", "pool"
 _COLUMNS = ("model", *(name for name in IN_COLUMNS if name != "model"))
 """The settings in columns of the table, the model first: most others follow from it."""

@@ -68,7 +68,8 @@ def with_own_clock(trials: pd.DataFrame) -> "pd.Series[bool]":
     """Return whether each target has a clock of its own: that of another kernel, or of another machine."""
     of_facts = {facts: has_own_clock(facts.by_path) for facts in trials["facts"].unique()}
     own = trials["facts"].astype(object).map(of_facts).astype(bool)
-    return own | trials["stack"].isin(VMS)
+    stacks = trials["stack"] if "stack" in trials else trials["target"]
+    return own | stacks.isin(VMS)
 
 
 def has_own_clock(facts: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commands.compare.kept import listing, once
-from commands.paths import RunPath, UserPath
+from commands.paths import RunPath, UserPath, complete_key
 from commands.run.options import choice, latest, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
@@ -45,6 +45,7 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
     "--by",
     multiple=True,
     metavar="KEY",
+    shell_complete=complete_key,
     help="Compare the values of a setting, or of host, machine, context, inventory, place.",
 )
 @click.option(

@@ -202,6 +202,8 @@ class Job(Part):
 
 IN_COLUMNS = ("scenario", "model", "data", "profile", "recipe")
 """Parts of the key that tables show in columns of their own."""
+PLACES = ("host", "machine", "context", "inventory", "place")
+"""The keys of where a trial ran. A place is the context, else the inventory, else the host."""
 NOT_IN_KEY: Mapping[str, str] = {
     "envelope.cpus": "which CPUs they are is the machine's affair; how many there are is in the key",
     "envelope.node_cpus": "see envelope.cpus",

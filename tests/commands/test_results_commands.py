@@ -179,9 +179,12 @@ def test_a_directory_stands_for_the_runs_and_sweeps_that_it_holds(two_runs: Path
         (["report"], "results/sy", ["results/synthetic-podman"]),
         (["run", "--continue"], "", ["results/sweep", "results/synthetic-podman"]),
         (["results", "show"], "sy", ["synthetic-podman"]),
+        (["compare", "--by"], "ho", ["host"]),
+        (["compare", "results/sweep", "--by"], "data", ["data"]),
+        (["compare", "--by", "host", "--by"], "m", ["machine", "memory", "model"]),
     ],
 )
 @pytest.mark.usefixtures("two_runs")
-def test_the_shell_completes_names_of_runs(words: list[str], incomplete: str, names: list[str]) -> None:
+def test_the_shell_completes_names_of_runs_and_keys(words: list[str], incomplete: str, names: list[str]) -> None:
     complete = ShellComplete(cli.main, {}, "bench", "_BENCH_COMPLETE")
     assert [item.value for item in complete.get_completions(words, incomplete)] == names
