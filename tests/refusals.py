@@ -35,6 +35,7 @@ TAKEN = {
     "lab": "nodes=2",
     "rates": "5",
     "command": "true",
+    "versus": "false",
     "throughput": "auto",
     "unit": "rows",
     "preempt": "mean=60s",

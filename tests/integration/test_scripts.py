@@ -3,11 +3,12 @@
 Each sleeps through most of a step, so that its rate is known: at most ``FASTEST`` per second.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.integration.bench import by_arm, measured
+from tests.integration.bench import bench, by_arm, measured, records_in
 from tests.integration.machine import require, require_root_and_image
 
 pytestmark = pytest.mark.integration
@@ -148,3 +149,20 @@ def test_public_scripts_run_as_they_are(
         assert record.details["working_directory"]["directory"].startswith("/tmp/")
         assert record.details["working_directory"]["linked"] == 0
         assert set(record.substitutes) <= {"accelerator:tcg", "disk:host-page-cache"}, "all else is levelled"
+
+
+def test_of_two_commands_on_bare_metal_the_slower_is_named(tmp_path: Path) -> None:
+    require_root_and_image()
+    (tmp_path / "work.py").write_text("import sys, time\ntime.sleep(float(sys.argv[1]))\n")
+    commands = ("--", "python3", "work.py", "1", "--versus", "--", "python3", "work.py", "2.2")
+    shown = bench("run", "--blocks", "5", "--wait", "--out", "ab", *commands, cwd=tmp_path).stdout
+    first = shown.splitlines()[0]
+    found = re.match(r"elapsed, b +(\d\.\d+)x a \(.*\) (slower|no verdict)$", first.strip())
+    assert found, shown
+    assert 1.2 < float(found[1]) < 2.2, "starting the job takes as long for both"
+    assert found[2] == "slower" or "busy with other work" in shown or "CPU time away" in shown
+    assert "a: python3 work.py 1; b: python3 work.py 2.2; both on bare-metal." in " ".join(shown.split())
+    records = records_in(tmp_path / "ab")
+    assert {record.target for record in records} == {"bare-metal"}
+    assert sorted(record.ablation or "" for record in records) == [""] * 6 + ["versus"] * 6
+    assert len({record.job.dataset.sha256 for record in records if record.job.dataset}) == 1

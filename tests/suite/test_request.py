@@ -38,6 +38,7 @@ WRITTEN = {
     "data": ("generated", "imagenet:/data/ilsvrc", "synthetic"),
     "data_disk": ("/dev/sdb",),
     "command": ("python train.py --epochs 1", "./my 'program of mine'"),
+    "versus": ("python train.py --epochs 2",),
     "throughput": (r"(?P<throughput>[0-9.]+) images/s", "json"),
     "unit": ("tokens", "samples"),
     "preempt": ("mean=60s", "mean=1h"),
@@ -54,6 +55,7 @@ NEEDED: dict[str, dict[str, object]] = {
     "checkpoint_every": {"checkpoint": "on"},
     "preempt": {"checkpoint": "on", "checkpoint_every": 10},
     "hire": {"site": "nova"},
+    "versus": {"command": "python train.py"},
 }
 """What an option that needs another is given with."""
 
