@@ -27,12 +27,15 @@ from analysis.costs.job import (
     job_metrics,
 )
 from analysis.costs.prices import MONEY, RATES, Owned, PricedPlace, Prices
+from analysis.report.answers.answer import answer
 from analysis.report.document import published_elements
-from analysis.report.elements import Element, Head, Line, Notes, Table, warnings
+from analysis.report.elements import CommandLine, Element, Head, Line, Notes, Table, warnings
 from analysis.report.formatting import percent, sensible
+from analysis.report.sweeps.by import by_answer
 from analysis.statistics.ratios import Verdict
 from analysis.warnings.types import notices
 from suite.job.preemption import Preemption
+from suite.request.next_step import LABEL, NextStep
 from suite.targets import base_of
 from suite.units import count, number
 
@@ -50,6 +53,9 @@ def costs_document(
     """Yield the decision, then every value with its interval, then prices and what is counted."""
     every = arms(comparison)
     yield from (Line(sentence, "strong") for sentence in decisions(comparison, amount, places))
+    step = step_after(comparison)
+    if step:
+        yield CommandLine(str(step), LABEL)
     measured = {name for of_arm in every.values() for name in of_arm}
     metrics = [one for one in job_metrics(prices.currency if prices else "") if one.name in measured]
     rows = tuple(
@@ -66,6 +72,13 @@ def costs_document(
 def _about_jobs(comparison: Comparison) -> list[JudgedClaim]:
     """Return the claims about whole jobs, of cells those about places."""
     return [one for one in comparison.claims if one.claim.metric == MAKESPAN.name or comparison.cells]
+
+
+def step_after(comparison: Comparison) -> NextStep | None:
+    """Return the command that settles what is open in the comparison that costs are made of."""
+    if comparison.of_kind(BY.name):
+        return by_answer(comparison).next
+    return answer(comparison).next
 
 
 def value(row: Contrast | None) -> str | None:

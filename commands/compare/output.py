@@ -9,7 +9,7 @@ from analysis.compare.regression import Outcome, Regression
 from analysis.compare.results import JudgedClaim
 from analysis.explain.explanation import Explanation, PreemptedJob
 from analysis.report.gate import answer
-from analysis.report.rows import AnswerOutput, AnswerText, Columns, Row, WarningOutput
+from analysis.report.rows import AnswerOutput, AnswerText, Columns, Row, StepOutput, WarningOutput
 from analysis.statistics.ratios import CONFIDENCE
 from commands.output import Output
 
@@ -97,5 +97,7 @@ class JobOutput(Output):
     job: str
     by: tuple[str, ...]
     answer: tuple[str, ...]
+    next: StepOutput | None
+    """Null if no command settles what is open."""
     rows: tuple[ValueRow, ...]
     warnings: tuple[WarningOutput, ...]

@@ -24,12 +24,12 @@ from analysis.explain.explanation import Explained
 from analysis.figures.reference import normalised
 from analysis.load.records import Records, load
 from analysis.report.answers.answer import answer
-from analysis.report.costs import costs_document, decisions, places_by_arm
+from analysis.report.costs import costs_document, decisions, places_by_arm, step_after
 from analysis.report.document import Level, answer_elements, document, more_options
 from analysis.report.elements import Document
 from analysis.report.formatting import warning_lines
 from analysis.report.markdown import markdown
-from analysis.report.rows import AnswerText, Row, as_csv, comparison_output, rows, warning_outputs
+from analysis.report.rows import AnswerText, Row, StepOutput, as_csv, comparison_output, rows, warning_outputs
 from analysis.report.sweeps.by import allocation_document, by_answer, by_document
 from analysis.report.sweeps.scaling import scaling_document
 from analysis.report.terminal import Terminal
@@ -165,9 +165,11 @@ def _make_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) ->
 
 def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Made:
     """Compare what a job takes: at every value of the keys or, without keys, in every place or on every target."""
-    amount, prices = parse_amount(options["job"]), options["prices"] and read_prices(options["prices"])
+    amount = parse_amount(options["job"])
+    prices = options["prices"] and read_prices(options["prices"])
     preemption = options["preempt"] and parse_preemption(options["preempt"])
-    priced, margin = with_job(records, amount, prices, preemption), options["margin"]
+    priced = with_job(records, amount, prices, preemption)
+    margin = options["margin"]
     several = len({settings["place"] for settings in settings_of(records.trials)}) > 1
     keys = options["by"] or (("place",) if several else ())
     if keys:
@@ -176,12 +178,15 @@ def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -
         comparison = compare_records(priced, margin=margin, force=options["force"])
     comparison = judge_claims(comparison) if options["claims"] else comparison
     places = places_by_arm(records.trials, keys, prices)
+    step = step_after(comparison)
+    following = StepOutput.model_validate(step) if step else None
 
     def output() -> JobOutput:
         return JobOutput(
             job=str(amount),
             by=keys,
             answer=tuple(decisions(comparison, amount, places)),
+            next=following,
             rows=tuple(map(ValueRow.model_validate, comparison.contrasts)),
             warnings=warning_outputs(comparison.warnings),
         )

@@ -173,6 +173,9 @@ def test_targets_of_one_place_are_compared_in_money_too(tmp_path: Path, save: Sa
     plots = tmp_path / "plots"
     text = " ".join(bench_compare(*words, "--plots", plots).stdout.split())
     assert text.startswith("container takes 25 %")
+    step = f"bench compare {tmp_path / 'r'} --explain"
+    assert json.loads(shown.stdout)["next"]["command"] == step
+    assert f"{step} # where the time goes" in text
     assert "host=a: 1.00 EUR per hour, at least 0 s in steps of 1 s (a list, 2026-11-01)" in text
     assert "energy: no trial has a counter of it" in text
     assert {path.name for path in plots.iterdir()} >= {"synthetic-time-money.png"}
