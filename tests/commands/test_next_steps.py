@@ -2,7 +2,8 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from analysis.compare.comparison import compare
 from analysis.load.records import load
 from analysis.report.answers.answer import answer
 from analysis.report.answers.claim import NO_NUMBER, NO_VERDICT, UNDECIDED
-from suite.interfaces import Measurement
+from suite.interfaces import Instance, Measurement
 from suite.plan import Trial
 from suite.records.record import MetricValue
 from suite.results.runs import find_runs
@@ -64,8 +65,13 @@ def measuring(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each kind of job measure what its records need."""
     measure = machine.scenario.measure
 
-    def measured(trial: Trial, *rest: Any) -> Measurement:
-        found = measure(trial, *rest)
+    @contextmanager
+    def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
+        with machine.targets.opened(trial) as instances:
+            yield [*instances] * max(1, len(trial.instances))
+
+    def measured(trial: Trial, instances: Sequence[Instance], *rest: Any) -> Measurement:
+        found = measure(trial, instances[:1], *rest)
         nothing = dict.fromkeys(("throughput_per_s", "steps", "weights_sha256"))
         metrics = {"cpu-time": MetricValue(value=1.0, unit="s", better="less")}
         if trial.job.command:
@@ -76,6 +82,7 @@ def measuring(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(machine.scenario, "measure", measured)
+    monkeypatch.setattr("commands.run.prepare.Ready.open_target", opened)
 
 
 def words_of_answer(run: Path) -> set[str]:
