@@ -37,7 +37,7 @@ from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.results.files import output, remove_temporaries
 from suite.results.layout import PLOTS
-from suite.targets import TARGETS
+from suite.targets import COMMANDS, TARGETS
 
 _STYLE = {
     "svg.hashsalt": "virtbench",
@@ -143,6 +143,7 @@ def svg(chart: Figure) -> bytes:
 # Colours of seaborn's colour-blind palette, ordered so that they also differ in lightness; hatches for print in grey.
 _BLIND = sns.color_palette("colorblind")
 _COLOURS = dict(zip(TARGETS, (_BLIND[7], _BLIND[0], _BLIND[1], _BLIND[2]), strict=True))
+_COLOURS |= {command: _COLOURS[target] for command, target in zip(COMMANDS, TARGETS, strict=False)}
 _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
 MARKERS = dict(zip(TARGETS, "so^D", strict=True))
 WIDTH = 0.84
