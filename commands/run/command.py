@@ -85,7 +85,6 @@ def run(
       bench run --continue results/night --budget 4h     (extends it: 4 hours in all)
       bench run --scenario real --data imagenet:/data/ilsvrc --target all
       bench run --target bare-metal --target container --blocks 10 --ablate seccomp --ablate pinning
-      bench run --scenario startup --instances 1,5,20 --target container --engine runc --ablate podman
       bench run --scenario shared --help                 (the options of a scenario)
     """
     if not continued:
