@@ -116,7 +116,8 @@ def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | 
         if floor:
             floors[name] = floor
     groups = [group for _, group, _ in cells]
-    return draw_bars(pd.DataFrame(bars), drawing.legend(groups), floors, title, str(groups[0].job), unit)
+    first = groups[0]
+    return draw_bars(pd.DataFrame(bars), drawing.legend(groups), floors, title, str(first.job), unit, first.base)
 
 
 def _printed(group: Group, metric: Metric, target: str, reference: Reference) -> dict[str, float]:
@@ -153,7 +154,7 @@ def draw_bars(
     title: str,
     job: str,
     unit: str,
-    over: str = BASELINE,
+    over: str,
 ) -> Figure:
     """Draw bars by ``place`` and ``target``: of the ``ratio`` to ``over``, or of the ``value`` if none has one."""
     normalised = bool(bars["ratio"].notna().any())
