@@ -82,7 +82,7 @@ def measuring(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(machine.scenario, "measure", measured)
-    monkeypatch.setattr("commands.run.prepare.Ready.open_target", opened)
+    monkeypatch.setattr("commands.run.prepare.Ready.open_target", staticmethod(opened))
 
 
 def words_of_answer(run: Path) -> set[str]:
