@@ -126,7 +126,7 @@ def names_no_place_holder(step: NextStep) -> None:
     parses(step.argv)
 
 
-KINDS = ("command", "failed", "probe", "shared", "sweep", "synthetic")
+KINDS = ("command", "distributed-host", "failed", "probe", "serve", "shared", "sweep", "synthetic")
 """A stored run of each kind of answer; the others, and those that are compared together, are tried thoroughly."""
 STORED = [name if name in KINDS else pytest.param(name, marks=pytest.mark.thorough) for name in (*NAMES, *TOGETHER)]
 

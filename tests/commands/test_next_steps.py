@@ -2,8 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from analysis.compare.comparison import compare
 from analysis.load.records import load
 from analysis.report.answers.answer import answer
 from analysis.report.answers.claim import NO_NUMBER, NO_VERDICT, UNDECIDED
-from suite.interfaces import Instance, Measurement
+from suite.interfaces import Measurement
 from suite.plan import Trial
 from suite.records.record import MetricValue
-from suite.results.runs import find_runs
 from tests.commands.conftest import Bench, Machine, ended_well
 
 OPEN = {UNDECIDED, NO_VERDICT, NO_NUMBER, ""}
@@ -31,8 +29,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "training": SEQUENTIAL,
     "command": (*BOTH, *PROGRAM),
     "two commands": (*PROGRAM, "--versus", *PROGRAM),
-    "distributed": ("--scenario", "distributed", *SEQUENTIAL),
-    "serve": ("--scenario", "serve", *BOTH),
     "probe": ("--probe", "cpu", *BOTH),
     "one target": ("--design", "sequential", "--target", "bare-metal"),
 }
@@ -65,13 +61,8 @@ def measuring(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each kind of job measure what its records need."""
     measure = machine.scenario.measure
 
-    @contextmanager
-    def opened(trial: Trial) -> Iterator[Sequence[Instance]]:
-        with machine.targets.opened(trial) as instances:
-            yield [*instances] * max(1, len(trial.instances))
-
-    def measured(trial: Trial, instances: Sequence[Instance], *rest: Any) -> Measurement:
-        found = measure(trial, instances[:1], *rest)
+    def measured(trial: Trial, *rest: Any) -> Measurement:
+        found = measure(trial, *rest)
         nothing = dict.fromkeys(("throughput_per_s", "steps", "weights_sha256"))
         metrics = {"cpu-time": MetricValue(value=1.0, unit="s", better="less")}
         if trial.job.command:
@@ -82,7 +73,6 @@ def measuring(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(machine.scenario, "measure", measured)
-    monkeypatch.setattr("commands.run.prepare.Ready.open_target", staticmethod(opened))
 
 
 def words_of_answer(run: Path) -> set[str]:
@@ -95,26 +85,29 @@ def test_three_pasted_steps_lead_from_a_smoke_run_of_each_kind_to_a_verdict(
     kind: str, bench: Bench, stub: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("print(1)")
-    shown = ended_well(bench("run", *SMOKE, *KINDS[kind], env=SCREEN))
+    run = Path("results/smoke")
+    shown = ended_well(bench("run", "--out", str(run), *SMOKE, *KINDS[kind], env=SCREEN))
     steps = []
-    for _ in range(MOST_STEPS):
+    for number in range(MOST_STEPS):
         words = pasted(shown.stdout, stub)
         steps.append(words)
         assert words[0] == "run", steps
         if "--continue" not in words:
             assert ended_well(bench(*words, "--dry-run", env=SCREEN)).stdout.startswith("plan: ")
-        shown = ended_well(bench(*words, *(() if "--continue" in words else SMOKE[2:]), env=SCREEN))
-        newest = max(find_runs([Path("results")]), key=lambda run: run.stat().st_mtime)
-        if not words_of_answer(newest) & OPEN:
+            # A shell's next command has a process and a second of its own, which name the directory.
+            run = Path(f"results/step-{number}")
+            words = [*words[:1], "--out", str(run), *SMOKE[2:], *words[1:]]
+        shown = ended_well(bench(*words, env=SCREEN))
+        if not words_of_answer(run) & OPEN:
             break
-    assert not words_of_answer(newest) & OPEN, (steps, shown.output)
+    assert not words_of_answer(run) & OPEN, (steps, shown.output)
     last = pasted(shown.stdout, stub)
     assert last[0] in ("compare", "report")
     ended_well(bench(*last, env=SCREEN))
 
 
 @pytest.mark.usefixtures("unaudited", "measuring")
-def test_the_step_of_a_sweep_and_of_a_startup_can_be_pasted(bench: Bench, stub: Path) -> None:
+def test_the_step_of_instances_that_start_together_can_be_pasted(bench: Bench, stub: Path) -> None:
     words = ("--scenario", "startup", "--instances", "1,2", *BOTH)
     shown = ended_well(bench("run", *SMOKE, *words, env=SCREEN))
     if "next:" in shown.stdout:
