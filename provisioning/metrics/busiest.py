@@ -13,7 +13,7 @@ _KERNEL = "2"
 """The process that starts the kernel's threads."""
 
 
-class Process(NamedTuple):
+class BusyProcess(NamedTuple):
     """A process by its number, its start and its name: never its command line, which may hold secrets."""
 
     pid: int
@@ -21,12 +21,12 @@ class Process(NamedTuple):
     name: str
 
 
-def used_s() -> dict[Process, float]:
+def used_s() -> dict[BusyProcess, float]:
     """Return the CPU seconds of every process that this user may see.
 
     Threads of the kernel are left out: they also work for the job.
     """
-    used: dict[Process, float] = {}
+    used: dict[BusyProcess, float] = {}
     for place in PROC.glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
             # proc(5): pid (name) state ..., of which the name may hold anything.
@@ -34,18 +34,21 @@ def used_s() -> dict[Process, float]:
             name = head.partition("(")[2]
             words = tail.split()
             if words[1] != _KERNEL and not has_control_characters(name):
-                used[Process(int(place.name), words[19], name)] = ticks_s(int(words[11]) + int(words[12]))
+                used[BusyProcess(int(place.name), words[19], name)] = ticks_s(int(words[11]) + int(words[12]))
     return used
 
 
-def spent_s(before: Mapping[Process, float], after: Mapping[Process, float]) -> list[tuple[Process, float]]:
+def spent_s(before: Mapping[BusyProcess, float], after: Mapping[BusyProcess, float]) -> list[tuple[BusyProcess, float]]:
     """Return what each process has used between two readings, the busiest first, without those that were idle."""
     spent = ((process, seconds - before.get(process, 0.0)) for process, seconds in after.items())
     return sorted((one for one in spent if one[1] > 0), key=lambda one: one[1], reverse=True)
 
 
 def busiest(
-    before: Mapping[Process, float], after: Mapping[Process, float], least_s: float, owns: Callable[[int], bool | None]
+    before: Mapping[BusyProcess, float],
+    after: Mapping[BusyProcess, float],
+    least_s: float,
+    owns: Callable[[int], bool | None],
 ) -> dict[str, float] | None:
     """Return the CPU seconds of the names that used most and at least so much; None if no name did.
 

@@ -18,7 +18,7 @@ from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics import footprint
 from provisioning.metrics.accounting import HostAccount, rest
-from provisioning.metrics.busiest import Process, busiest
+from provisioning.metrics.busiest import BusyProcess, busiest
 from provisioning.metrics.footprint import NOTHING, Footprint, FootprintReading, network_bytes, process_used
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
@@ -91,8 +91,13 @@ def test_other_processes_that_take_cpu_time_are_named_without_their_words(
 
 
 def test_the_job_and_this_process_are_not_named() -> None:
-    before = {Process(1, "1", "init"): 5.0, Process(2, "1", "cc1"): 1.0}
-    after = {**before, Process(2, "1", "cc1"): 3.0, Process(3, "9", "cc1"): 1.0, Process(4, "9", "job"): 9.0}
+    before = {BusyProcess(1, "1", "init"): 5.0, BusyProcess(2, "1", "cc1"): 1.0}
+    after = {
+        **before,
+        BusyProcess(2, "1", "cc1"): 3.0,
+        BusyProcess(3, "9", "cc1"): 1.0,
+        BusyProcess(4, "9", "job"): 9.0,
+    }
     assert busiest(before, after, 0.1, lambda pid: pid == 4) == {"cc1": 3}
     assert busiest(before, after, 3.5, lambda pid: pid == 4) is None
 
