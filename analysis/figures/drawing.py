@@ -143,7 +143,6 @@ def svg(chart: Figure) -> bytes:
 # Colours of seaborn's colour-blind palette, ordered so that they also differ in lightness; hatches for print in grey.
 _BLIND = sns.color_palette("colorblind")
 _COLOURS = dict(zip(TARGETS, (_BLIND[7], _BLIND[0], _BLIND[1], _BLIND[2]), strict=True))
-_COLOURS |= {command: _COLOURS[target] for command, target in zip(COMMANDS, TARGETS, strict=False)}
 _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
 MARKERS = dict(zip(TARGETS, "so^D", strict=True))
 WIDTH = 0.84
