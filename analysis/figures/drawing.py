@@ -37,7 +37,7 @@ from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.results.files import output, remove_temporaries
 from suite.results.layout import PLOTS
-from suite.targets import COMMANDS, TARGETS
+from suite.targets import TARGETS
 
 _STYLE = {
     "svg.hashsalt": "virtbench",
