@@ -10,6 +10,7 @@ from suite.process_identity import boot_id
 from suite.userland import MANIFEST
 from tests.extensions.conftest import Package
 from tests.extensions.test_worker import example
+from tests.own_directories import held_in
 
 
 @pytest.fixture
@@ -208,7 +209,7 @@ def test_container_engines_of_another_package_are_used_as_that_of_the_run_and_as
         "name": "toy", "version": "1.0", "network": "none", "rootfs": "directory", "runtime": None,
             "kernel": None, "platform": None, "seccomp_sha256": None,
     }  # fmt: skip
-    assert not list((package.place / "home/ledger").iterdir()), "the ledger's entry is gone, by way of the registry"
+    assert not held_in(package.place / "home/ledger"), "the ledger's entry is gone, by way of the registry"
 
 
 def test_an_engine_of_another_package_that_inherits_from_gvisors_takes_one_file(package: Package) -> None:

@@ -28,6 +28,7 @@ from provisioning.volumes import disk_of, prepare_disk
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from suite.job.datasets import Dataset
+from tests.own_directories import held_in
 from tests.provisioning.conftest import FakeNode, make_image
 
 __all__ = ["make_image"]
@@ -74,7 +75,7 @@ def test_two_benches_that_pack_one_data_set_make_one_whole_disk(home: Path, tmp_
     assert any("another bench is making" in line for line in lines)
     disk = disk_of(dataset)
     assert subprocess.run(["e2fsck", "-f", "-n", str(disk)], check=False, capture_output=True).returncode == 0
-    assert sorted(path.name for path in disk.parent.iterdir()) == [disk.name, f"{disk.name}.stamp"]
+    assert [path.name for path in held_in(disk.parent)] == [disk.name, f"{disk.name}.stamp"]
     assert not list((home / "ledger").glob("*.json"))
 
 
@@ -90,7 +91,7 @@ def test_a_disk_that_was_half_made_by_a_killed_bench_is_removed_and_made_again(t
     process.join(60)
     assert half_made[0].exists()
     assert f"directory {half_made[0].parent}" in ledger.clean()
-    assert list(disk_of(dataset).parent.iterdir()) == []
+    assert held_in(disk_of(dataset).parent) == []
     with local_node((), None) as node:
         prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, print)
         assert artefacts.digest_of(node, str(disk_of(dataset)))
@@ -190,7 +191,7 @@ def test_parallel_builds_end_well_and_with_one_image(home: Path, rebuild: bool) 
     assert any("another bench is making the image" in line for line in lines)
     if not rebuild:
         assert sum("is ready in" in line for line in lines) == 1
-    assert [path.name for path in (home / "images").iterdir()] == [digest[:12]]
+    assert [path.name for path in held_in(home / "images")] == [digest[:12]]
     find(digest).check()
     assert not list((home / "ledger").glob("*.json"))
 

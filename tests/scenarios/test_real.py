@@ -229,7 +229,12 @@ def test_the_huge_pages_of_an_ablation_are_the_only_change_of_the_allocator(tria
 def test_training_on_files_gives_a_measurement(trial: Trial, here: HereNode, observer: Any, tmp_path: Path) -> None:
     damage(folder(tmp_path, 24), 5)
     seen, here.data = listing(tmp_path), str(tmp_path)
-    held: dict[str, Any] = {"sha256": seen.sha256, "images": 24, "size_bytes": seen.size_bytes}
+    held: dict[str, Any] = {
+        "sha256": SHA256,
+        "listing_sha256": seen.sha256,
+        "images": 24,
+        "size_bytes": seen.size_bytes,
+    }
     sizes = Sizes(batch=2, image_px=28, channels=3, warmup_steps=2, steps=3)
     job = {"dataset": Dataset(kind="imagefolder", directory=here.data, **held), "loading": Loading(loader_workers=1)}
     real = trial.with_job(model="gan", sizes=sizes, page_cache="warm", **job)

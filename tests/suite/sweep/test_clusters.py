@@ -21,6 +21,7 @@ from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import load_sweep
 from suite.sweep.file_transfer import ENDED, FILE, GIVEN, decode, encode_file, packed, unpacked
 from tests.kubernetes_schema import invalid
+from tests.own_directories import held_in
 from tests.provisioning.kubernetes.conftest import Server, server
 from tests.suite.sweep.conftest import REPOSITORY, Machine
 
@@ -151,16 +152,18 @@ def test_the_cluster_of_a_sweep_is_kept_for_commands_with_another_environment(ma
     assert (machine.place / "calls").read_text().splitlines()[-1].startswith("scancel --clusters=alpha ")
 
 
-def test_without_a_common_file_system_each_block_is_a_job_of_srun(machine: Machine) -> None:
+def test_without_a_common_file_system_each_block_is_a_job_of_salloc(machine: Machine) -> None:
     machine.with_engine(
         'kind = "slurm"', 'scratch = "/scratch"', 'time_limit = "2h"', 'bench = "/opt/bench"', "at_once = 1"
     )
-    env = machine.stand_in(**dict.fromkeys(("sbatch", "squeue", "scancel", "srun"), "exit 1"))
+    env = machine.stand_in(**dict.fromkeys(("sbatch", "squeue", "scancel", "salloc", "srun"), "exit 1"))
     assert machine.sweep_to_its_end(**env).returncode == 1
     called = (machine.place / "calls").read_text().splitlines()[0]
-    assert called.startswith("srun --quiet --kill-on-bad-exit=1 --exclusive --job-name=bench-night-")
-    words = called.partition(" --mem=0 --time=120 /opt/bench sweep block --scratch /scratch --name bench-night-")[2]
-    assert words.split()[1:] == ["0"]
+    job, _, task = called.partition(" --mem=0 --time=120 srun ")
+    assert job.startswith("salloc --quiet --exclusive --job-name=bench-night-")
+    of_srun, _, block_of = task.partition(" /opt/bench sweep block --scratch /scratch --name bench-night-")
+    assert of_srun == "--quiet --kill-on-bad-exit=1 --nodes=1 --ntasks=1 --cpu-bind=none"
+    assert block_of.split()[1:] == ["0"]
 
 
 def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(machine: Machine) -> None:
@@ -282,7 +285,7 @@ def test_a_block_ends_with_its_input_keeps_what_it_has_and_then_gives_back_what_
     assert len(trials) == len(set(trials)) == 4
     assert set(names) == {*trials, "pool.json"}
     again.communicate()
-    assert not list((machine.place / "home/blocks").iterdir())
+    assert not held_in(machine.place / "home/blocks")
 
 
 @pytest.mark.parametrize("name", ["../x", "a b", "", "."])
