@@ -84,7 +84,8 @@ def test_one_comparison_is_a_number_a_word_why_and_next(
     assert (row.subject, row.word) == ("container (podman)", word)
     assert re.fullmatch(r"[01]\.\d{3}x bare metal \([01]\.\d{3} to [01]\.\d{3}\)", row.number)
     assert re.fullmatch(reason, found.why), found.why
-    assert str(found.next) == f"bench compare {save.path / 'run'} --explain  # where the time goes"
+    repeated = f"--margin {margin:.0%} --explain"
+    assert str(found.next) == f"bench compare {save.path / 'run'} {repeated}  # where the time goes"
     assert found.where.endswith("; 20 blocks, host node7")
     assert [line.partition(":")[0] for line in found.lines[:3]] == ["container (podman)", "why", "next"]
     assert found.lines[3] == str(found.next), "alone on its line"

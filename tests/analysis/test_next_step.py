@@ -105,7 +105,7 @@ def typed(line: str) -> list[str]:
 def parses(argv: Sequence[str]) -> None:
     """Take the words as ``bench`` does, and start nothing."""
     command: click.Command = cli.main
-    context, words = click.Context(command, info_name=argv[0]), [*argv[1:]]
+    context, words = click.Context(command, info_name=argv[0], **command.context_settings), [*argv[1:]]
     while isinstance(command, click.Group):
         name = words.pop(0)
         command = known(command.get_command(context, name))
