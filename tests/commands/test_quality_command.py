@@ -301,7 +301,7 @@ def test_what_cannot_be_measured_is_refused(bench: Bench, train: Train, tmp_path
     assert "cannot be served: it is not a regular file" in output, "and it is not waited for"
     assert f"run/models/{DIGESTS[0]}" in output.replace(" ", "")
     plan = json.loads((run / PLAN).read_text())
-    plan["request"]["data"] = None
+    plan["request"]["data"]["data"] = None
     write_atomic(run / PLAN, json.dumps(plan))
     done = bench("run", "--samples", "40")
     assert (done.exit_code, "bench data make" in done.output) == (2, True), "it is the generated data set"

@@ -50,7 +50,7 @@ def test_figures_of_another_package_are_drawn_by_compare_report_and_history_in_s
         shutil.copytree(run, package.place / "runs" / run.name)
     bench(package, "history", "runs", "--plots", "plots")
     drawn = {path.name for path in (package.place / "plots").iterdir()}
-    assert {"synthetic-staircase.svg", "synthetic-throughput.svg", "ladder.svg", "ladder.png"} < drawn
+    assert {"synthetic-staircase.svg", "synthetic-forest.svg", "ladder.svg", "ladder.png"} < drawn
     assert any(name.startswith("history-synthetic-") for name in drawn)
 
 

@@ -65,7 +65,7 @@ def test_a_run_is_compared_and_drawn(everything: Path, tmp_path: Path) -> None:
     json.loads(bench("compare", str(everything), "--json").stdout)
     drawn = bench("compare", str(everything), "--plots", str(tmp_path))
     assert "accelerator:tcg" in drawn.stdout or "kvm" in str(records(everything)["vm"].environment.target)
-    assert (tmp_path / "synthetic-throughput.png").stat().st_size > 10_000
+    assert (tmp_path / "synthetic-forest.png").stat().st_size > 10_000
 
 
 def test_a_run_that_is_complete_runs_nothing_again(everything: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_report_fits_its_width_shows_something_and_fetches_nothing(browser: Ta
     assert "and-a-long-word" in browser.text()
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run("document.documentElement.scrollHeight") > HEIGHT
-    assert browser.run("document.querySelectorAll('img').length") >= 8
+    assert browser.run("document.querySelectorAll('img').length") == 1 + 6, "a forest of training and of each probe"
     assert browser.run("performance.getEntriesByType('resource').map((each) => each.name)") == []
     picture = io.BytesIO(base64.b64decode(browser.call("Page.captureScreenshot")["data"]))
     pixels = matplotlib.image.imread(picture)[:, :, :3]
