@@ -37,6 +37,7 @@ def run(package: Package, *words: str, targets: tuple[str, ...] = ("bare-metal",
 
 def rows(package: Package) -> dict[tuple[str, str], dict[str, Any]]:
     compared = json.loads(bench(package, "compare", str(package.place / "out"), "--json"))
+    assert [warning["message"] for warning in compared["warnings"] if warning["kind"] == "incomparable"] == []
     return {(row["target"], row["metric"]): row for row in compared["rows"]}
 
 
