@@ -103,12 +103,13 @@ class Slurm(Backend):
                 remedy="start it by bench sweep run, which asks for all of them",
             )
         try:
-            sharing = _ask(["squeue", "--noheader", f"--jobs={job}", "--format=%h"]).strip()
+            # One task of an array has the number of the whole, for which all tasks are listed.
+            sharing = set(_ask(["squeue", "--noheader", f"--jobs={job}", "--format=%h"]).split())
         except BenchError:  # the controller is away, or this node has no squeue: --exclusive was given
             return
-        if sharing not in ("", "NO"):
+        if shared := sorted(sharing - {"NO"}):
             raise RequestError(
-                f"other jobs may run on the node of the block (OverSubscribe={sharing})",
+                f"other jobs may run on the node of the block (OverSubscribe={', '.join(shared)})",
                 remedy="choose a partition that is not OverSubscribe=FORCE in [engine]",
             )
 

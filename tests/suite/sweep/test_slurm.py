@@ -222,6 +222,8 @@ def test_both_ways_take_the_users_account_if_the_plan_has_none(monkeypatch: pyte
         ({}, "YES", None),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "1(x2)"}, "NO", None),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "4096"}, "NO", "of the 4,096 CPUs of its job"),
+        ({"SLURM_JOB_ID": "7"}, "NO\nNO", None),
+        ({"SLURM_JOB_ID": "7"}, "NO\nYES", r"other jobs may run on the node of the block \(OverSubscribe=YES\)"),
         ({"SLURM_JOB_ID": "7"}, "YES", "other jobs may run on the node"),
     ],
 )
