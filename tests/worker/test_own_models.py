@@ -51,6 +51,10 @@ REFUSED = {
         LOSS.format("network(images).mean().detach()"),
         f"TypeError: loss (mine.py, line {LINE}) depends on no parameter that is trained",
     ),
+    "a step of plain numbers": (
+        "\n    def step(self, training, images, labels):\n        return {'loss': 0.5}\n",
+        f"TypeError: step (mine.py, line {LINE}) returns a float as loss: return tensors, as loss.detach()",
+    ),
     "a closure": (
         "\n    def optimizer(self, network):\n        return torch.optim.LBFGS(network.parameters())\n",
         f"TypeError: optimizer (mine.py, line {LINE}) returns LBFGS, whose step needs a closure",
@@ -92,3 +96,10 @@ def test_labels_beyond_the_outputs_are_named_with_the_number_of_classes(spec: di
     status, last = run(HEAD.replace("1000", "10"), spec)
     assert status == 1
     assert "(mine.py, line 11) returns a network with 10 outputs, and labels are drawn from 1000" in last["message"]
+
+
+def test_a_network_that_is_frozen_whole_names_its_build(spec: dict[str, Any]) -> None:
+    frozen = HEAD.replace("nn.Linear(3 * 32 * 32, 1000))", "nn.Linear(3 * 32 * 32, 1000)).requires_grad_(False)")
+    status, last = run(frozen, spec)
+    assert status == 1
+    assert "build (mine.py, line 11) returns a network without a parameter that is trained" in last["message"]

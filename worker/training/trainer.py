@@ -98,7 +98,7 @@ class Single(OneDevice):
 
     def train(self, batch: Batch) -> float:
         images, labels = self.placed(batch)
-        losses = self.workload.step(self.training, images, labels)
+        losses = self.workload.checked_step(self.training, images, labels)
         # A step has ended when its result is there, as a session's run in tf_cnn_benchmarks.
         if self.device.timed:
             self.device.synchronize()
