@@ -222,12 +222,12 @@ class Workload:
             raise TypeError(f"{where} returns a {type(loss).__name__}: return one number, as a tensor")
         if loss.numel() != 1:
             raise TypeError(f"{where} returns {loss.numel()} numbers: return one, such as their mean")
+        if loss.requires_grad:
+            return loss
         if not any(parameter.requires_grad for parameter in network.parameters()):
             built = line_of(type(self).build)
             raise TypeError(f"build ({built}) returns a network without a parameter that is trained: see requires_grad")
-        if not loss.requires_grad:
-            raise TypeError(f"{where} depends on no parameter that is trained: see requires_grad and no_grad")
-        return loss
+        raise TypeError(f"{where} depends on no parameter that is trained: see requires_grad and no_grad")
 
     def checked_step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> "Losses":
         """Return the losses of a step. Raises TypeError for one that is no tensor."""
