@@ -58,7 +58,10 @@ def audited(records: Records, *, force: bool = False) -> Records:
         # A record is refused for itself, or with its whole run.
         kinds = trials["path"].map(lambda path: (*refused.get(path, ()), *refused.get(run_of(path), ())))
         forced = kinds.map(lambda found: ", ".join(dict.fromkeys(found)))
-        trials = trials.assign(forced=forced) if force else trials[forced == ""].reset_index(drop=True)
+        if force:
+            trials = trials.assign(forced=forced)
+        else:
+            trials = trials[forced == ""].reset_index(drop=True)
     if not len(trials):
         raise RequestError(
             f"the audit refuses every record ({warnings[0].message})",

@@ -27,16 +27,21 @@ def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
     groups: dict[tuple[str, str, Path], list[Finding]] = {}
     for finding in findings:
         where = finding.where
-        run = where.parents[1] if where.suffix == ".json" and where.parent.name == "trials" else where
+        run = where
+        if where.suffix == ".json" and where.parent.name == "trials":
+            run = where.parents[1]
         groups.setdefault((finding.severity, finding.kind, run), []).append(finding)
     return sorted(groups.values(), key=lambda members: members[0].severity != "refused")
 
 
 def warning_of(group: Sequence[Finding]) -> AnalysisWarning:
     """Return the findings of one kind in one run as one warning."""
-    first, more = group[0], len(group) - 1
+    first = group[0]
+    more = len(group) - 1
     refused = first.severity == "refused"
-    others = f" (and {more} other record{'s' * (more > 1)} for the same reason)" if more else ""
+    others = ""
+    if more:
+        others = f" (and {more} other record{'s' * (more > 1)} for the same reason)"
     message = f"{first.where}{' is left out' if refused else ''}: {first.what}{others}"
     keep = "; --force keeps it, with a mark" if refused else ""
     return AnalysisWarning(f"audit-{first.kind}", message, first.advice + keep)

@@ -34,28 +34,30 @@ def inside(trials: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _problems(recorded: Facts, job: Job, target: str, ablation: str | None) -> Iterator[str]:
-    if (properties := known_properties(ablation)) is None:
+    properties = known_properties(ablation)
+    if properties is None:
         return
-    by_place, machine = _facts_by_place(recorded), job.machine_of(target)
-    for place, facts in by_place.items():
-        if place == _HOST:
+    by_place = _facts_by_place(recorded)
+    machine = job.machine_of(target)
+    for owner, facts in by_place.items():
+        if owner == _HOST:
             continue
         for problem in (
             *_engine(facts, job, target, properties),
             *(_runtime(facts, job, properties) if target in CONTAINERS else ()),
-            *(_listed(facts, machine) if machine else _machine(facts, job, place)),
+            *(_listed(facts, machine) if machine else _machine(facts, job, owner)),
             *(_virtual(facts, job) if target in VMS and not machine else ()),
             *(_real(facts, by_place.get(_HOST, {})) if target not in VMS else ()),
         ):
-            yield f"{place}: {problem}" if place else problem
+            yield f"{owner}: {problem}" if owner else problem
 
 
 def _facts_by_place(recorded: Facts) -> dict[str, Inside]:
     by_place: dict[str, Inside] = {"": {}}  # an inside of which nothing is known is one, too
     for path, value in recorded.by_path.items():
-        place, _, name = path.rpartition("/")
+        owner, _, name = path.rpartition("/")
         if name in _COMPARED:
-            by_place.setdefault(place, {})[name] = value
+            by_place.setdefault(owner, {})[name] = value
     return by_place
 
 
@@ -66,7 +68,8 @@ _COMPARED = (
 
 
 def _engine(facts: Inside, job: Job, target: str, properties: Properties) -> Iterator[str]:
-    engine, network = facts.get("container_engine.name"), facts.get("container_engine.network")
+    engine = facts.get("container_engine.name")
+    network = facts.get("container_engine.network")
     planned = (properties.engine or job.layers.engine) if target in CONTAINERS else None
     if engine != planned and (planned or target not in CONTAINERS):
         yield f"it was in {engine or 'no container'}, and its job has {planned or 'no container'}"
@@ -78,7 +81,8 @@ def _engine(facts: Inside, job: Job, target: str, properties: Properties) -> Ite
 
 def _runtime(facts: Inside, job: Job, properties: Properties) -> Iterator[str]:
     usual = "the usual one"
-    runtime, kernel = facts.get("container_engine.runtime"), facts.get("container_engine.kernel")
+    runtime = facts.get("container_engine.runtime")
+    kernel = facts.get("container_engine.kernel")
     due = properties.oci_runtime or (None if properties.engine else job.layers.oci_runtime)
     if runtime != due:
         yield f"its OCI runtime was {runtime or usual}, and that of its job is {due or usual}"
@@ -87,7 +91,9 @@ def _runtime(facts: Inside, job: Job, properties: Properties) -> Iterator[str]:
 
 
 def _network(network: object, job: Job, properties: Properties) -> Iterator[str]:
-    due = "host" if properties.host_network else job.distributed.network if job.distributed else "none"
+    due = "host"
+    if not properties.host_network:
+        due = job.distributed.network if job.distributed else "none"
     if (network, due) == (SHARED_NETWORK, "none"):
         return
     # Bridges and overlays are made of networks that engines name as they like.
@@ -97,24 +103,29 @@ def _network(network: object, job: Job, properties: Properties) -> Iterator[str]
 
 
 def _listed(facts: Inside, machine: OwnMachine) -> Iterator[str]:
-    if (name := facts.get("machine")) != machine.name:
+    name = facts.get("machine")
+    if name != machine.name:
         yield f"it was on {name or 'this machine'}, and its target is listed on {machine.name}"
-    if contradiction := machine.contradiction(hypervisor="hypervisor" in facts):
+    contradiction = machine.contradiction(hypervisor="hypervisor" in facts)
+    if contradiction:
         yield contradiction
 
 
-def _machine(facts: Inside, job: Job, place: str) -> Iterator[str]:
+def _machine(facts: Inside, job: Job, owner: str) -> Iterator[str]:
     machine = facts.get("machine")
     if machine is None or job.of_pods:
         return  # the machine of an inventory that is a cluster's node is named beside the ratio
-    planned = [entry.name for entry in job.distributed.machines] if job.distributed else []
-    rank = place.removeprefix("rank ")
+    planned = []
+    if job.distributed:
+        planned = [entry.name for entry in job.distributed.machines]
+    rank = owner.removeprefix("rank ")
     if machine not in planned or (rank.isdigit() and planned[int(rank)] != machine):
         yield f"it was on the machine {machine}, and its job was not to be there"
 
 
 def _virtual(facts: Inside, job: Job) -> Iterator[str]:
-    accelerator, planned = facts.get("accelerator"), job.layers.accelerator
+    accelerator = facts.get("accelerator")
+    planned = job.layers.accelerator
     if job.of_pods and "pod.node" in facts:
         return  # a node that is a virtual machine attests it otherwise
     if accelerator in (None, "none") or (planned and accelerator != planned):
@@ -128,6 +139,7 @@ def _real(facts: Inside, host: Inside) -> Iterator[str]:
         yield f"it was in a virtual machine under {facts['accelerator']}, and its target has none"
     if facts.keys() & {"machine", "pod.node", "container_engine.kernel"}:
         return
-    seen_inside, outside = facts.get("hypervisor"), host.get("hypervisor")
+    seen_inside = facts.get("hypervisor")
+    outside = host.get("hypervisor")
     if seen_inside != outside and not (outside and seen_inside == _UNNAMED):
         yield f"it saw the hypervisor {seen_inside or 'of nobody'}, and its host {outside or 'has none'}"

@@ -22,15 +22,18 @@ from suite.records.record import (
 from suite.results.quality import QUALITY_METRICS
 from suite.targets import VMS
 
-GAP_SHARE, GAP_S = 0.02, 0.1
+GAP_SHARE = 0.02
+GAP_S = 0.1
 """The time between steps: the share of the span, and the seconds."""
 COPY_SHARE = 0.05
 """The share by which phases may exceed their steps if the copy is timed by the device's own clock."""
-CLOCKS_SHARE, CLOCKS_S = 0.05, 0.5
+CLOCKS_SHARE = 0.05
+CLOCKS_S = 0.5
 """The most by which spans on the target's clock may exceed those on the host's: the share, and the seconds."""
 CLOCKED_S = 2.5
 """The span on the host's clock from which every suite has recorded the ratio of both clocks."""
-LATE_SHARE, LATE_S = 0.9, 0.2
+LATE_SHARE = 0.9
+LATE_S = 0.2
 """How late the first or the last line of a worker may come in, which the timeline then has twice or not at all: the
 share of the time from the launch to the first line, which slow machines and channels lengthen alike, and seconds."""
 COUNTING_S = 2.0
@@ -39,7 +42,8 @@ TICK_S = 0.01
 """The tick of a coarse clock: the seconds by which a burst may be longer than its turn, and all-in below inside."""
 COMPUTES_S = 0.1
 """The seconds of computing that show in every accounting, whose ticks may be 10 ms."""
-LIMIT_SHARE, MAPPED_BYTES = 0.02, 1 << 30
+LIMIT_SHARE = 0.02
+MAPPED_BYTES = 1 << 30
 """Memory beyond the limit: the share by which groups and guests round, and what is mapped of files and counted for the
 process that read them first, or belongs to the hypervisor and the engine."""
 
@@ -50,7 +54,11 @@ MISSING = Kind(
     "evidence", advice="the record was changed, or is of the first suite, which did not count this: run it again"
 )
 CONTRADICTS = Kind("outcome", advice="the record was changed: run the trial again")
-GAP = Kind("gap", "named", "see whether the host could not count it then, or the record was changed")
+GAP = Kind(
+    "gap",
+    "named",
+    "see whether the host could not count it then, or the record was changed",
+)
 _CONDITIONS = [column.name for column in TABLE if column.path.startswith(("conditions.", "resources."))]
 _COUNTED = [*_CONDITIONS, "opening_s", "throughput_per_s"]
 """The columns that the host and the worker count of every trial alike."""
@@ -69,33 +77,75 @@ def sums(trials: pd.DataFrame) -> Iterator[Finding]:
 def _rates(trials: pd.DataFrame) -> Iterator[Finding]:
     alone = trials[trials["ranks"].isna()]
     span_s = alone["measured_s"].fillna(alone["steps_s"])
-    made = alone["global_batch"] * alone["steps"] / span_s
+    expected_per_s = alone["global_batch"] * alone["steps"] / span_s
     # Without a timeline the span is the steps', which leave out what lies between them.
     bound = alone["measured_s"].isna() * GAP_SHARE + EXACT
-    wrong = (alone["throughput_per_s"] - made).abs() > bound * made
-    yield from _mismatches(THROUGHPUT, alone[wrong], "throughput_per_s", "per second", "its steps make", made)
+    wrong = (alone["throughput_per_s"] - expected_per_s).abs() > bound * expected_per_s
+    yield from _mismatches(
+        THROUGHPUT,
+        alone[wrong],
+        "throughput_per_s",
+        "per second",
+        "its steps make",
+        expected_per_s,
+    )
     printed = trials["printed_per_s"]
     wrong = (trials["throughput_per_s"].fillna(0) - printed).abs() > EXACT * printed
-    yield from _mismatches(THROUGHPUT, trials[wrong], "throughput_per_s", "per second", "it printed", printed)
+    yield from _mismatches(
+        THROUGHPUT,
+        trials[wrong],
+        "throughput_per_s",
+        "per second",
+        "it printed",
+        printed,
+    )
 
 
 def _amounts(trials: pd.DataFrame) -> Iterator[Finding]:
     counted = trials["counted_steps"]
     wrong = counted.notna() & (counted != trials["steps"])
-    yield from _mismatches(STEPS, trials[wrong], "counted_steps", "steps", "the job has", trials["steps"])
+    yield from _mismatches(
+        STEPS,
+        trials[wrong],
+        "counted_steps",
+        "steps",
+        "the job has",
+        trials["steps"],
+    )
     devices = of_jobs(trials, lambda job: job.devices.devices)
     wrong = trials["devices"].fillna(1) != devices
     yield from _mismatches(STEPS, trials[wrong], "devices", "devices", "the job has", devices)
     recorded = trials["recorded_batch"]
     batch = trials["global_batch"]
     wrong = recorded.notna() & (recorded != batch)
-    yield from _mismatches(STEPS, trials[wrong], "recorded_batch", "units a step", "its ranks have", batch)
+    yield from _mismatches(
+        STEPS,
+        trials[wrong],
+        "recorded_batch",
+        "units a step",
+        "its ranks have",
+        batch,
+    )
     generated = trials["generated_images"]
-    asked = trials["generate"].fillna(0)
-    wrong = generated.notna() & (generated != asked)
-    yield from _mismatches(GENERATED, trials[wrong], "generated_images", "images", "its job generates", asked)
-    idle = trials["generating_s"].notna() & (asked == 0)
-    yield from _mismatches(GENERATED, trials[idle], "generating_s", "s of generating", "images of its job are", asked)
+    planned = trials["generate"].fillna(0)
+    wrong = generated.notna() & (generated != planned)
+    yield from _mismatches(
+        GENERATED,
+        trials[wrong],
+        "generated_images",
+        "images",
+        "its job generates",
+        planned,
+    )
+    idle = trials["generating_s"].notna() & (planned == 0)
+    yield from _mismatches(
+        GENERATED,
+        trials[idle],
+        "generating_s",
+        "s of generating",
+        "images of its job are",
+        planned,
+    )
 
 
 def _step_times(trials: pd.DataFrame) -> Iterator[Finding]:
@@ -103,17 +153,38 @@ def _step_times(trials: pd.DataFrame) -> Iterator[Finding]:
     phases = trials["phases_s"]
     copied = COPY_SHARE * trials["copied_s"].notna()
     wrong = (phases < steps * (1 - EXACT)) | (phases > steps * (1 + EXACT + copied))
-    yield from _mismatches(STEPS, trials[wrong], "phases_s", "s of phases", "its steps take", steps)
+    yield from _mismatches(
+        STEPS,
+        trials[wrong],
+        "phases_s",
+        "s of phases",
+        "its steps take",
+        steps,
+    )
     computed = trials["computed_s"]
     wrong = trials["parts_s"] > computed * (1 + EXACT) + copied * steps
-    yield from _mismatches(STEPS, trials[wrong], "parts_s", "s of named phases", "computing takes", computed)
+    yield from _mismatches(
+        STEPS,
+        trials[wrong],
+        "parts_s",
+        "s of named phases",
+        "computing takes",
+        computed,
+    )
     # A workload that measures something after each step lengthens the span at will.
     beside = {*EPOCH_METRICS, *GENERATING_METRICS, *PREEMPTION_METRICS, *QUALITY_METRICS}
     measures = trials["metrics"].map(lambda own: isinstance(own, dict) and not set(own) <= beside)
     measured = trials["measured_s"]
     gap = measured - steps
     wrong = (gap < -EXACT * steps) | ((gap > GAP_SHARE * measured + GAP_S) & ~measures.astype(bool))
-    yield from _mismatches(STEPS, trials[wrong], "steps_s", "s of steps", "it measured", measured)
+    yield from _mismatches(
+        STEPS,
+        trials[wrong],
+        "steps_s",
+        "s of steps",
+        "it measured",
+        measured,
+    )
 
 
 def _clocks(trials: pd.DataFrame) -> Iterator[Finding]:
@@ -129,14 +200,35 @@ def _spans(trials: pd.DataFrame) -> Iterator[Finding]:
     elapsed = trials["elapsed_s"]
     late = CLOCKS_SHARE * trials["measured_s"] + LATE_SHARE * trials["launch_s"] + LATE_S
     wrong = (trials["timeline_s"] - elapsed).abs() > late
-    yield from _mismatches(TIMELINE, trials[wrong], "timeline_s", "s in its timeline", "elapsed are", elapsed)
+    yield from _mismatches(
+        TIMELINE,
+        trials[wrong],
+        "timeline_s",
+        "s in its timeline",
+        "elapsed are",
+        elapsed,
+    )
     interval = trials["interval_s"]
     wrong = (interval < elapsed * (1 - EXACT)) | (interval > elapsed * (1 + CLOCKS_SHARE) + COUNTING_S)
-    yield from _mismatches(INTERVAL, trials[wrong], "interval_s", "s between its counters", "elapsed are", elapsed)
+    yield from _mismatches(
+        INTERVAL,
+        trials[wrong],
+        "interval_s",
+        "s between its counters",
+        "elapsed are",
+        elapsed,
+    )
     parts_s = trials["opening_s"]
     open_s = trials["open_s"].fillna(0)
     wrong = (parts_s - open_s).abs() > EXACT * parts_s + EXACT
-    yield from _mismatches(OPENING, trials[wrong], "opening_s", "s of parts", "the opening took", open_s)
+    yield from _mismatches(
+        OPENING,
+        trials[wrong],
+        "opening_s",
+        "s of parts",
+        "the opening took",
+        open_s,
+    )
 
 
 def limits(trials: pd.DataFrame) -> Iterator[Finding]:
@@ -148,9 +240,23 @@ def limits(trials: pd.DataFrame) -> Iterator[Finding]:
     for column, cpus in (("worker_cpu_s", trials["cpus"] * machines), ("serving_cpu_s", trials["host_cpus"])):
         given_s = cpus * most_s
         over = trials[trials[column] > given_s]
-        yield from _mismatches(CPU, over, column, f"s of {column}", "its CPUs could give", given_s)
+        yield from _mismatches(
+            CPU,
+            over,
+            column,
+            f"s of {column}",
+            "its CPUs could give",
+            given_s,
+        )
         idle = trials[(trials[column] == 0) & (trials["measured_s"] > COMPUTES_S)]
-        yield from _mismatches(CPU, idle, column, f"s of {column}", "the seconds measured are", trials["measured_s"])
+        yield from _mismatches(
+            CPU,
+            idle,
+            column,
+            f"s of {column}",
+            "the seconds measured are",
+            trials["measured_s"],
+        )
     properties = {name: known_properties(name) for name in trials["ablation"].dropna().unique()}
     limit = trials["memory_bytes"] * machines
     unlimited = [name for name, switched in properties.items() if not (switched and switched.memory_limited)]
@@ -216,7 +322,14 @@ def missing(trials: pd.DataFrame) -> Iterator[Finding]:
     measured_s = trials["measured_s"]
     host_s = (trials["elapsed_s"] - (trials["timeline_s"] - measured_s)).fillna(measured_s)
     unclocked = trials["clock_ratio"].isna() & (host_s > CLOCKED_S)
-    yield from _mismatches(MISSING, trials[unclocked], "measured_s", "s, no clock ratio", "on the host", host_s)
+    yield from _mismatches(
+        MISSING,
+        trials[unclocked],
+        "measured_s",
+        "s, no clock ratio",
+        "on the host",
+        host_s,
+    )
     for path, failure in trials.loc[trials["failure"].notna(), ["path", "failure"]].itertuples(index=False):
         yield CONTRADICTS.at(path, f"it is ok and holds a failure: {failure}")
 
@@ -224,7 +337,11 @@ def missing(trials: pd.DataFrame) -> Iterator[Finding]:
 def gaps(trials: pd.DataFrame, runs: "pd.Series[str]") -> Iterator[Finding]:
     """Yield the finished trials that lack a count, or a fact, which others of the same target in their run have."""
     ok = trials[trials["ok"].astype(bool)]
-    arms = ok.groupby([runs[ok.index], *(ok[name] for name in _ARM)], dropna=False, observed=True).ngroup()
+    arms = ok.groupby(
+        [runs[ok.index], *(ok[name] for name in _ARM)],
+        dropna=False,
+        observed=True,
+    ).ngroup()
     counted = ok[_COUNTED].notna()
     lost = counted.groupby(arms).transform("any") & ~counted
     for column in lost.columns[lost.any()]:

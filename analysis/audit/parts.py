@@ -30,8 +30,16 @@ from suite.records.record import (
 from suite.results.store import MODELS
 
 RANKS, AGGRESSORS, DATA, METRICS, EPOCHS, KEPT = map(Kind, ("ranks", "aggressors", "data", "metrics", "epochs", "kept"))
-TRAFFIC = Kind("traffic", "named", "see the ranks' byte counts; a message may have been under way at the end")
-GONE = Kind("models", "named", "their quality cannot be measured again: restore models/, or say why they are gone")
+TRAFFIC = Kind(
+    "traffic",
+    "named",
+    "see the ranks' byte counts; a message may have been under way at the end",
+)
+GONE = Kind(
+    "models",
+    "named",
+    "their quality cannot be measured again: restore models/, or say why they are gone",
+)
 _NEAR = 0.01
 _PHASES = {"data_s": "waited_s", "compute_s": "computed_s", "communicate_s": "communicated_s"}
 """The seconds of a rank, and the columns of the steps of which those of the first worker are the sums."""
@@ -46,16 +54,25 @@ def parts(trials: pd.DataFrame) -> Iterator[Finding]:
     for column, checks in _CHECKS.items():
         present = trials[column].notna()
         # Most runs have none of them, and to turn an empty table into rows takes as long as to turn a hundred.
-        for row in trials[present].to_dict("records") if present.any() else ():
-            for kind, check in checks:
-                try:
-                    yield from (kind.at(row["path"], problem) for problem in check(row[column], row["job"].job, row))
-                except Exception as error:  # noqa: BLE001 (one record of a stranger must not end what judges thousands)
-                    yield kind.at(row["path"], f"it cannot be checked ({type(error).__name__}: {error})")
+        if present.any():
+            for row in trials[present].to_dict("records"):
+                yield from _checked(row, column, checks)
+
+
+def _checked(row: dict[Any, Any], column: str, checks: Sequence[tuple[Kind, Check]]) -> Iterator[Finding]:
+    path = row["path"]
+    for kind, check in checks:
+        try:
+            for problem in check(row[column], row["job"].job, row):
+                yield kind.at(path, problem)
+        except Exception as error:  # noqa: BLE001 (one record of a stranger must not end what judges thousands)
+            yield kind.at(path, f"it cannot be checked ({type(error).__name__}: {error})")
 
 
 def _ranks(ranks: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str]:
-    planned = list(enumerate(job.distributed.roles)) if job.distributed else []
+    planned = []
+    if job.distributed:
+        planned = list(enumerate(job.distributed.roles))
     if [(rank.rank, rank.role) for rank in ranks] != planned:
         yield f"its ranks are {', '.join(f'{rank.rank} {rank.role}' for rank in ranks)}, and not those of the job"
         return
@@ -85,11 +102,11 @@ def _workers(workers: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator
 def _worker(rank: Rank, job: Job) -> Iterator[str]:
     span_s = rank.measured_s or 0.0
     speed = rank.throughput_per_s or 0.0
-    made = 0.0
+    steps_per_s = 0.0
     if job.sizes and span_s:
-        made = job.sizes.batch * job.devices.devices * job.sizes.steps / span_s
-    if not math.isclose(made, speed, rel_tol=EXACT):
-        yield f"rank {rank.rank} has {speed:.6g} {job.unit}/s, and its steps make {made:.6g}"
+        steps_per_s = job.sizes.batch * job.devices.devices * job.sizes.steps / span_s
+    if not math.isclose(steps_per_s, speed, rel_tol=EXACT):
+        yield f"rank {rank.rank} has {speed:.6g} {job.unit}/s, and its steps make {steps_per_s:.6g}"
     phases = [getattr(rank, name) for name in _PHASES]
     if None in phases:
         yield f"rank {rank.rank} has no times of waiting, computing and communicating"
@@ -100,11 +117,11 @@ def _worker(rank: Rank, job: Job) -> Iterator[str]:
 
 def _traffic(ranks: Sequence[Rank], _: Job, __: dict[Any, Any]) -> Iterator[str]:
     counts = [(rank.sent_bytes, rank.received_bytes) for rank in ranks]
-    known = [(sent, received) for sent, received in counts if sent is not None and received is not None]
-    if len(known) < len(counts):
+    counted = [(sent, received) for sent, received in counts if sent is not None and received is not None]
+    if len(counted) < len(counts):
         return
-    sent_bytes = sum(sent for sent, _ in known)
-    received_bytes = sum(received for _, received in known)
+    sent_bytes = sum(sent for sent, _ in counted)
+    received_bytes = sum(received for _, received in counted)
     if abs(sent_bytes - received_bytes) > _NEAR * max(sent_bytes, received_bytes):
         yield f"its ranks sent {sent_bytes} bytes and received {received_bytes}"
 
@@ -116,10 +133,13 @@ def _aggressors(aggressors: Sequence[AggressorInstance], job: Job, row: dict[Any
     at_work = [instance.aggression for instance in aggressors if instance.aggression]
     alone = not isinstance(row["aggressor"], str)
     if len(at_work) != (0 if alone else len(aggressors)):
-        planned = "the victim is alone" if alone else f"the trial has {row['aggressor']} beside it"
+        planned = "the victim is alone"
+        if not alone:
+            planned = f"the trial has {row['aggressor']} beside it"
         yield f"{len(at_work)} of {len(aggressors)} aggressors were at work, and {planned}"
     for aggression in at_work:
-        begun_s, ended_s = aggression.begun_s, aggression.ended_s
+        begun_s = aggression.begun_s
+        ended_s = aggression.ended_s
         if begun_s >= 0 or ended_s < row["elapsed_s"]:
             yield f"an aggressor was at work from {begun_s:.3g} s to {ended_s:.6g} s, not all the time"
         if not _grows(aggression):
@@ -127,7 +147,8 @@ def _aggressors(aggressors: Sequence[AggressorInstance], job: Job, row: dict[Any
 
 
 def _grows(aggression: Aggression) -> bool:
-    heard_s, steps = aggression.heard_s, aggression.steps
+    heard_s = aggression.heard_s
+    steps = aggression.steps
     if not len(heard_s) == len(steps) == len(aggression.work):
         return False
     if heard_s and max(abs(heard_s[0] - aggression.begun_s), abs(heard_s[-1] - aggression.ended_s)) > EXACT:
@@ -168,34 +189,41 @@ def _samples(metrics: Mapping[str, MetricValue], _: Job, __: dict[Any, Any]) -> 
     for name, metric in metrics.items():
         if not metric.samples or _PERCENTILE.fullmatch(name):
             continue
-        if not any(math.isclose(metric.value, one(metric.samples), rel_tol=_NEAR) for one in _STATISTICS):
+        if not any(math.isclose(metric.value, statistic(metric.samples), rel_tol=_NEAR) for statistic in _STATISTICS):
             ends = [min(metric.samples), max(metric.samples)]
             yield f"{name} is {metric.value:.6g}, and its samples are {json.dumps(ends)}"
 
 
 def _percentiles(metrics: Mapping[str, MetricValue], job: Job, _: dict[Any, Any]) -> Iterator[str]:
     """Yield percentiles that do not ascend, or that are not the nearest rank of the samples, which the median has."""
-    matches = sorted(filter(None, map(_PERCENTILE.fullmatch, metrics)), key=lambda match: match.group(1, 3, 2))
+    matches = sorted(
+        filter(None, map(_PERCENTILE.fullmatch, metrics)),
+        key=lambda match: match.group(1, 3, 2),
+    )
     for (begin, end), group in groupby(matches, key=lambda match: match.group(1, 3)):
         values = {match[2]: metrics[match[0]].value for match in group}
         if [*values.values()] != sorted(values.values()):
             yield f"the percentiles {begin}*{end} are {json.dumps(values)}: they must ascend"
-        samples = sorted(metrics[f"{begin}p50{end}"].samples or ()) if "p50" in values else []
+        samples = []
+        if "p50" in values:
+            samples = sorted(metrics[f"{begin}p50{end}"].samples or ())
         if job.serving and not samples:
             yield f"the percentiles {begin}*{end} have no samples"
-        for name, value in values.items() if samples else ():
-            made = samples[-(-int(name[1:]) * len(samples) // 100) - 1]
-            if value != made:
-                yield f"{begin}{name}{end} is {value:.6g}, and its samples make {made:.6g}"
+        if samples:
+            for name, value in values.items():
+                nearest_rank = samples[-(-int(name[1:]) * len(samples) // 100) - 1]
+                if value != nearest_rank:
+                    yield f"{begin}{name}{end} is {value:.6g}, and its samples make {nearest_rank:.6g}"
 
 
 def _outside(metrics: Mapping[str, MetricValue], job: Job, row: dict[Any, Any]) -> Iterator[str]:
     """Yield the metrics that contradict what the record has of epochs, opening, launch and usage."""
     values = {name: metric.value for name, metric in metrics.items()}
     used = {"cpu-time": row["worker_cpu_s"], "peak-memory": row["worker_peak_memory_bytes"] / 1e6}
-    for name in sorted(used.keys() & values.keys()) if job.command else ():
-        if not math.isclose(values[name], used[name], rel_tol=EXACT):
-            yield f"its {name} is {values[name]:.6g}, and it used {used[name]:.6g}"
+    if job.command:
+        for name in sorted(used.keys() & values.keys()):
+            if not math.isclose(values[name], used[name], rel_tol=EXACT):
+                yield f"its {name} is {values[name]:.6g}, and it used {used[name]:.6g}"
     of_epochs = sorted(set(EPOCH_METRICS) & values.keys())
     if row["epochs"] is None and of_epochs:
         yield f"it has {', '.join(of_epochs)}, and no epochs"
@@ -228,9 +256,9 @@ def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
         first = metrics[name].value if name in metrics else 0.0
         second = derived[name].value if name in derived else 0.0
         due[name] = first, second
-    for name, (recorded, made) in due.items():
-        if not math.isclose(recorded, made, rel_tol=EXACT):
-            yield f"{name}: {recorded:.6g}, and its epochs and job make {made:.6g}"
+    for name, (recorded, expected) in due.items():
+        if not math.isclose(recorded, expected, rel_tol=EXACT):
+            yield f"{name}: {recorded:.6g}, and its epochs and job make {expected:.6g}"
     if math.fsum(written_s) > row["between_s"]:
         yield f"its checkpoints took {math.fsum(written_s):.6g} s, and {row['between_s']:.6g} s lie between its epochs"
 
@@ -240,11 +268,17 @@ def _kept(kept: Sequence[KeptModel], job: Job, row: dict[Any, Any]) -> Iterator[
     numbers = [model.epoch for model in kept]
     if numbers != wanted:
         yield f"it kept models of the epochs {numbers}, and its job keeps those of {wanted}"
-    ends_s = dict(enumerate(accumulate(row["epochs"].seconds), start=1)) if job.epochs else {}
+    if job.epochs:
+        ends_s = dict(enumerate(accumulate(row["epochs"].seconds), start=1))
+    else:
+        ends_s = {}
     share = EXACT if ends_s else GAP_SHARE
     most_s = 0.0 if ends_s else GAP_S
     for model in kept:
-        likely_s = [ends_s[model.epoch]] if model.epoch in ends_s else _spans_s(row)
+        if model.epoch in ends_s:
+            likely_s = [ends_s[model.epoch]]
+        else:
+            likely_s = _spans_s(row)
         if not any(math.isclose(model.training_s, end_s, rel_tol=share, abs_tol=most_s) for end_s in likely_s):
             yield f"a model was trained for {model.training_s:.6g} s, and its steps took {likely_s[0]:.6g} s"
 

@@ -23,27 +23,54 @@ from suite.results.store import MANIFEST, PLAN, TRIALS, ListedFile, read_manifes
 from suite.trial_names import record_file
 
 _CHANGED = "the record, or the plan, was changed: run the trial again"
-NO_PLAN = Kind("no-plan", "named", "without its plan nobody can say whether trials are missing, or in their order")
+NO_PLAN = Kind(
+    "no-plan",
+    "named",
+    "without its plan nobody can say whether trials are missing, or in their order",
+)
 NAME = Kind("file-name", advice="give the file back its name: the trial's, and .json")
 FOREIGN = Kind("not-of-the-plan", advice="move the record back to its own run; bench compare takes several runs")
-PLACE, JOB = Kind("place", advice=_CHANGED), Kind("job", advice=_CHANGED)
+PLACE = Kind("place", advice=_CHANGED)
+JOB = Kind("job", advice=_CHANGED)
 SAME_TIME = Kind(
     "same-time", advice="neither trial had the machine alone: run them again, or see whether the host's clock was set"
 )
 APART = Kind(
-    "block-apart", "named", "the host may have changed meanwhile: read the ratio with care, or run the block again"
+    "block-apart",
+    "named",
+    "the host may have changed meanwhile: read the ratio with care, or run the block again",
 )
-ORDER = Kind("block-order", "named", "trials that are tried again, and those of a resumed run, come late")
-CHANGED = Kind("changed", "named", "the trials of a run are samples of one thing: compare those of each state alone")
-MIXED = Kind("mixed-block", "named", "no ratio is formed between trials of two runs: merge runs of whole blocks")
+ORDER = Kind(
+    "block-order",
+    "named",
+    "trials that are tried again, and those of a resumed run, come late",
+)
+CHANGED = Kind(
+    "changed",
+    "named",
+    "the trials of a run are samples of one thing: compare those of each state alone",
+)
+MIXED = Kind(
+    "mixed-block",
+    "named",
+    "no ratio is formed between trials of two runs: merge runs of whole blocks",
+)
 EDITED = Kind("edited", advice="the file is not what the run has left: restore it from a copy, or run the trial again")
 MISSING_FILES = Kind(
-    "missing", "named", "results without some of their files are a selection: restore them, or say why"
+    "missing",
+    "named",
+    "results without some of their files are a selection: restore them, or say why",
 )
 UNLISTED = Kind(
-    "unlisted", "named", "the run was killed, or is going on, or the files were put there: bench run continues it"
+    "unlisted",
+    "named",
+    "the run was killed, or is going on, or the files were put there: bench run continues it",
 )
-NO_MANIFEST = Kind("no-manifest", "named", "the run was killed, or is going on: edits cannot be seen")
+NO_MANIFEST = Kind(
+    "no-manifest",
+    "named",
+    "the run was killed, or is going on: edits cannot be seen",
+)
 
 _PLACE = ("block", "position", "warm_up", "seed")
 _ARM = ("target", "replica", "ablation", "aggressor")
@@ -61,15 +88,18 @@ _READ_BYTES = 64 << 20
 
 def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Finding]:
     """Yield the records that are not what the plan says, or whose files are not called after them."""
-    due = {trial.trial_id: trial for trial in plan.trials()} if plan else {}
-    jobs = {(job.model, job.design): SharedJob(job) for job in plan.jobs} if plan else {}
+    due = {}
+    jobs = {}
+    if plan:
+        due = {trial.trial_id: trial for trial in plan.trials()}
+        jobs = {(job.model, job.design): SharedJob(job) for job in plan.jobs}
     if plan is None:
         yield NO_PLAN.at(run, f"{PLAN} is missing, or cannot be read")
     yield from _instances(trials, due.values())
     columns = ["path", "run_id", "trial_id", "job", *_PLACE, *_ARM]
     # As objects: a missing name is then None, whatever the column holds else.
     rows = trials[columns].astype(object).where(trials[columns].notna(), None)
-    for path, run_id, name, job, *place in rows.itertuples(index=False, name=None):
+    for path, run_id, name, job, *position in rows.itertuples(index=False, name=None):
         if Path(path).name != record_file(name):
             yield NAME.at(path, f"the record is of the trial {name}")
         if plan is None:
@@ -77,17 +107,19 @@ def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Find
         if run_id != plan.run_id:
             yield FOREIGN.at(path, f"the record is of the run {run_id}, and the plan of {plan.run_id}")
             continue
-        if (trial := due.get(name)) is None:
+        trial = due.get(name)
+        if trial is None:
             yield FOREIGN.at(path, f"the plan has no trial {name}")
             continue
-        recorded = {**dict(zip(_PLACE, place, strict=False)), "arm": tuple(place[len(_PLACE) :])}
-        if wrong := [
-            f"{key} {value} instead of {getattr(trial, key)}"
-            for key, value in recorded.items()
-            if value != getattr(trial, key)
-        ]:
+        recorded = {**dict(zip(_PLACE, position, strict=False)), "arm": tuple(position[len(_PLACE) :])}
+        wrong = []
+        for key, value in recorded.items():
+            if value != getattr(trial, key):
+                wrong.append(f"{key} {value} instead of {getattr(trial, key)}")
+        if wrong:
             yield PLACE.at(path, f"it is not where the plan has it: {', '.join(wrong)}")
-        if differences := _job_differences(job, jobs[trial.job.model, trial.job.design]):
+        differences = _job_differences(job, jobs[trial.job.model, trial.job.design])
+        if differences:
             yield JOB.at(path, f"its job is not that of the plan: {', '.join(differences)} differ")
 
 
@@ -97,9 +129,9 @@ def _instances(trials: pd.DataFrame, plan: Collection[Trial]) -> Iterator[Findin
     due = Counter((trial.warm_up, trial.block, trial.job.model, trial.job.design) for trial in plan)
     if not due:
         return
-    for path, taken, *block in taking[["path", "alternation", *_BLOCK]].itertuples(index=False, name=None):
-        if taken.instances != due[tuple(block)]:
-            instances = f"it took turns among {taken.instances} instances, and the plan has {due[tuple(block)]}"
+    for path, alternation, *block in taking[["path", "alternation", *_BLOCK]].itertuples(index=False, name=None):
+        if alternation.instances != due[tuple(block)]:
+            instances = f"it took turns among {alternation.instances} instances, and the plan has {due[tuple(block)]}"
             yield PLACE.at(path, instances)
 
 
@@ -107,7 +139,10 @@ def _instances(trials: pd.DataFrame, plan: Collection[Trial]) -> Iterator[Findin
 def _job_differences(recorded: SharedJob, planned: SharedJob) -> tuple[str, ...]:
     """Return the fields of a record's job that are not as planned, but for the CPUs that a node has chosen."""
     record, plan = (flattened(each.job.model_dump(mode="json")) for each in (recorded, planned))
-    rules = dict.fromkeys(_CHOSEN, FactRule(counts=len)) if plan.get("envelope.node_chosen") else {}
+    if plan.get("envelope.node_chosen"):
+        rules = dict.fromkeys(_CHOSEN, FactRule(counts=len))
+    else:
+        rules = {}
     return tuple(fact.path for fact in differ(record, plan, rules) if fact.first is not None)
 
 
@@ -148,7 +183,8 @@ def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator
     if trials["run_id"].nunique() < 2:
         return
     for key, ids in trials["run_id"].astype(object).groupby([trials["warm_up"], trials["block"]]):
-        if len(names := sorted(ids.unique())) > 1:
+        names = sorted(ids.unique())
+        if len(names) > 1:
             yield MIXED.at(run, f"{_name(*key)} is of the runs {', '.join(names)}")
 
 
@@ -186,5 +222,8 @@ def _sizes(run: Path) -> dict[str, int]:
     """Return the size of the plan, quality and each record. A link in the place of a file does not count."""
     records = (entry for entry in record_entries(run) if entry.is_file(follow_symlinks=False))
     paths = (run / PLAN, run / QUALITY)
-    sizes = {path.name: path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()}
+    sizes = {}
+    for path in paths:
+        if path.is_file() and not path.is_symlink():
+            sizes[path.name] = path.stat().st_size
     return sizes | {f"{TRIALS}/{entry.name}": entry.stat().st_size for entry in records}

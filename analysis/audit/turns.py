@@ -14,24 +14,25 @@ from suite.job.job import Job
 from suite.records.record import EXACT, Alternation, Burst
 
 TURNS = Kind("turns")
-BESIDE_SHARE, BESIDE_S = 0.5, 2.5
+BESIDE_SHARE = 0.5
+BESIDE_S = 2.5
 """The most of a turn in which no step is taken: 1 s of rest, and lines of an emulated guest that are 1.2 s late."""
 
 
-def turns(taken: Alternation, job: Job, _: dict[Any, Any]) -> Iterator[str]:
+def turns(alternation: Alternation, job: Job, _: dict[Any, Any]) -> Iterator[str]:
     """Yield how the turns of a trial differ from those of its job, and the first burst that does not fit its turn."""
     planned = job.turns
     if planned is None:
         yield "it took turns, and its job has none"
         return
-    bursts = taken.bursts
+    bursts = alternation.bursts
     if [burst.round for burst in bursts] != list(range(planned.rounds)):
         yield f"its {len(bursts)} turns are not one of each of the job's {planned.rounds} rounds"
     if any(burst.steps != planned.burst_steps for burst in bursts):
         steps = sorted({burst.steps for burst in bursts})
         yield f"its bursts have {steps} steps, and the job's {planned.burst_steps}"
-    if any(burst.position >= taken.instances for burst in bursts):
-        yield f"it had a turn after those of all {taken.instances} instances"
+    if any(burst.position >= alternation.instances for burst in bursts):
+        yield f"it had a turn after those of all {alternation.instances} instances"
     for burst in bursts:
         problem = _mistimed(burst)
         if problem:
@@ -52,12 +53,12 @@ def _mistimed(burst: Burst) -> str | None:
     return None
 
 
-def turn_limits(taken: Alternation, _: Job, row: dict[Any, Any]) -> Iterator[str]:
+def turn_limits(alternation: Alternation, _: Job, row: dict[Any, Any]) -> Iterator[str]:
     """Yield what does not fit into the block, and bursts with other CPU time than their CPUs could give."""
-    bursts = taken.bursts
+    bursts = alternation.bursts
     for name, parts_s in (("last turn ended after", bursts[-1].ended_s), ("timeline has", row["timeline_s"])):
-        if parts_s > taken.block_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
-            yield f"its {name} {parts_s:.6g} s, and its block took {taken.block_s:.6g} s"
+        if parts_s > alternation.block_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
+            yield f"its {name} {parts_s:.6g} s, and its block took {alternation.block_s:.6g} s"
     if any((burst.waiting_cpu_s is None) != (burst.cpu_s is None) for burst in bursts):
         yield "its CPU time was counted in some of its turns and not between them"
     for name, cpus in (("own_cpu_s", row["cpus"]), ("cpu_s", row["host_cpus"])):
@@ -69,7 +70,7 @@ def turn_limits(taken: Alternation, _: Job, row: dict[Any, Any]) -> Iterator[str
                 yield f"its burst {burst.round} took {burst.span_s:.6g} s and {used_s:.6g} CPU s ({name})"
 
 
-def turn_sums(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str]:
+def turn_sums(alternation: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     """Yield the numbers of a trial that are not the sums of those of its bursts."""
     if job.turns is None:
         return
@@ -77,10 +78,10 @@ def turn_sums(taken: Alternation, job: Job, row: dict[Any, Any]) -> Iterator[str
     # A turn of a distributed job is as long as that of its slowest worker; the record has the first one's.
     if not job.distributed:
         columns = {"measured_s": "span_s", **columns}
-    elif row["measured_s"] > math.fsum(burst.span_s for burst in taken.bursts) * (1 + EXACT):
+    elif row["measured_s"] > math.fsum(burst.span_s for burst in alternation.bursts) * (1 + EXACT):
         yield f"its first worker measured {row['measured_s']:.6g} s, longer than all its bursts"
     for name, column in columns.items():
-        spans = [getattr(burst, column) for burst in taken.bursts]
+        spans = [getattr(burst, column) for burst in alternation.bursts]
         total = None if None in spans else math.fsum(spans)
         recorded = None if math.isnan(row[name]) else row[name]
         if (total is None) != (recorded is None) or (total and not math.isclose(total, recorded or 0.0, rel_tol=EXACT)):
@@ -100,14 +101,14 @@ def turns_of_blocks(trials: pd.DataFrame, block: list[str]) -> Iterator[Finding]
 
 def _turns_together(number: object, rows: pd.DataFrame) -> Iterator[Finding]:
     """Yield the trials of one block whose turns are not those of its instances, or that computed at the same time."""
-    instances = {taken.instances for taken in rows["alternation"]}
+    instances = {alternation.instances for alternation in rows["alternation"]}
     by_trial = zip(rows["path"], rows["alternation"], strict=True)
-    bursts = [(burst, path) for path, taken in by_trial for burst in taken.bursts]
+    bursts = [(burst, path) for path, alternation in by_trial for burst in alternation.bursts]
     places = {(burst.round, burst.position) for burst, _ in bursts}
     if len(instances) > 1 or len(rows) > max(instances) or len(places) < len(bursts):
         for path in rows["path"]:
             yield TURNS.at(path, f"the turns of block {number} are not those of its {max(instances)} instances")
-    last_s = max(taken.bursts[-1].ended_s for taken in rows["alternation"])
+    last_s = max(alternation.bursts[-1].ended_s for alternation in rows["alternation"])
     wrong = (rows["interval_s"] < last_s) | (rows["interval_s"] > last_s * (1 + CLOCKS_SHARE) + COUNTING_S)
     for path, interval_s in rows.loc[wrong, ["path", "interval_s"]].itertuples(index=False):
         yield TURNS.at(path, f"its counters enclose {interval_s:.6g} s, and the last turn ended after {last_s:.6g}")

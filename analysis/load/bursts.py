@@ -26,7 +26,8 @@ def bursts_of(trial: pd.Series) -> Bursts:
 
 def check_bursts(alternation: Alternation, steps_s: Sequence[float]) -> None:
     """Raise ValueError if the bursts cannot be made of these steps."""
-    if (steps := sum(burst.steps for burst in alternation.bursts)) != len(steps_s):
+    steps = sum(burst.steps for burst in alternation.bursts)
+    if steps != len(steps_s):
         raise ValueError(f"its bursts have {steps} steps, and the trial {len(steps_s)}")
     if min(steps_s) <= 0:
         raise ValueError("a step of a burst took no time")
@@ -39,8 +40,12 @@ def switching(trials: pd.DataFrame) -> SwitchingCost | None:
 
 def step_variance(trials: pd.DataFrame) -> float | None:
     """Return the variance of a step's log seconds inside its burst, without first steps; None where none repeat."""
-    inside = [np.log(burst[1:]) for _, trial in trials.iterrows() for burst in bursts_of(trial) if len(burst) > 2]
-    return float(np.mean([logs.var(ddof=1) for logs in inside])) if inside else None
+    variances = []
+    for _, trial in trials.iterrows():
+        for burst in bursts_of(trial):
+            if len(burst) > 2:
+                variances.append(np.log(burst[1:]).var(ddof=1))
+    return float(np.mean(variances)) if variances else None
 
 
 def settled(evidence: pd.DataFrame) -> "pd.Series[float]":

@@ -94,8 +94,8 @@ def seed_distance(trials: Iterable[Computed]) -> float | None:
     by_seed = {work.seed: work for work in trials if work.early}
     in_order = [by_seed[seed] for seed in sorted(by_seed)]
     distances = [work.apart(following) for work, following in pairwise(in_order)]
-    known = [share for share in distances if share is not None]
-    return median(known) if known else None
+    shares = [share for share in distances if share is not None]
+    return median(shares) if shares else None
 
 
 _CLASH = "two trials that differ"
@@ -133,12 +133,23 @@ def agreement(work: Computed, base: Computed, *, may_round: bool, seeds_apart: f
         return None
     if work == base:
         return Agreement(_kind_of_equals(work), drawn=bool(work.drawn))
-    if other := _other_beyond_rounding(work, base):
+    other = _other_beyond_rounding(work, base)
+    if other:
         return other
     apart = work.apart(base)
     if may_round and apart is not None and apart <= TOLERANCE:
-        return Agreement(_kind_of_near(work, apart, seeds_apart or 0.0), "", apart, seeds_apart, bool(work.drawn))
-    return Agreement("other", f"computed other {'weights' if work.losses == base.losses else 'losses'}", apart)
+        return Agreement(
+            _kind_of_near(work, apart, seeds_apart or 0.0),
+            "",
+            apart,
+            seeds_apart,
+            bool(work.drawn),
+        )
+    return Agreement(
+        "other",
+        f"computed other {'weights' if work.losses == base.losses else 'losses'}",
+        apart,
+    )
 
 
 def _other_beyond_rounding(work: Computed, base: Computed) -> Agreement | None:
@@ -146,20 +157,36 @@ def _other_beyond_rounding(work: Computed, base: Computed) -> Agreement | None:
     if work.last_step != base.last_step:
         if None in (work.last_step, base.last_step):
             return Agreement("other", "printed a step on one side alone", rounded=False)
-        return Agreement("other", f"ended at step {work.last_step} and not {base.last_step}", rounded=False)
+        return Agreement(
+            "other",
+            f"ended at step {work.last_step} and not {base.last_step}",
+            rounded=False,
+        )
     if _CLASH in (work.drawn, base.drawn):
         return Agreement("other", "did other work in one of two trials")
     for name in ("losses", "weights", "drawn"):
         if bool(getattr(work, name)) != bool(getattr(base, name)):
             named = "a digest of its draws" if name == "drawn" else name
-            return Agreement("other", f"recorded {named} on one side alone", rounded=name != "drawn")
+            return Agreement(
+                "other",
+                f"recorded {named} on one side alone",
+                rounded=name != "drawn",
+            )
     same = work.drawn == base.drawn
-    return None if same else Agreement("other", "drew other data, another order or another seed", rounded=False)
+    if same:
+        return None
+    return Agreement("other", "drew other data, another order or another seed", rounded=False)
 
 
 def _kind_of_equals(work: Computed) -> Kind:
-    return "weights" if work.weights else "losses" if work.losses else "drawn" if work.drawn else "steps"
+    if work.weights:
+        return "weights"
+    if work.losses:
+        return "losses"
+    return "drawn" if work.drawn else "steps"
 
 
 def _kind_of_near(work: Computed, apart: float, seeds_apart: float) -> Kind:
-    return "near" if apart <= FAR_BELOW * seeds_apart else "drawn" if work.drawn else "unproven"
+    if apart <= FAR_BELOW * seeds_apart:
+        return "near"
+    return "drawn" if work.drawn else "unproven"

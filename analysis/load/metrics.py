@@ -58,7 +58,9 @@ class Metric:
 
     def compared_in(self, table: pd.DataFrame) -> "Metric":
         """Return the metric as it is compared among the trials of a table: with a zero by differences."""
-        return replace(self, compared="difference") if self.has_zeros(table) else self
+        if self.has_zeros(table):
+            return replace(self, compared="difference")
+        return self
 
     def has_zeros(self, table: pd.DataFrame) -> bool:
         """Return whether a number in a table is not above zero."""
@@ -109,7 +111,14 @@ def spread(trials: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Metric, ...], tupl
                 # The first is the throughput once more; the others were measured after the run, and no target's speed.
                 supports = name in (SCALED_EPOCH, *QUALITY_METRICS)
                 metric = metrics[column] = Metric(
-                    name, column, value.unit, value.better, str(model), of_probe, supports, value.compared
+                    name,
+                    column,
+                    value.unit,
+                    value.better,
+                    str(model),
+                    of_probe,
+                    supports,
+                    value.compared,
                 )
             if (value.unit, value.better, value.compared) == (metric.unit, metric.better, metric.compared):
                 columns.setdefault(metric.column, {})[index] = value.value

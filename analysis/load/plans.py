@@ -38,7 +38,11 @@ def terms_of(runs: Iterable[Path], requested: float | None = None) -> Terms:
 
     A run whose plan cannot be read states none. Raises RequestError where the margins differ.
     """
-    plans = {run: plan for run in runs if (plan := plan_of(run))}
+    plans = {}
+    for run in runs:
+        plan = plan_of(run)
+        if plan:
+            plans[run] = plan
     decides = any(plan.request and plan.request.repetitions.decides for plan in plans.values())
     margins = {run: plan.margin or MARGIN for run, plan in plans.items()}
     margin = _common(margins) if requested is None else requested
@@ -49,8 +53,10 @@ def _common(margins: Mapping[Path, float]) -> float:
     """Return the margin that all runs were planned with, the usual one without a plan. Raises RequestError."""
     differing = sorted(set(margins.values()))
     if len(differing) > 1:
-        examples = (next(run for run, margin in margins.items() if margin == stated) for stated in differing)
-        stated = ", ".join(f"{run} {margin:.3g}" for run, margin in zip(examples, differing, strict=True))
+        examples: dict[float, Path] = {}
+        for run, margin in margins.items():
+            examples.setdefault(margin, run)
+        stated = ", ".join(f"{examples[margin]} {margin:.3g}" for margin in differing)
         message = f"runs that are judged together were planned with different margins: {stated}"
         raise RequestError(message, remedy=f"give the one that counts, such as --margin {differing[-1] * 100:g}%")
     return differing[0] if differing else MARGIN
@@ -65,7 +71,8 @@ def extendable(directories: Sequence[Path]) -> Path | None:
 def open_ended(run: Path) -> bool:
     """Return whether a stop rule decides how many blocks a run has; of a cell, that of its sweep."""
     with suppress(RequestError):
-        if (accepted := accepted_sweep(run.parent)) is not None:
+        accepted = accepted_sweep(run.parent)
+        if accepted is not None:
             return accepted.sweep.open_ended
     plan = plan_of(run)
     return bool(plan and plan.request and plan.request.repetitions.open_ended)

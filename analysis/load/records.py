@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,10 @@ from suite.results.runs import runs_below, sweep_around
 from suite.results.store import MANIFEST
 
 RECORD = Projection((*TABLE, *AUDIT), FURTHER)
-COLUMNS = (*(one.name for one in TABLE), "computed", "facts")
+COLUMNS = (*(column.name for column in TABLE), "computed", "facts")
 """The columns of a table of trials: those of ``suite.records.columns``, the losses and weights that a trial
 ``computed``, and the ``facts`` of its environments that ``suite.records.differences`` treats."""
-EVIDENCE = (*(one.name for one in AUDIT), "job", "turn_steps")
+EVIDENCE = (*(column.name for column in AUDIT), "job", "turn_steps")
 """The columns that the audit needs besides; ``job`` is a ``SharedJob``, ``turn_steps`` are the seconds of each step of
 a trial that takes turns."""
 _DERIVED = ("computed", "facts", "job", "turn_steps", "path")
@@ -104,7 +105,7 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
     rows: list[tuple[Any, ...]] = []
     warnings: list[AnalysisWarning] = []
     normal = (Path(os.path.normpath(directory)) for directory in directories)
-    unique = list(dict.fromkeys(run for directory in normal for run in runs_below(directory)))
+    unique = list(dict.fromkeys(chain.from_iterable(map(runs_below, normal))))
     measured: dict[tuple[object, ...], tuple[object, ...]] = {}
     for directory in unique:
         before = len(rows)
@@ -118,7 +119,12 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
                 rows.append(row)
         if len(rows) == before:
             advice = f"go on with its run (bench run … --out {directory}), or leave it out"
-            warnings.append(AnalysisWarning("empty-run", f"{directory} holds no usable record", advice))
+            warning = AnalysisWarning(
+                "empty-run",
+                f"{directory} holds no usable record",
+                advice,
+            )
+            warnings.append(warning)
     if not rows:
         raise _nothing_usable(unique, warnings)
     records = _table(rows, tuple(unique), warnings, warm_ups)
@@ -128,9 +134,13 @@ def load(directories: Sequence[Path], *, warm_ups: bool = False) -> Records:
 def _nothing_usable(directories: Sequence[Path], warnings: Sequence[AnalysisWarning]) -> RequestError:
     where = ", ".join(map(str, directories))
     skipped = [warning.message for warning in warnings if warning.kind == "skipped-record"]
-    why = f" ({len(skipped)} files are left out; {skipped[0]})" if skipped else ""
+    why = ""
+    if skipped:
+        why = f" ({len(skipped)} files are left out; {skipped[0]})"
     alone = extendable(directories)
-    remedy = f"go on with: bench run --continue {alone}" if alone and not skipped else "make some with: bench run"
+    remedy = "make some with: bench run"
+    if alone and not skipped:
+        remedy = f"go on with: bench run --continue {alone}"
     return RequestError(f"no usable record in {where}{why}", remedy=remedy)
 
 
@@ -149,16 +159,25 @@ def _without_others(
     """Leave out what was measured otherwise than in the runs before, which ``measured`` has, and warn of it."""
     if not quality.features and (directory / QUALITY).exists():
         text = f"{directory / QUALITY} is not listed in {MANIFEST} as bench quality wrote it: left out"
-        yield AnalysisWarning("quality-unlisted", text, f"measure again: bench quality {directory}")
+        yield AnalysisWarning(
+            "quality-unlisted",
+            text,
+            f"measure again: bench quality {directory}",
+        )
     for features, models in quality.features.items():
         for workload, judge in [*models.judges.items()]:
             alike = (features, workload, judge.data_sha256, judge.image_px, judge.channels)
             way = (models.samples, judge.network_sha256)
-            if (first := measured.setdefault(alike, way)) != way:
+            first = measured.setdefault(alike, way)
+            if first != way:
                 del models.judges[workload]
                 text = f"the quality of {workload} in {directory} is of {way[0]} images, not as before of {first[0]}"
                 advice = "measure both by bench quality with the same --samples and --features, threads and torch"
-                yield AnalysisWarning("quality-differs", f"{text}, or by another network: left out", advice)
+                yield AnalysisWarning(
+                    "quality-differs",
+                    f"{text}, or by another network: left out",
+                    advice,
+                )
 
 
 def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the table)
@@ -166,7 +185,11 @@ def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the tabl
     try:
         return RECORD.decode(_content(path))
     except OSError as error:
-        return skipped_record(path, f"it cannot be read ({error.strerror})", "check the file and its permissions")
+        return skipped_record(
+            path,
+            f"it cannot be read ({error.strerror})",
+            "check the file and its permissions",
+        )
     except NewerRecordError as error:
         return skipped_record(path, error.message, str(error.remedy))
     except UnusableRecordError as error:
@@ -175,7 +198,8 @@ def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the tabl
 
 def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
     try:
-        if isinstance(record := read_record(path), AnalysisWarning):
+        record = read_record(path)
+        if isinstance(record, AnalysisWarning):
             return record
         _check(record)
         if record.kept:
@@ -184,7 +208,11 @@ def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
         return (
             *RECORD.row(record),
             computed(
-                record.seed, steps.losses if steps else {}, record.weights_sha256, record.drawn_sha256, record.last_step
+                record.seed,
+                steps.losses if steps else {},
+                record.weights_sha256,
+                record.drawn_sha256,
+                record.last_step,
             ),
             _shared(_environment_facts(record.environment), json.dumps(_further_facts(record))),
             _shared_job(record.job),
@@ -235,9 +263,9 @@ def _environment_facts(text: bytes) -> str:
     return json.dumps(_facts_at("host/", host.model_copy(update=machine), HOST) | inside)
 
 
-def _facts_at(place: str, environment: Environment, fields: Sequence[Field]) -> dict[str, Any]:
+def _facts_at(owner: str, environment: Environment, fields: Sequence[Field]) -> dict[str, Any]:
     """Return the facts of one environment; ``place`` stands before each path."""
-    return {place + path: value for path, value in facts(environment.model_dump(mode="json"), fields).items()}
+    return {owner + path: value for path, value in facts(environment.model_dump(mode="json"), fields).items()}
 
 
 def _further_facts(record: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -251,9 +279,11 @@ def _further_facts(record: Any) -> dict[str, Any]:  # noqa: ANN401
         if aggressor.aggression:
             further["aggressors.aggression.unit"] = aggressor.aggression.unit
     further |= _gpu_settings(record.resources)
-    for name in _DATA_FACTS if record.data_use else ():
-        if (value := getattr(record.data_use, name)) is not None:
-            further[f"data_use.{name}"] = value
+    if record.data_use:
+        for name in _DATA_FACTS:
+            value = getattr(record.data_use, name)
+            if value is not None:
+                further[f"data_use.{name}"] = value
     if record.epochs and record.epochs.checkpoints:
         further["epochs.checkpoints.filesystem"] = record.epochs.checkpoints.filesystem
     return further
@@ -261,12 +291,13 @@ def _further_facts(record: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def _gpu_settings(resources: Any) -> dict[str, list[Any]]:  # noqa: ANN401
     """Return each setting of the job's GPUs that some of them report, as a list with a value for each."""
-    found = {}
-    for name in GPU_SETTINGS if resources and resources.gpus else ():
-        values = [_in_part(gpu, name.split(".")) for gpu in resources.gpus]
-        if any(value is not None for value in values):
-            found[f"resources.gpus.{name}"] = values
-    return found
+    settings = {}
+    if resources and resources.gpus:
+        for name in GPU_SETTINGS:
+            values = [_in_part(gpu, name.split(".")) for gpu in resources.gpus]
+            if any(value is not None for value in values):
+                settings[f"resources.gpus.{name}"] = values
+    return settings
 
 
 def _in_part(part: Any, names: Sequence[str]) -> Any:  # noqa: ANN401
@@ -290,12 +321,16 @@ def _table(
 ) -> Records:
     # The columns of texts are short: Arrow's cost more to cut than they save, a tenth of the time of an answer.
     pd.set_option("mode.string_storage", "python")
-    evidence = pd.DataFrame.from_records(rows, columns=[*(one.name for one in RECORD.columns), *_DERIVED])
+    evidence = pd.DataFrame.from_records(rows, columns=[*(column.name for column in RECORD.columns), *_DERIVED])
     # Without this a column that no trial has a value in would not be numeric. Categories make grouping fast.
-    floats = {one.name: "float64" for one in RECORD.columns if one.is_float}
-    categories = {one.name: "category" for one in RECORD.columns if one.kind.values == "category"}
+    floats = {column.name: "float64" for column in RECORD.columns if column.is_float}
+    categories = {column.name: "category" for column in RECORD.columns if column.kind.values == "category"}
     evidence = evidence.astype({**floats, **categories, "facts": "category"})[[*COLUMNS, *EVIDENCE, "path"]]
-    evidence["hostname"] = machine_labels(evidence["started_at"], evidence["host_machine_id"], evidence["hostname"])
+    evidence["hostname"] = machine_labels(
+        evidence["started_at"],
+        evidence["host_machine_id"],
+        evidence["hostname"],
+    )
     evidence["unit"] = _units(evidence)
     if evidence["alternation"].notna().any():
         evidence["burst_s"] = settled(evidence)
@@ -320,7 +355,14 @@ def _table(
     if warm_up.any():
         trials = trials[~warm_up].reset_index(drop=True)
     counted, metrics, redefined = spread(trials)
-    return Records(counted, directories, (*warnings, *redefined), metrics, int(warm_up.sum()), evidence)
+    return Records(
+        counted,
+        directories,
+        (*warnings, *redefined),
+        metrics,
+        int(warm_up.sum()),
+        evidence,
+    )
 
 
 def _copied(trials: pd.DataFrame, copies: "pd.Series[bool]") -> AnalysisWarning:
@@ -352,15 +394,17 @@ def machine_labels(started_at: "pd.Series[str]", ids: "pd.Series[Any]", names: "
     ``ids`` and ``names`` are those of the machine of each trial.
     """
     table = pd.DataFrame({"started_at": started_at, "machine": ids, "name": names}).astype(object)
-    known = table.where(table.notna(), None)
-    newest_last = known.sort_values("started_at", kind="stable")[["machine", "name"]].drop_duplicates(keep="last")
+    machines = table.where(table.notna(), None)
+    newest_last = machines.sort_values("started_at", kind="stable")[["machine", "name"]].drop_duplicates(keep="last")
     latest = {machine_of(machine, name): name for machine, name in newest_last.itertuples(index=False)}
     shared = Counter(latest.values())
     labels: dict[str, str | None] = {}
     for machine, name in latest.items():
         digits = UNKNOWN if machine == machine_of(None, name) else machine[:_SHOWN_OF_ID]
         labels[machine] = f"{name} ({digits})" if name and shared[name] > 1 else name
-    return [labels[machine_of(machine, name)] for machine, name in zip(known["machine"], known["name"], strict=True)]
+    return [
+        labels[machine_of(machine, name)] for machine, name in zip(machines["machine"], machines["name"], strict=True)
+    ]
 
 
 def _by_start(trials: pd.DataFrame) -> "pd.Series[Any]":
@@ -369,11 +413,11 @@ def _by_start(trials: pd.DataFrame) -> "pd.Series[Any]":
     return trials["run_id"].cat.set_categories(list(begun.sort_values(kind="stable").index))
 
 
-def part_of(records: Records, place: Path) -> Records:
+def part_of(records: Records, directory: Path) -> Records:
     """Return the records of one of the directories that were read together."""
-    runs = {str(run) for run in runs_below(Path(os.path.normpath(place)))}
-    own = records.trials["path"].map(run_of).isin(runs)
-    return replace(records, trials=records.trials[own].reset_index(drop=True), places=(place,))
+    runs = {str(run) for run in runs_below(Path(os.path.normpath(directory)))}
+    in_place = records.trials["path"].map(run_of).isin(runs)
+    return replace(records, trials=records.trials[in_place].reset_index(drop=True), places=(directory,))
 
 
 def run_of(path: str) -> str:

@@ -57,11 +57,15 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
     pair = np.repeat(np.arange(len(pairs)), [len(finite) for _, finite in pairs])
     block_of = np.unique([number for number, _ in pairs], return_inverse=True)[1]
     block = block_of[pair]
-    rounds, block_rounds, n = np.bincount(pair), np.bincount(block), len(values)
-    pair_means, block_means = np.bincount(pair, values) / rounds, np.bincount(block, values) / block_rounds
+    rounds = np.bincount(pair)
+    block_rounds = np.bincount(block)
+    n = len(values)
+    pair_means = np.bincount(pair, values) / rounds
+    block_means = np.bincount(block, values) / block_rounds
 
     # How often the variance between pairs is in the sum of squares between blocks, and what is left between pairs.
-    inside, in_all = float((rounds**2 / block_rounds[block_of]).sum()), float((rounds**2).sum()) / n
+    inside = float((rounds**2 / block_rounds[block_of]).sum())
+    in_all = float((rounds**2).sum()) / n
     free = n - len(rounds), len(rounds) - len(block_rounds), len(block_rounds) - 1
     burst = _variance(((values - pair_means[pair]) ** 2).sum(), 0.0, free[0], free[0])
     below = burst or 0.0
@@ -81,7 +85,8 @@ def _finite(log_ratios: Sequence[Sequence[Samples]]) -> Iterator[tuple[int, npt.
     for number, block in enumerate(log_ratios):
         for pair in block:
             rounds = np.asarray(pair, dtype=np.float64)
-            if len(finite := rounds[np.isfinite(rounds)]):
+            finite = rounds[np.isfinite(rounds)]
+            if len(finite):
                 yield number, finite
 
 
@@ -123,16 +128,21 @@ def choose(variances: Components, costs: Costs, step: float | None = None) -> De
     pilot has not seen. Raises RequestError for a pilot in which neither rounds nor blocks were repeated.
     """
     if variances.burst is None or variances.block is None:
-        lacking = "one block" if variances.block is None else "one round in every pair of instances"
+        lacking = "one round in every pair of instances"
+        if variances.block is None:
+            lacking = "one block"
         raise RequestError(f"a pilot of {lacking} does not show how they vary", remedy="give the pilot two or more")
-    steps, burst, round_s = costs.burst_steps, variances.burst, costs.round_s
+    steps = costs.burst_steps
+    burst = variances.burst
+    round_s = costs.round_s
     if step is not None:
         step_s = (round_s - costs.switch_s) / steps
         of_steps = min(step, burst * steps)
         beyond = burst - of_steps / steps
         (best,) = repetitions((costs.switch_s, step_s), (beyond, of_steps))
         steps = _rounded_up(best, most=steps)
-        burst, round_s = beyond + of_steps / steps, costs.switch_s + steps * step_s
+        burst = beyond + of_steps / steps
+        round_s = costs.switch_s + steps * step_s
     seconds = costs.block_s, costs.instance_s, round_s
     instances, rounds = repetitions(seconds, (variances.block, variances.instance or 0.0, burst))
     return Design(
@@ -194,7 +204,13 @@ def switching_cost(steps_s: Iterable[Sequence[Samples]]) -> SwitchingCost | None
     """
     instances = []
     for bursts in steps_s:
-        if logs := [np.log(burst) for burst in bursts if len(burst) > 1]:
+        logs = []
+        for burst in bursts:
+            if len(burst) > 1:
+                logs.append(np.log(burst))
+        if logs:
             instances.append(fmean(steps[0] - steps[1:].mean() for steps in logs))
-    place = locate(instances)
-    return SwitchingCost(place.ratio, place.ratio_interval, place.n) if place else None
+    location = locate(instances)
+    if location:
+        return SwitchingCost(location.ratio, location.ratio_interval, location.n)
+    return None

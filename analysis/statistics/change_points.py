@@ -20,7 +20,8 @@ from scipy.spatial.distance import pdist
 
 LEAST_RUNS = 5
 """The fewest runs between two change points: below, a change is not told from a few slow nights."""
-ORDERS, DRAWS = 99, 999
+ORDERS = 99
+DRAWS = 999
 STAYS = 0.5
 """The share of its noise that a run may hand on to the next. Weather that lasts longer is a change of the level."""
 
@@ -84,7 +85,10 @@ def _best(values: Numbers) -> tuple[int, float]:
     n = len(values)
     # The sum of each value's distances to those after it, and to those before.
     counts = np.arange(n - 1, 0, -1)
-    after = np.append(np.add.reduceat(pdist(values[:, None], "cityblock"), counts.cumsum() - counts), 0.0)
+    after = np.append(
+        np.add.reduceat(pdist(values[:, None], "cityblock"), counts.cumsum() - counts),
+        0.0,
+    )
     before = _distances_to_all(values) - after
     sizes = np.arange(LEAST_RUNS, n - LEAST_RUNS + 1)
     left = before.cumsum()[sizes - 1]

@@ -65,9 +65,17 @@ def inside_blocks(differences: Samples) -> MeanDifference | None:
     sizes = chosen.sum(axis=1)
     typical = np.sort(sums[sizes > 0] / sizes[sizes > 0])
     left_out = math.floor(_SIDE * (len(typical) + 1))
-    known = left_out > 0 and bool(values.any())
-    interval = (float(typical[left_out - 1]), float(typical[-left_out])) if known else None
-    return MeanDifference(float(values.mean()), interval, min(1.0, 2 * min(at_least, at_most)), n)
+    bounded = left_out > 0 and bool(values.any())
+    if bounded:
+        interval = (float(typical[left_out - 1]), float(typical[-left_out]))
+    else:
+        interval = None
+    return MeanDifference(
+        float(values.mean()),
+        interval,
+        min(1.0, 2 * min(at_least, at_most)),
+        n,
+    )
 
 
 def _subsets(n: int) -> Numbers:
@@ -81,22 +89,24 @@ def _subsets(n: int) -> Numbers:
 
 def between_runs(old: Runs, new: Runs) -> MeanDifference | None:
     """Return the difference of the means of new runs and old ones; None if a side has no block."""
-    place = shift(old, new, trim=0)
-    if place is None:
+    location = shift(old, new, trim=0)
+    if location is None:
         return None
     by_order = _by_order(np.concatenate([*old]), np.concatenate([*new]))
-    return by_order if place.spread is None else _with_spread(by_order, place)
+    if location.spread is None:
+        return by_order
+    return _with_spread(by_order, location)
 
 
-def _with_spread(by_order: MeanDifference, place: Location) -> MeanDifference:
+def _with_spread(by_order: MeanDifference, location: Location) -> MeanDifference:
     """Return a difference with what the spread between runs adds to its interval and its level."""
-    p = max(by_order.p, min(1.0, 2 * p_beyond(abs(place.centre), place)))
+    p = max(by_order.p, min(1.0, 2 * p_beyond(abs(location.centre), location)))
     interval = None
-    if by_order.interval and place.interval:
-        low = min(by_order.interval[0], place.interval[0])
-        high = max(by_order.interval[1], place.interval[1])
+    if by_order.interval and location.interval:
+        low = min(by_order.interval[0], location.interval[0])
+        high = max(by_order.interval[1], location.interval[1])
         interval = low, high
-    return replace(by_order, interval=interval, p=p, spread=place.spread)
+    return replace(by_order, interval=interval, p=p, spread=location.spread)
 
 
 def _by_order(old: Samples, new: Samples) -> MeanDifference:

@@ -28,12 +28,16 @@ _BOTH_ENDS = (1 + CONFIDENCE) / 2
 
 def more_often(own: int, base: int) -> float:
     """Return the chance of so many of the events on the own side if both sides had them equally often, one-sided."""
-    return float(special.bdtrc(own - 1, own + base, 0.5)) if own else 1.0
+    if own:
+        return float(special.bdtrc(own - 1, own + base, 0.5))
+    return 1.0
 
 
 def most(events: int, n: int, confidence: float = CONFIDENCE) -> float:
     """Return the share of ``n`` trials that events have at most, one-sided."""
-    return float(special.betaincinv(events + 1, n - events, confidence)) if events < n else 1.0
+    if events < n:
+        return float(special.betaincinv(events + 1, n - events, confidence))
+    return 1.0
 
 
 def least(events: int, n: int, confidence: float = CONFIDENCE) -> float:
@@ -85,7 +89,12 @@ NONE_FAILED = Failures(0, 0, 0, 0)
 
 def count_failures(own: npt.NDArray[np.bool_], base: npt.NDArray[np.bool_]) -> Failures:
     """Count the failed trials of both sides, each given by block."""
-    return Failures(int((own & ~base).sum()), int((base & ~own).sum()), int((own & base).sum()), len(own))
+    return Failures(
+        int((own & ~base).sum()),
+        int((base & ~own).sum()),
+        int((own & base).sum()),
+        len(own),
+    )
 
 
 def may_hide(name: VerdictName, failures: Failures, margin: float) -> bool:

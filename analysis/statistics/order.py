@@ -14,13 +14,15 @@ from scipy import special
 
 from analysis.statistics.ratios import Location, Samples
 
-LEAST_TO_DEPEND, DEPENDENCE_LEVEL = 10, 0.01
+LEAST_TO_DEPEND = 10
+DEPENDENCE_LEVEL = 0.01
 """The fewest blocks that are tested, and the share of independent series that may be called dependent."""
 
 
 def dependence(values: Samples) -> float:
     """Return the level at which values resemble the one before; NaN for too few, and for equal ones."""
-    n, ranks = len(values), pd.Series(values).rank().to_numpy()
+    n = len(values)
+    ranks = pd.Series(values).rank().to_numpy()
     spread = float(((ranks - (n + 1) / 2) ** 2).sum())
     if n < LEAST_TO_DEPEND or spread == 0:
         return math.nan

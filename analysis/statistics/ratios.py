@@ -72,7 +72,9 @@ class Location:
     @property
     def deviation(self) -> float | None:
         """The standard deviation of one value, as far as it is not trimmed; None for one value."""
-        return None if self.standard_error is None else self.standard_error * math.sqrt(self.n)
+        if self.standard_error is None:
+            return None
+        return self.standard_error * math.sqrt(self.n)
 
     @property
     def half_width(self) -> float | None:
@@ -110,7 +112,12 @@ def locate(values: Samples, trim: float = TRIM) -> Location | None:
         return Location(centre, None, 0, n)
     winsorised = np.clip(ordered, ordered[cut], ordered[n - cut - 1])
     squares = float(((winsorised - winsorised.mean()) ** 2).sum())
-    return Location(centre, math.sqrt(squares / (kept * (kept - 1))), degrees_of_freedom(n, trim), n)
+    return Location(
+        centre,
+        math.sqrt(squares / (kept * (kept - 1))),
+        degrees_of_freedom(n, trim),
+        n,
+    )
 
 
 @dataclass(frozen=True)
@@ -150,46 +157,58 @@ def judge(
     all. ``more_is_faster``: of all ratios, or of each.
     """
     bounds = bounds_of(margin)
-    directions = [more_is_faster] * len(locations) if isinstance(more_is_faster, bool) else more_is_faster
-    inside = [p_inside(place, bounds) if place else math.nan for place in locations]
-    outside = [_p_outside(place, bounds) if place else math.nan for place in locations]
-    family = sum(place is not None for place in locations)
+    if isinstance(more_is_faster, bool):
+        directions: Sequence[bool] = [more_is_faster] * len(locations)
+    else:
+        directions = more_is_faster
+    inside = [p_inside(location, bounds) if location else math.nan for location in locations]
+    outside = [_p_outside(location, bounds) if location else math.nan for location in locations]
+    family = sum(location is not None for location in locations)
     return [
-        _verdict(place, bounds, levels, family, direction, level) if place else None
-        for place, direction, *levels in zip(locations, directions, holm(inside), holm(outside), strict=True)
+        _verdict(location, bounds, levels, family, direction, level) if location else None
+        for location, direction, *levels in zip(locations, directions, holm(inside), holm(outside), strict=True)
     ]
 
 
 def _verdict(
-    place: Location, bounds: Bounds, levels: Sequence[float], family: int, more_is_faster: bool, level: float
+    location: Location, bounds: Bounds, levels: Sequence[float], family: int, more_is_faster: bool, level: float
 ) -> Verdict:
-    if place.standard_error is None:
+    if location.standard_error is None:
         return Verdict("undecided", None)
     p_in, p_out = levels
-    share = detectable_share(place, family)
+    share = detectable_share(location, family)
     if p_in <= level:
         return Verdict("equivalent", p_in, detectable=share)
     if p_out <= level:
-        return Verdict("faster" if (place.centre > 0) == more_is_faster else "slower", p_out, detectable=share)
-    return Verdict("undecided", min(p_in, p_out), _more_blocks(place, bounds, level / family), share)
+        return Verdict(
+            "faster" if (location.centre > 0) == more_is_faster else "slower",
+            p_out,
+            detectable=share,
+        )
+    return Verdict(
+        "undecided",
+        min(p_in, p_out),
+        _more_blocks(location, bounds, level / family),
+        share,
+    )
 
 
-def p_inside(place: Location, bounds: Bounds) -> float:
+def p_inside(location: Location, bounds: Bounds) -> float:
     """Return the level at which a log ratio is within the bounds."""
-    return p_beyond(-bounds.beyond(place.centre), place)
+    return p_beyond(-bounds.beyond(location.centre), location)
 
 
-def _p_outside(place: Location, bounds: Bounds) -> float:
-    return min(1.0, 2 * p_beyond(bounds.beyond(place.centre), place))
+def _p_outside(location: Location, bounds: Bounds) -> float:
+    return min(1.0, 2 * p_beyond(bounds.beyond(location.centre), location))
 
 
-def p_beyond(distance: float, place: Location) -> float:
+def p_beyond(distance: float, location: Location) -> float:
     """Return the chance of lying ``distance`` or more on the right side of a bound when the truth is on the bound."""
-    if place.standard_error is None:
+    if location.standard_error is None:
         return 1.0
-    if place.standard_error == 0:
+    if location.standard_error == 0:
         return 0.0 if distance > 0 else 1.0
-    return float(special.stdtr(place.degrees_of_freedom, -distance / place.standard_error))
+    return float(special.stdtr(location.degrees_of_freedom, -distance / location.standard_error))
 
 
 def detection_level(family: int) -> float:
@@ -197,36 +216,46 @@ def detection_level(family: int) -> float:
     return SIGNIFICANCE / family / 2
 
 
-def detectable_share(place: Location, family: int, blocks: int | None = None) -> float | None:
+def detectable_share(location: Location, family: int, blocks: int | None = None) -> float | None:
     """Return the difference from 1, as a share, that ``blocks`` blocks (default: its own) of such a ratio detect.
 
     If the true ratio is 1 + share, or 1 - share, the two-sided test at 5 %, Holm-corrected for ``family`` ratios,
     calls it different with a chance of 80 % or more. None where one block is all, or not even a tenfold ratio
     is detected.
     """
-    if place.deviation is None:
+    if location.deviation is None:
         return None
     level = detection_level(family)
-    if place.spread is None or place.standard_error is None:
-        log_ratio = detectable(place.deviation, place.degrees_of_freedom, blocks or place.n, level=level)
+    if location.spread is None or location.standard_error is None:
+        log_ratio = detectable(
+            location.deviation,
+            location.degrees_of_freedom,
+            blocks or location.n,
+            level=level,
+        )
     else:
-        freedom = place.degrees_of_freedom
-        log_ratio = errors_detected(freedom, freedom, level=level) * place.standard_error
+        freedom = location.degrees_of_freedom
+        log_ratio = errors_detected(freedom, freedom, level=level) * location.standard_error
     return share_of(log_ratio) if log_ratio < math.log(10) else None
 
 
-def _more_blocks(place: Location, bounds: Bounds, level: float) -> int | None:
+def _more_blocks(location: Location, bounds: Bounds, level: float) -> int | None:
     """Return the blocks that decide on which side of a bound a ratio lies, at this level of Holm's first step."""
-    beyond = bounds.beyond(place.centre)
+    beyond = bounds.beyond(location.centre)
     distance = abs(beyond)
-    if not place.deviation or distance == 0 or place.spread is not None:
+    if not location.deviation or distance == 0 or location.spread is not None:
         return None
     # Equivalence must win at both bounds, a difference at either of two levels at one.
     level, power = (level, (1 + POWER) / 2) if beyond < 0 else (level / 2, POWER)
     needed = blocks_needed(
-        distance, place.deviation, place.degrees_of_freedom, level=level, power=power, least=place.n + 1
+        distance,
+        location.deviation,
+        location.degrees_of_freedom,
+        level=level,
+        power=power,
+        least=location.n + 1,
     )
-    return None if needed is None else needed - place.n
+    return None if needed is None else needed - location.n
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -285,7 +314,10 @@ class StepTimes:
 
 def step_times(trials: Sequence[Samples]) -> StepTimes | None:
     """Summarise the step times of all trials; None if there are none."""
-    columns = [np.asarray(steps, dtype=np.float64) for steps in trials if len(steps)]
+    columns = []
+    for steps in trials:
+        if len(steps):
+            columns.append(np.asarray(steps, dtype=np.float64))
     if not columns:
         return None
     p50, p95, p99 = np.percentile(np.concatenate(columns), (50, 95, 99))

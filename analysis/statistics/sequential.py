@@ -31,7 +31,8 @@ from analysis.statistics.ratios import Location, Samples, judge, locate
 
 EXTRA_BLOCKS = 8
 LEAST_BLOCKS = 5
-TO_SPEND, SPENT_BY_A_LOOK = 0.04, 0.15
+TO_SPEND = 0.04
+SPENT_BY_A_LOOK = 0.15
 _GRID = np.linspace(-8.0, 8.0, 401)
 
 
@@ -69,11 +70,26 @@ def should_stop(log_ratios: Mapping[str, Samples], half_width: float, *, max_blo
     first = next((n for n in counts if (width := _widest(log_ratios, n)[0]) is not None and width <= bound), None)
     if first is None:
         # The width falls with the root of the number of blocks.
-        lacking = None if not widest else max(1, math.ceil(blocks * (widest / bound) ** 2) - blocks) + EXTRA_BLOCKS
-        return Decision(False, f"{name} is not yet within {half_width:.1%}", now, EXTRA_BLOCKS + 1, lacking)
+        if not widest:
+            lacking = None
+        else:
+            lacking = max(1, math.ceil(blocks * (widest / bound) ** 2) - blocks) + EXTRA_BLOCKS
+        return Decision(
+            False,
+            f"{name} is not yet within {half_width:.1%}",
+            now,
+            EXTRA_BLOCKS + 1,
+            lacking,
+        )
     if blocks < first + EXTRA_BLOCKS:
         more = first + EXTRA_BLOCKS - blocks
-        return Decision(False, f"narrow enough since block {first}; {more} more keep the coverage", now, more, more)
+        return Decision(
+            False,
+            f"narrow enough since block {first}; {more} more keep the coverage",
+            now,
+            more,
+            more,
+        )
     if widest is None or widest > bound:
         return Decision(False, f"{name} is again wider than {half_width:.1%}", now, 1)
     return Decision(True, f"every interval is within {half_width:.1%}", now, 0)
@@ -92,28 +108,45 @@ def should_stop_deciding(families: Iterable[Mapping[str, Samples]], margin: floa
     if blocks >= max_blocks:
         return _ended(max_blocks, None)
     if not undecided and blocks in looks(LEAST_BLOCKS, blocks):
-        return Decision(True, f"every comparison is decided at a margin of {margin:.1%}", None, 0, decided=True)
+        return Decision(
+            True,
+            f"every comparison is decided at a margin of {margin:.1%}",
+            None,
+            0,
+            decided=True,
+        )
     following = next(look for look in looks(LEAST_BLOCKS, max(2 * blocks, LEAST_BLOCKS)) if look > blocks)
     if not undecided:
         return Decision(False, f"the next look is at {following}", None, following - blocks)
     more = undecided.values()
     reason = f"no verdict yet on {', '.join(undecided)} at a margin of {margin * 100:.3g} %"
-    return Decision(False, reason, None, following - blocks, None if None in more else max(filter(None, more)))
+    return Decision(
+        False,
+        reason,
+        None,
+        following - blocks,
+        None if None in more else max(filter(None, more)),
+    )
 
 
 def _undecided(family: Mapping[str, Samples], margin: float) -> Iterator[tuple[str, int | None]]:
     """Yield the ratios of a family that are undecided or have too few blocks, and how many more would decide."""
     places = [locate(values) for values in family.values()]
     verdicts = judge(places, margin, level=level_of(places, LEAST_BLOCKS))
-    for name, place, verdict in zip(family, places, verdicts, strict=True):
-        if place is None or verdict is None or place.n < LEAST_BLOCKS:
+    for name, location, verdict in zip(family, places, verdicts, strict=True):
+        if location is None or verdict is None or location.n < LEAST_BLOCKS:
             yield name, None
         elif verdict.name == "undecided":
             yield name, verdict.more_blocks
 
 
 def _ended(max_blocks: int, half_width: float | None) -> Decision:
-    return Decision(True, f"the most blocks requested ({max_blocks}) are measured", half_width, 0)
+    return Decision(
+        True,
+        f"the most blocks requested ({max_blocks}) are measured",
+        half_width,
+        0,
+    )
 
 
 def looks(least: int, most: int) -> Iterator[int]:
@@ -127,7 +160,7 @@ def looks(least: int, most: int) -> Iterator[int]:
 
 def level_of(places: Sequence[Location | None], least: int) -> float:
     """Return the level of verdicts on these ratios, of a run that began to look after ``least`` blocks."""
-    return level_after(max((place.n for place in places if place), default=least), least)
+    return level_after(max((location.n for location in places if location), default=least), least)
 
 
 def level_after(blocks: int, least: int) -> float:
@@ -159,9 +192,9 @@ def _widest(log_ratios: Mapping[str, Samples], blocks: int) -> tuple[float | Non
     """Return the widest half width after the first ``blocks``, and its name; None if an interval cannot be formed."""
     widths: list[tuple[float, str]] = []
     for name, values in log_ratios.items():
-        place = locate(values[:blocks])
+        location = locate(values[:blocks])
         # A target with fewer good trials than blocks has the coverage of its own number.
-        if place is None or place.half_width is None or place.n < LEAST_BLOCKS:
+        if location is None or location.half_width is None or location.n < LEAST_BLOCKS:
             return None, name
-        widths.append((place.half_width, name))
+        widths.append((location.half_width, name))
     return max(widths) if widths else (None, "no ratio")

@@ -88,15 +88,21 @@ class Mean:
 
 def ratio_of_means(log_ratios: Samples, log_base: Samples) -> Mean | None:
     """Return the mean of the own values over that of the base's, both by block; None below two blocks."""
-    ratios, base = np.asarray(log_ratios, dtype=np.float64), np.asarray(log_base, dtype=np.float64)
+    ratios = np.asarray(log_ratios, dtype=np.float64)
+    base = np.asarray(log_base, dtype=np.float64)
     n = len(ratios)
     if n < 2:
         return None
-    target, base = np.exp(ratios + base - base.max()), np.exp(base - base.max())
+    target = np.exp(ratios + base - base.max())
+    base = np.exp(base - base.max())
     influence = target / target.mean() - base / base.mean()
     variance = float(influence @ influence) / n
-    skewness = float((influence**3).mean()) / variance**1.5 if variance > _NOTHING**4 else 0.0
-    error = math.sqrt(variance / (n - 1)) if variance > _NOTHING**4 else 0.0
+    skewness = 0.0
+    if variance > _NOTHING**4:
+        skewness = float((influence**3).mean()) / variance**1.5
+    error = 0.0
+    if variance > _NOTHING**4:
+        error = math.sqrt(variance / (n - 1))
     return Mean(math.log(target.mean() / base.mean()), error, skewness / math.sqrt(n), n)
 
 
@@ -151,7 +157,10 @@ def slow_trials(
     bound = max(slower * log_slower_by(SLOW, more_is_faster=more_is_faster), _DEVIATIONS * noise)
     own, base = (int((sign * departures > bound).sum()) for sign in (1, -1))
     over = slower_by(exp(slower * bound), more_is_faster=more_is_faster)
-    always = slow_machines(departures > bound, machines) if machines else {}
+    if machines:
+        always = slow_machines(departures > bound, machines)
+    else:
+        always = {}
     return SlowTrials(over, own, base, len(departures), failures, always)
 
 
@@ -162,7 +171,8 @@ def slow_machines(slow: npt.NDArray[np.bool_], machines: Sequence[str]) -> dict[
     corrected for the number of machines (Bonferroni).
     """
     names = np.asarray(machines)
-    every, total = sorted({*machines}), int(slow.sum())
+    every = sorted({*machines})
+    total = int(slow.sum())
     always_slow = {}
     for name in every:
         trials = int((names == name).sum())
@@ -184,7 +194,9 @@ class Tail:
 
     def p_slower_than(self, typical: float) -> float:
         """Return the level at which the expected log ratio is slower than this one."""
-        return self.expected.p_below(typical) if self.more_is_faster else self.expected.p_above(typical)
+        if self.more_is_faster:
+            return self.expected.p_below(typical)
+        return self.expected.p_above(typical)
 
 
 def tail_of(
@@ -197,11 +209,17 @@ def tail_of(
 ) -> Tail | None:
     """Return the tail of a target; None below two blocks. Of a rate, the times per unit of work are averaged."""
     sign = -1 if more_is_faster else 1
-    times, base = sign * np.asarray(log_ratios, dtype=np.float64), sign * np.asarray(log_base, dtype=np.float64)
+    times = sign * np.asarray(log_ratios, dtype=np.float64)
+    base = sign * np.asarray(log_base, dtype=np.float64)
     mean = ratio_of_means(times, base)
     if not mean:
         return None
-    slow = slow_trials(log_ratios, more_is_faster=more_is_faster, failures=failures, machines=machines)
+    slow = slow_trials(
+        log_ratios,
+        more_is_faster=more_is_faster,
+        failures=failures,
+        machines=machines,
+    )
     return Tail(-mean if more_is_faster else mean, slow, more_is_faster)
 
 
@@ -217,8 +235,8 @@ def qualified(
     bounds = bounds_of(margin)
     both = list(zip(places, tails, strict=True))
     slow = holm([tail.slow.p if tail else math.nan for tail in tails])
-    apart = holm([tail.p_slower_than(place.centre) if place and tail else math.nan for place, tail in both])
-    inside = holm([_p_both_inside(place, tail, bounds) if place else math.nan for place, tail in both])
+    apart = holm([tail.p_slower_than(location.centre) if location and tail else math.nan for location, tail in both])
+    inside = holm([_p_both_inside(location, tail, bounds) if location else math.nan for location, tail in both])
     return [
         _qualified(verdict, *levels) if verdict and verdict.name == "equivalent" and tail else verdict
         for verdict, tail, *levels in zip(verdicts, tails, slow, apart, inside, strict=True)
@@ -231,10 +249,14 @@ def _qualified(verdict: Verdict, p_slow: float, p_apart: float, p_inside: float)
     if p_inside <= SIGNIFICANCE:
         return replace(verdict, p=p_inside)
     apart = p_apart <= SIGNIFICANCE
-    return replace(verdict, name="tail", p=p_apart) if apart else replace(verdict, name="typical-only")
+    if apart:
+        return replace(verdict, name="tail", p=p_apart)
+    return replace(verdict, name="typical-only")
 
 
-def _p_both_inside(place: Location, tail: Tail | None, bounds: Bounds) -> float:
+def _p_both_inside(location: Location, tail: Tail | None, bounds: Bounds) -> float:
     """Return the level at which both ratios are within the bounds: the greater of the two, as both must be."""
-    p = p_inside(place, bounds)
-    return max(p, tail.expected.p_below(bounds.high), tail.expected.p_above(bounds.low)) if tail else p
+    p = p_inside(location, bounds)
+    if tail:
+        return max(p, tail.expected.p_below(bounds.high), tail.expected.p_above(bounds.low))
+    return p

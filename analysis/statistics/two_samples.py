@@ -10,6 +10,7 @@ that can be, three runs or more show, of which each is a draw (random effects).
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from statistics import fmean
 
 import numpy as np
@@ -47,21 +48,29 @@ def levels(sides: Sequence[Runs], more: int = 0, trim: float = TRIM) -> list[Loc
 
 
 def _located(runs: Runs, trim: float) -> list[Location]:
-    return [location for run in runs if (location := locate(run, trim))]
+    return [*filter(None, (locate(run, trim) for run in runs))]
 
 
 def _pooled(runs: Runs, more: int, trim: float) -> Location | None:
     """Return the level of a side as if all of its runs were the same one."""
-    place = locate(np.concatenate([*runs]), trim) if len(runs) else None
-    return place and _with_more(place, more)
+    if len(runs):
+        location = locate(np.concatenate([*runs]), trim)
+    else:
+        location = None
+    return location and _with_more(location, more)
 
 
-def _with_more(place: Location, more: int) -> Location:
+def _with_more(location: Location, more: int) -> Location:
     """Return the location had it more blocks with the deviation that it has."""
-    if place.deviation is None or not more:
-        return place
-    n = place.n + more
-    return replace(place, standard_error=place.deviation / math.sqrt(n), degrees_of_freedom=degrees_of_freedom(n), n=n)
+    if location.deviation is None or not more:
+        return location
+    n = location.n + more
+    return replace(
+        location,
+        standard_error=location.deviation / math.sqrt(n),
+        degrees_of_freedom=degrees_of_freedom(n),
+        n=n,
+    )
 
 
 def _within(places: Sequence[Location]) -> float:
@@ -71,8 +80,11 @@ def _within(places: Sequence[Location]) -> float:
 
 def _between(sides: Sequence[Sequence[Location]], freedom: int) -> float:
     """Return the variance between the runs of a side, from all sides."""
-    squares = [float(np.var([location.centre for location in places])) * len(places) for places in sides]
-    within = _within([location for places in sides for location in places])
+    squares = []
+    for side in sides:
+        centres = [location.centre for location in side]
+        squares.append(float(np.var(centres)) * len(side))
+    within = _within([*chain.from_iterable(sides)])
     return max(0.0, sum(squares) / freedom - within)
 
 
@@ -91,8 +103,10 @@ def _level(places: Sequence[Location], between: float, freedom: int, more: int) 
         return run
     inside = run.standard_error**2
     divisor = between**2 / freedom + inside**2 / run.degrees_of_freedom
-    known = min((between + inside) ** 2 / divisor, freedom) if divisor else freedom
-    return Location(centre, math.sqrt(between + inside), known, run.n, math.sqrt(between))
+    freedom_of_run: float = freedom
+    if divisor:
+        freedom_of_run = min((between + inside) ** 2 / divisor, freedom)
+    return Location(centre, math.sqrt(between + inside), freedom_of_run, run.n, math.sqrt(between))
 
 
 def shift(old: Runs, new: Runs, more: int = 0, trim: float = TRIM) -> Location | None:
@@ -127,7 +141,9 @@ def mean_shift(old: Samples, new: Samples) -> Mean | None:
     """
     if min(len(old), len(new)) < 2:
         return None
-    centres, variances, thirds = [], [], []
+    centres = []
+    variances = []
+    thirds = []
     for logs in (np.asarray(old, dtype=np.float64), np.asarray(new, dtype=np.float64)):
         values = np.exp(logs - logs.max())
         influence = values / values.mean() - 1
@@ -139,7 +155,12 @@ def mean_shift(old: Samples, new: Samples) -> Mean | None:
         return Mean(centres[1] - centres[0], 0.0, 0.0, len(old) + len(new) - 1)
     parts = zip(variances, (old, new), strict=True)
     freedom = variance**2 / sum(part**2 / (len(sample) - 1) for part, sample in parts)
-    return Mean(centres[1] - centres[0], math.sqrt(variance), (thirds[1] - thirds[0]) / variance**1.5, int(freedom) + 1)
+    return Mean(
+        centres[1] - centres[0],
+        math.sqrt(variance),
+        (thirds[1] - thirds[0]) / variance**1.5,
+        int(freedom) + 1,
+    )
 
 
 def detectable(old: Runs, new: Runs, more: int = 0) -> float | None:
@@ -151,7 +172,14 @@ def detectable(old: Runs, new: Runs, more: int = 0) -> float | None:
     then = shift(old, new, more)
     if not now or not then or now.standard_error is None or then.standard_error is None:
         return None
-    return errors_detected(now.degrees_of_freedom, then.degrees_of_freedom, level=LEVEL) * then.standard_error
+    return (
+        errors_detected(
+            now.degrees_of_freedom,
+            then.degrees_of_freedom,
+            level=LEVEL,
+        )
+        * then.standard_error
+    )
 
 
 def more_blocks(old: Runs, new: Runs, distance: float) -> int | None:

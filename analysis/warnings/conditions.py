@@ -22,13 +22,15 @@ from suite.targets import BASELINE, VMS
 _TARGET = [*JOB, "target"]
 ARM = ("target", "ablation", "aggressor", "hostname")
 """What tells arms apart, each on its host."""
-LINE, REST = (0.002, 0.002), (0.025, 0.005)
+LINE = (0.002, 0.002)
+REST = (0.025, 0.005)
 """The seconds, plus the share of a turn, by which an honest target may differ from bare metal: up to the line after its
 last step, and up to the rest of its threads. ``docs/evidence/README.md`` has the measurements."""
 
 LINE_LATE_S = 0.01
 """The seconds by which a line may be read later than the one before it, of an emulated guest, too."""
-OWN_UNCHECKED, SHARED_UNCHECKED = 0.005, 0.05
+OWN_UNCHECKED = 0.005
+SHARED_UNCHECKED = 0.05
 """The share of the measured span that late lines may make up: of a clock of the target's own, and of the host's."""
 MOST_NAMED = 2
 """The processes that a reason names."""
@@ -67,9 +69,9 @@ def unread(trials: pd.DataFrame) -> "pd.Series[float]":
 def with_own_clock(trials: pd.DataFrame) -> "pd.Series[bool]":
     """Return whether each target has a clock of its own: that of another kernel, or of another machine."""
     of_facts = {facts: has_own_clock(facts.by_path) for facts in trials["facts"].unique()}
-    own = trials["facts"].astype(object).map(of_facts).astype(bool)
+    other_clock = trials["facts"].astype(object).map(of_facts).astype(bool)
     stacks = trials["stack"] if "stack" in trials else trials["target"]
-    return own | stacks.isin(VMS)
+    return other_clock | stacks.isin(VMS)
 
 
 def has_own_clock(facts: Mapping[str, Any]) -> bool:
@@ -109,11 +111,11 @@ def unchecked_clocks(trials: pd.DataFrame) -> "pd.Series[float]":
 
     A clock of the target's own that was never held against the host's may be wrong by anything.
     """
-    own = with_own_clock(trials)
+    own_clock = with_own_clock(trials)
     share = (LINE_LATE_S / trials["clock_span_s"]).mask(trials["clock_ratio"].isna(), 1).clip(upper=1)
     by_its_clock = trials["throughput_per_s"].notna() | trials["scenario"].eq("probe")
-    short = share > own.map({True: OWN_UNCHECKED, False: SHARED_UNCHECKED})
-    unknown = trials["clock_ratio"].isna() & trials["clock_span_s"].isna() & ~own
+    short = share > own_clock.map({True: OWN_UNCHECKED, False: SHARED_UNCHECKED})
+    unknown = trials["clock_ratio"].isna() & trials["clock_span_s"].isna() & ~own_clock
     return share.where(by_its_clock & short & ~unknown, 0)
 
 
@@ -245,7 +247,13 @@ def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
             worst = kind.words(float(amounts[rows.index].max()), "up to")
             where = f"{first['target']} in {len(rows)} of {trials} trials ({worst})"
             touches = (Touched(job_of(first), str(first["target"])),)
-            yield AnalysisWarning(kind.kind, f"{job_of(first)}: {kind.finding}", kind.advice, where, touches)
+            yield AnalysisWarning(
+                kind.kind,
+                f"{job_of(first)}: {kind.finding}",
+                kind.advice,
+                where,
+                touches,
+            )
     yield from _mitigations(ok)
 
 
@@ -266,9 +274,21 @@ def disturbed(ok: pd.DataFrame, keys: Sequence[str] = ROW) -> dict[tuple[str, ..
             continue
         for key, rows in ok[amounts > kind.bound].groupby(list(keys)):
             spoiled = int((amounts[rows.index] > kind.spoils).sum())
-            noticed, bound = kind.words(kind.bound, "over") if kind.bound else "", kind.words(kind.spoils, "over")
+            noticed = ""
+            if kind.bound:
+                noticed = kind.words(kind.bound, "over")
+            bound = kind.words(kind.spoils, "over")
             by = busiest(rows) if kind.kind == OTHER_LOAD else {}
-            row = Disturbed(kind.kind, kind.finding, noticed, len(rows), counts[key], spoiled, bound, by)
+            row = Disturbed(
+                kind.kind,
+                kind.finding,
+                noticed,
+                len(rows),
+                counts[key],
+                spoiled,
+                bound,
+                by,
+            )
             by_row[tuple(map(str, key))] += (row,)
     return dict(by_row)
 
@@ -277,8 +297,9 @@ def busiest(trials: pd.DataFrame) -> dict[str, float]:
     """Return the share of the CPU time that each process which is named took in trials on average."""
     spent_s: dict[str, float] = defaultdict(float)
     for of_trial in trials["busiest"]:
-        for name, seconds in of_trial.items() if isinstance(of_trial, dict) else ():
-            spent_s[name] += seconds
+        if isinstance(of_trial, dict):
+            for name, seconds in of_trial.items():
+                spent_s[name] += seconds
     whole_s = float((trials["interval_s"] * trials["cpus"]).sum())
     return {name: seconds / whole_s for name, seconds in spent_s.items()}
 
@@ -286,8 +307,8 @@ def busiest(trials: pd.DataFrame) -> dict[str, float]:
 def who(disturbed: Sequence[Disturbed]) -> str:
     """Return the processes that took most CPU time, on any side: ``python 61 %, cc1 12 %``; empty if none is known."""
     shares: dict[str, float] = {}
-    for one in disturbed:
-        for name, share in one.by.items():
+    for disturbance in disturbed:
+        for name, share in disturbance.by.items():
             shares[name] = max(share, shares.get(name, 0.0))
     most = sorted(shares, key=lambda name: shares[name], reverse=True)[:MOST_NAMED]
     return ", ".join(f"{name} {100 * shares[name]:.2g} %" for name in most)
@@ -297,17 +318,18 @@ def _mitigations(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the targets whose kernel protects against other CPU flaws: part of the difference is that."""
     both = ok["mitigations"].notna() & ok["host_mitigations"].notna() & (ok["target"] != BASELINE)
     differing = ok[both & (ok["mitigations"] != ok["host_mitigations"])]
-    for _, rows in differing.groupby(_TARGET) if len(differing) else ():
-        first = rows.iloc[0]
-        sides = set(str(first["mitigations"]).splitlines()) ^ set(str(first["host_mitigations"]).splitlines())
-        names = ", ".join(sorted({line.split(":")[0] for line in sides}))
-        yield AnalysisWarning(
-            "mitigations-differ",
-            f"{job_of(first)}: the kernel inside has other CPU mitigations than the host ({names})",
-            "part of the difference may come from this; the records hold both sides (environment.*.mitigations)",
-            str(first["target"]),
-            (Touched(job_of(first), str(first["target"])),),
-        )
+    if len(differing):
+        for _, rows in differing.groupby(_TARGET):
+            first = rows.iloc[0]
+            sides = set(str(first["mitigations"]).splitlines()) ^ set(str(first["host_mitigations"]).splitlines())
+            names = ", ".join(sorted({line.split(":")[0] for line in sides}))
+            yield AnalysisWarning(
+                "mitigations-differ",
+                f"{job_of(first)}: the kernel inside has other CPU mitigations than the host ({names})",
+                "part of the difference may come from this; the records hold both sides (environment.*.mitigations)",
+                str(first["target"]),
+                (Touched(job_of(first), str(first["target"])),),
+            )
 
 
 def changed_arms(trials: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -340,8 +362,12 @@ def changed(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     for _, arm in rows.groupby([rows[name].astype(object).fillna("") for name in keys], sort=False):
         first = arm.iloc[0]
         target = str(first["target"])
-        switched = f", {label_of(first['ablation'])}" if isinstance(first["ablation"], str) else ""
-        beside = f" beside {first['aggressor']}" if isinstance(first["aggressor"], str) else ""
+        switched = ""
+        if isinstance(first["ablation"], str):
+            switched = f", {label_of(first['ablation'])}"
+        beside = ""
+        if isinstance(first["aggressor"], str):
+            beside = f" beside {first['aggressor']}"
         host = f" on {first['hostname']}" if several else ""
         plain = not (switched or beside)
         yield AnalysisWarning(

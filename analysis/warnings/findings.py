@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -83,12 +84,21 @@ def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "")
     for _, rows in refused.groupby([*(refused[key] for key in ROW), refused["difference"]]):
         first = rows.iloc[0]
         blocks = "1 block" if len(rows) == 1 else f"{len(rows)} blocks"
-        target, difference = named_arm(first["target"], ablation), str(first["difference"])
-        advice = next(text for words, text in _REFUSED if any(word in difference for word in words))
-        base = base_of(str(first["target"])) if against == BASELINE else against
+        target = named_arm(first["target"], ablation)
+        difference = str(first["difference"])
+        base = against
+        if against == BASELINE:
+            base = base_of(str(first["target"]))
         refusal = f"in {blocks} {target} is not comparable with {base}, so no ratio is formed"
         finding = f"{_what(first)}: {refusal}: {difference}"
-        yield AnalysisWarning("incomparable", finding, advice, touches=(_touched(first),))
+        yield AnalysisWarning("incomparable", finding, _advice(difference), touches=(_touched(first),))
+
+
+def _advice(difference: str) -> str:
+    for words, advice in _REFUSED:
+        if any(word in difference for word in words):
+            return advice
+    return _ANYTHING_ELSE
 
 
 _REFUSED = (
@@ -107,19 +117,20 @@ _REFUSED = (
         "see the output of both; print the last step at the end of the command, or leave it out of the pattern",
     ),
     (("CPU capability",), "run all targets with the capability that they share, or declare it with --isa native"),
-    (("",), "run all targets from one plan; --force forms the ratio and marks it"),
 )
-"""Advice by what differs; the last row stands for everything else."""
+"""Advice by what differs."""
+_ANYTHING_ELSE = "run all targets from one plan; --force forms the ratio and marks it"
 
 
 def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
     """Yield one warning per job and reason, with the targets and models whose values have no ratio to bare metal."""
     bare: dict[tuple[ComparedJob, str], tuple[dict[str, None], dict[str, None]]] = {}
     for group in groups:
-        for target, reason in _bare(group) if group.job.traits.normalised else ():
-            models, all_targets = bare.setdefault((group.job, reason), ({}, {}))
-            models[group.model] = None
-            all_targets[target] = None
+        if group.job.traits.normalised:
+            for target, reason in _bare(group):
+                models, all_targets = bare.setdefault((group.job, reason), ({}, {}))
+                models[group.model] = None
+                all_targets[target] = None
     for (job, reason), (models, targets) in bare.items():
         values = f"{', '.join(targets)} of {', '.join(models)}"
         base = base_of(next(iter(targets)))
@@ -130,7 +141,7 @@ def unnormalised(groups: Sequence[Group]) -> Iterator[AnalysisWarning]:
             "not-normalised",
             f"{job}: {values} not normalised to {base}: {reason}",
             advice,
-            touches=tuple(Touched(job, target, model) for target in targets for model in models),
+            touches=tuple(Touched(job, target, model) for target, model in product(targets, models)),
         )
 
 
@@ -139,14 +150,15 @@ def _bare(group: Group) -> Iterator[tuple[str, str]]:
     counts = {metric.name for metric in group.metrics if metric.by_difference}
     of_baseline = group.of_target(group.base)
     for summary in group.targets:
-        for name, one in group.of_target(summary.target).items() if summary.target not in BASES else ():
-            if one.ratio is not None or one.difference is not None:
-                continue
-            both = (one, of_baseline.get(name, one))
-            if name not in counts and any(side.metric.by_difference for side in both):
-                yield summary.target, f"{name} is zero in some trials, which have no ratio"
-            else:
-                yield summary.target, _why_bare(group)
+        if summary.target not in BASES:
+            for name, contrast in group.of_target(summary.target).items():
+                if contrast.ratio is not None or contrast.difference is not None:
+                    continue
+                both = (contrast, of_baseline.get(name, contrast))
+                if name not in counts and any(side.metric.by_difference for side in both):
+                    yield summary.target, f"{name} is zero in some trials, which have no ratio"
+                else:
+                    yield summary.target, _why_bare(group)
 
 
 def _why_bare(group: Group) -> str:
@@ -159,7 +171,8 @@ def _why_bare(group: Group) -> str:
 
 def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) -> str:
     """Return the ``bench run`` that repeats these trials together with bare metal."""
-    options, traits = [f"--scenario {job.scenario}", f"--profile {job.profile}"], job.traits
+    options = [f"--scenario {job.scenario}", f"--profile {job.profile}"]
+    traits = job.traits
     if not traits.probes:
         options.append(f"--recipe {job.recipe}")
     if traits.reads and job.data != SYNTHETIC:
@@ -175,7 +188,8 @@ def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) ->
 def hosts_differ(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning if the hosts of the trials are not equal. Absent facts differ from known ones."""
     hosts = hosts_of(trials)
-    if differing := differences(hosts):
+    differing = differences(hosts)
+    if differing:
         names = ", ".join(dict.fromkeys(host.name for host in hosts))
         yield AnalysisWarning(
             "hosts-differ",
@@ -197,10 +211,12 @@ def hosts_of(trials: pd.DataFrame) -> list[Host]:
 def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the arms of each run that lack trials of begun or planned blocks; warm-up trials may be missing."""
     for run in records.directories:
-        if (plan := plan_of(run)) is None:
+        plan = plan_of(run)
+        if plan is None:
             continue
         recorded = records.evidence[records.evidence["path"].str.startswith(f"{run / TRIALS}/")]
-        names, begun = set(recorded["trial_id"]), recorded["block"].max()
+        names = set(recorded["trial_id"])
+        begun = recorded["block"].max()
         grows = open_ended(run)
         in_sweep = (run.parent / "sweep.json").is_file()
         of_sweep = f"go on with the sweep: bench sweep run FILE --out {run.parent}"
@@ -229,17 +245,17 @@ def missing_trials(records: Records, trials: pd.DataFrame) -> Iterator[AnalysisW
 def orders(groups: Sequence[Group], pairs: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield the ratios whose blocks depend on each other, and those that the places of trials in blocks have moved."""
     normalised = [group for group in groups if group.job.traits.normalised]
-    contrasts = (contrast for group in normalised for contrast in group.contrasts if contrast.metric in group.deciding)
-    for contrast in contrasts:
-        job, model, target, *_ = contrast.arm
-        if contrast.kind == "target" and contrast.dependent is not None:
-            yield AnalysisWarning(
-                "dependent-blocks",
-                f"{job}, {model}: the {contrast.metric.name} of {target}: blocks resemble the one before "
-                f"(rank von Neumann test, p = {contrast.dependent:.1g}), so that its interval is too narrow",
-                "look for what lasts longer than a block, such as neighbours or heat; measure blocks further apart",
-                touches=(Touched(job, target, model),),
-            )
+    for group in normalised:
+        for contrast in group.contrasts:
+            job, model, target, *_ = contrast.arm
+            if contrast.kind == "target" and contrast.metric in group.deciding and contrast.dependent is not None:
+                yield AnalysisWarning(
+                    "dependent-blocks",
+                    f"{job}, {model}: the {contrast.metric.name} of {target}: blocks resemble the one before "
+                    f"(rank von Neumann test, p = {contrast.dependent:.1g}), so that its interval is too narrow",
+                    "look for what lasts longer than a block, such as neighbours or heat; measure blocks further apart",
+                    touches=(Touched(job, target, model),),
+                )
     yield from _moved({group.key: group for group in normalised}, pairs)
 
 
@@ -248,18 +264,19 @@ def _moved(by_group: Mapping[tuple[ComparedJob, str], Group], pairs: pd.DataFram
     uneven = []
     for (job, model, target), trials in grouped(pairs):
         places = trials["position"] - trials["position_base"]
-        for metric in by_group[job, model].deciding if (job, model) in by_group else ():
-            measured = trials[metric.column].dropna()
-            later = places[measured.index].to_numpy()
-            if later.sum() and (effect := place_effect(measured.to_numpy(), later)):
-                uneven.append((Touched(job, target, model), metric.name, effect, float(later.mean())))
+        if (job, model) in by_group:
+            for metric in by_group[job, model].deciding:
+                measured = trials[metric.column].dropna()
+                later = places[measured.index].to_numpy()
+                if later.sum() and (effect := place_effect(measured.to_numpy(), later)):
+                    uneven.append((Touched(job, target, model), metric.name, effect, float(later.mean())))
     # Without a margin a verdict is whether the effect differs from none, corrected for all ratios.
     verdicts = judge([effect for *_, effect, _ in uneven], margin=0.0)
     for (touched, name, effect, mean), verdict in zip(uneven, verdicts, strict=True):
         if effect.interval and verdict and verdict.name != "undecided":
             low, high = map(exp, effect.interval)
-            place = "before" if mean < 0 else "after"
-            came = f"{touched.target} came {abs(mean):.2g} places {place} {base_of(touched.target)}"
+            order = "before" if mean < 0 else "after"
+            came = f"{touched.target} came {abs(mean):.2g} places {order} {base_of(touched.target)}"
             yield AnalysisWarning(
                 "place-in-block",
                 f"{touched.job}, {touched.model}: the {name} of {touched.target}: a trial one place later in its "

@@ -10,7 +10,10 @@ from analysis.compare.pairing import ROW, job_of
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.records.columns import LATELY
 
-REAL, FAKE, GENERATOR, DEVIATION = "discriminator-real", "discriminator-fake", "generator", "generated-deviation"
+REAL = "discriminator-real"
+FAKE = "discriminator-fake"
+GENERATOR = "generator"
+DEVIATION = "generated-deviation"
 """The losses of binary cross entropy, and the deviation of a pixel among the images of a step."""
 COLLAPSED = 1e-3
 ALIKE = 1e-3
@@ -25,7 +28,9 @@ def least_discriminator_loss(generator_loss: float) -> float:
     With E[-log D] = L, Jensen's inequality gives E[-log(1 - D)] >= -log(1 - exp(-L)): 1.09 for 0.41, so that the mean
     over real and generated images is 0.54 or more.
     """
-    return math.inf if generator_loss <= 0 else -math.log(-math.expm1(-generator_loss))
+    if generator_loss <= 0:
+        return math.inf
+    return -math.log(-math.expm1(-generator_loss))
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,21 @@ def learning(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning per job, model, target and finding, from ok trials that have ``variant``."""
     with_losses = ok[ok["losses"].notna()]
     for kind in LEARNINGS:
-        known = with_losses["losses"].map(lambda found, kind=kind: set(kind.needs) <= set(found) and kind.holds(found))
-        for _, rows in with_losses[known.astype(bool)].groupby(ROW) if known.any() else ():
-            first = rows.iloc[0]
-            target, model = str(first["target"]), str(first["model"])
-            where = f"{model} on {target} in {len(rows)} trials, over the last {LATELY} steps or all"
-            touches = (Touched(job_of(first), target, model),)
-            yield AnalysisWarning(kind.kind, f"{job_of(first)}: {kind.finding}", kind.advice, where, touches)
+        usable = with_losses["losses"].map(lambda found, kind=kind: set(kind.needs) <= set(found) and kind.holds(found))
+        if usable.any():
+            for _, rows in with_losses[usable.astype(bool)].groupby(ROW):
+                first = rows.iloc[0]
+                target = str(first["target"])
+                model = str(first["model"])
+                where = f"{model} on {target} in {len(rows)} trials, over the last {LATELY} steps or all"
+                touches = (Touched(job_of(first), target, model),)
+                yield AnalysisWarning(
+                    kind.kind,
+                    f"{job_of(first)}: {kind.finding}",
+                    kind.advice,
+                    where,
+                    touches,
+                )
 
 
 def diverged(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:

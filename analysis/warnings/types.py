@@ -40,10 +40,14 @@ def skipped_record(
 
 def notices(warnings: Iterable[AnalysisWarning], jobs: Collection[object]) -> list[AnalysisWarning]:
     """Return the warnings for a reader: what several targets share once, without the name of the only job."""
-    told: dict[object, AnalysisWarning] = {}
+    noticed: dict[object, AnalysisWarning] = {}
     for notice in warnings:
         key = notice.finding if notice.where else id(notice)
-        before = told.get(key)
-        told[key] = replace(notice, finding=f"{before.message}; {notice.where}" if before else notice.message, where="")
+        before = noticed.get(key)
+        noticed[key] = replace(
+            notice,
+            finding=f"{before.message}; {notice.where}" if before else notice.message,
+            where="",
+        )
     prefix = f"{next(iter(jobs))}: " if len(jobs) == 1 else ""
-    return [replace(one, finding=one.finding.removeprefix(prefix)) for one in told.values()]
+    return [replace(warning, finding=warning.finding.removeprefix(prefix)) for warning in noticed.values()]
