@@ -24,22 +24,26 @@ def contradictions(records: Records, terms: Mapping[ComparedJob, Terms]) -> tupl
     """Return what the second of two runs measures otherwise than the first; none for any other number of them."""
     if len(records.places) != 2:
         return ()
-    old, new = (part_of(records, place) for place in records.places)
+    old, new = (part_of(records, directory) for directory in records.places)
     if not (len(old.trials) and len(new.trials)) or other_hosts(old.trials, new.trials):
         return ()
-    changes = [change for change in regress(old, new).changes if _decides(change)]
-    return tuple(change for change in changes if _apart(change, terms[change.job].margin))
+    deciding = filter(_decides, regress(old, new).changes)
+    return tuple(change for change in deciding if _apart(change, terms[change.job].margin))
 
 
 def _decides(change: Change) -> bool:
     """Return whether a change is of a metric that decides, in blocks enough."""
-    named = change.metric.of_probe or change.metric.name == change.job.traits.deciding[0]
-    return named and change.kind == RUN.name and min(change.samples) >= LEAST_BLOCKS
+    if change.kind != RUN.name or min(change.samples) < LEAST_BLOCKS:
+        return False
+    return change.metric.of_probe or change.metric.name == change.job.traits.deciding[0]
 
 
 def _apart(change: Change, margin: float) -> bool:
-    bounds = bounds_of(margin).ratios
-    return change.interval is not None and (change.interval[1] < bounds[0] or change.interval[0] > bounds[1])
+    if change.interval is None:
+        return False
+    least, most = bounds_of(margin).ratios
+    low, high = change.interval
+    return high < least or low > most
 
 
 def with_agreement(comparison: Comparison, records: Records) -> Comparison:
@@ -52,8 +56,9 @@ def with_agreement(comparison: Comparison, records: Records) -> Comparison:
     def standing(contrast: Contrast) -> Contrast:
         if not contrast.verdict or contrast.model not in models:
             return contrast
-        why = (CONTRADICTION, *contrast.verdict.withheld)
-        return replace(contrast, verdict=replace(contrast.verdict, name=None, more_blocks=None, withheld=why))
+        reasons = (CONTRADICTION, *contrast.verdict.withheld)
+        verdict = replace(contrast.verdict, name=None, more_blocks=None, withheld=reasons)
+        return replace(contrast, verdict=verdict)
 
     groups = (replace(group, contrasts=tuple(map(standing, group.contrasts))) for group in comparison.groups)
     contrasts = tuple(map(standing, comparison.contrasts))

@@ -20,7 +20,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,12 +59,15 @@ class _Cells(NamedTuple):
 def with_allocation(comparison: Comparison) -> Comparison:
     """Return a comparison with the contrasts of allocation: none unless cells that differ in CPUs share two blocks."""
     by_arm = {cells.arm: cells for cells in _cells(comparison.trials)}
-    every = [by_arm[arm] for arm in sorted(by_arm, key=order)]
-    contrasts = [contrast for cells in every for contrast in _stage_times(cells)]
-    for gain in judged([_gain(cells) for cells in every], comparison.common_terms):
+    contrasts: list[Contrast] = []
+    gains = []
+    for arm in sorted(by_arm, key=order):
+        contrasts += _stage_times(by_arm[arm])
+        gains.append(_gain(by_arm[arm]))
+    for gain in judged(gains, comparison.common_terms):
         spoiled = disturbed(by_arm[gain.arm].trials, ["target", "cpus"])
-        around = Circumstances(disturbed={f"with cpus={key[1]}": kinds for key, kinds in spoiled.items()})
-        contrasts += with_standing([gain], {gain.arm[:2]: around})
+        by_cpus = {f"with cpus={cpus}": kinds for (_, cpus), kinds in spoiled.items()}
+        contrasts += with_standing([gain], {gain.arm[:2]: Circumstances(disturbed=by_cpus)})
     return replace(comparison, contrasts=(*comparison.contrasts, *contrasts))
 
 
@@ -74,33 +77,46 @@ def _cells(trials: pd.DataFrame) -> Iterator[_Cells]:
     trials = trials[with_trait(trials, "normalised") & ~with_trait(trials, "probes")]
     alike = trials.assign(alike=trials["settings"].map(lambda key: str(key.without(_VARIED))).astype(str))
     for _, cells in alike.groupby([*SAME, "alike"], dropna=False, observed=True):
-        cpus, first = np.unique(cells["cpus"].to_numpy(dtype=np.int64)), cells.iloc[0]
-        seconds = _seconds(cells, cpus) if len(cpus) > 1 else []
+        cpus = np.unique(cells["cpus"].to_numpy(dtype=np.int64))
+        if len(cpus) < 2:
+            continue
+        seconds = _seconds(cells, cpus)
         if len(seconds) > 1:
-            kept = (part for part in str(first["variant"]).split(", ") if part.partition("=")[0] not in _VARIED)
-            job = replace(job_of(first), variant=", ".join(kept))
-            yield _Cells(Arm(job, str(first["model"]), str(first["target"])), cells, cpus, np.array(seconds))
+            first = cells.iloc[0]
+            settings = str(first["variant"]).split(", ")
+            shared = []
+            for setting in settings:
+                if setting.partition("=")[0] not in _VARIED:
+                    shared.append(setting)
+            job = replace(job_of(first), variant=", ".join(shared))
+            arm = Arm(job, str(first["model"]), str(first["target"]))
+            yield _Cells(arm, cells, cpus, np.array(seconds))
 
 
 def _seconds(cells: pd.DataFrame, cpus: Numbers) -> list[list[Seconds]]:
     """Return the seconds of every stage at each number of CPUs, for the blocks of a sweep that have all numbers."""
     blocks: dict[tuple[str, int], dict[int, list[Seconds]]] = defaultdict(lambda: defaultdict(list))
-    columns = (cells[name] for name in ("sweep", "block", "cpus", "path", "model", "image_px"))
-    for sweep, block, number, path, model, image_px in zip(*columns, strict=True):
+    columns = cells[["sweep", "block", "cpus", "path", "model", "image_px"]]
+    for sweep, block, number, path, model, image_px in columns.itertuples(index=False, name=None):
         record = read_record(path)
         if not isinstance(record, AnalysisWarning) and record.steps and any(record.steps.elapsed_s):
             blocks[sweep, block][number].append(stage_seconds(record.steps.elapsed_s, model, image_px))
-    complete = (times for _, times in sorted(blocks.items()) if len(times) == len(cpus))
-    return [[np.mean(times[number], axis=0) for number in cpus] for times in complete]
+    seconds = []
+    for _, by_number in sorted(blocks.items()):
+        if len(by_number) == len(cpus):
+            seconds.append([np.mean(by_number[number], axis=0) for number in cpus])
+    return seconds
 
 
 def stage_seconds(steps_s: Sequence[float], model: str, image_px: float) -> Seconds:
     """Return the seconds of each stage of a job, as its workload divides the steps; one for an unknown workload."""
     if model not in WORKLOADS:
         return np.array([np.sum(steps_s)])
-    workload, px = WORKLOADS.get(model), int(np.nan_to_num(image_px))
+    workload = WORKLOADS.get(model)
+    px = int(np.nan_to_num(image_px))
     seconds = np.zeros(workload.stages(px))
-    np.add.at(seconds, [workload.stage_at(number / len(steps_s), px) for number in range(1, len(steps_s) + 1)], steps_s)
+    for number, step_s in enumerate(steps_s, start=1):
+        seconds[workload.stage_at(number / len(steps_s), px)] += step_s
     return seconds
 
 
@@ -111,10 +127,18 @@ def _stage_times(cells: _Cells) -> Iterator[Contrast]:
     for column, stage in enumerate([*range(1, logs.shape[2]), "all"]):
         names = [(f"stage={stage}", f"cpus={number}") for number in cells.cpus]
         for row, name in enumerate(names):
-            place = locate(logs[:, row, column] - logs[:, 0, column]) if row else None
-            known = (vars(effect(place)) if place else {}) | valued(locate(logs[:, row, column]))
-            more: dict[str, Any] = {**known, "base": names[0], "notes": substitutes_of(cells.trials)}
-            yield Contrast(kind=ALLOCATION.name, arm=cells.arm._replace(cell=name), metric=_STAGE_TIME, **more)
+            ratio = None
+            if row:
+                ratio = locate(logs[:, row, column] - logs[:, 0, column])
+            contrast = Contrast(
+                kind=ALLOCATION.name,
+                arm=cells.arm._replace(cell=name),
+                metric=_STAGE_TIME,
+                base=names[0],
+                notes=substitutes_of(cells.trials),
+                **valued(locate(logs[:, row, column])),
+            )
+            yield replace(contrast, **vars(effect(ratio))) if ratio else contrast
 
 
 def _gain(cells: _Cells) -> Unjudged:
@@ -122,24 +146,33 @@ def _gain(cells: _Cells) -> Unjudged:
     plan, logs = log_ratios(cells.seconds[:, :, measured], cells.cpus)
     members = np.full(len(measured), UNMEASURED, dtype=object)
     members[measured] = [str(number) for number in plan]
-    parts: dict[str, Any] = {"members": tuple(members), "notes": substitutes_of(cells.trials)}
-    gain = Contrast(kind=ALLOCATION.name, arm=cells.arm, metric=METRICS[0], by_block=tuple(map(exp, logs)), **parts)
+    gain = Contrast(
+        kind=ALLOCATION.name,
+        arm=cells.arm,
+        metric=METRICS[0],
+        by_block=tuple(map(exp, logs)),
+        members=tuple(members),
+        notes=substitutes_of(cells.trials),
+    )
     return Unjudged(gain, locate(logs), cells.arm.job)
 
 
 def log_ratios(seconds: Seconds, cpus: Numbers) -> tuple[Numbers, list[float]]:
     """Return the CPUs of each stage that every third of two blocks or more chooses, and the others' log ratios."""
     choosing = seconds[1::3].mean(axis=0)
+    judging = np.delete(seconds, np.s_[1::3], axis=0)
     plan, _ = best_plan(choosing, cpus)
     fixed = _fixed(choosing, cpus)
-    return cpus[plan], [math.log(_ratio(plan, block, cpus, fixed)) for block in np.delete(seconds, np.s_[1::3], axis=0)]
+    return cpus[plan], [math.log(_ratio(plan, block, cpus, fixed)) for block in judging]
 
 
 def best_plan(seconds: Seconds, cpus: Numbers) -> tuple[Numbers, float]:
     """Return the plan with the largest ratio, as the place of each stage's number in ``cpus``, and that ratio."""
     fixed = _fixed(seconds, cpus)
-    ratios = ((plan, _ratio(plan, seconds, cpus, fixed)) for plan in _corners(seconds, cpus))
-    return max(ratios, key=lambda pair: pair[1])
+    plans = list(_corners(seconds, cpus))
+    ratios = [_ratio(plan, seconds, cpus, fixed) for plan in plans]
+    best = int(np.argmax(ratios))
+    return plans[best], ratios[best]
 
 
 def _ratio(plan: Numbers, seconds: Seconds, cpus: Numbers, fixed: Numbers) -> float:
@@ -147,7 +180,8 @@ def _ratio(plan: Numbers, seconds: Seconds, cpus: Numbers, fixed: Numbers) -> fl
 
     With less CPU time than any mixture has, it is the cheapest, and with more the dearest one.
     """
-    staged_s, fixed_s = seconds[plan, np.arange(len(plan))], seconds.sum(axis=1)[fixed]
+    staged_s = seconds[plan, np.arange(len(plan))]
+    fixed_s = seconds.sum(axis=1)[fixed]
     spent_s = cpus[fixed] * fixed_s
     cheapest_first = np.argsort(spent_s)
     mixed_s = np.interp(cpus[plan] @ staged_s, spent_s[cheapest_first], fixed_s[cheapest_first])
@@ -162,7 +196,8 @@ def _fixed(seconds: Seconds, cpus: Numbers) -> Numbers:
 def _corners(seconds: Seconds, cpus: Numbers) -> Iterator[Numbers]:
     """Yield the plans of least time for each CPU time: those of the prices between which a stage changes its number."""
     spent_s = cpus[:, None] * seconds
-    saved_s, more_s = seconds[:, None] - seconds, spent_s - spent_s[:, None]
+    saved_s = seconds[:, None] - seconds
+    more_s = spent_s - spent_s[:, None]
     changes = np.unique((saved_s / np.where(more_s > 0, more_s, np.inf)).clip(min=0))
     edges = np.append(changes, 2 * changes[-1] + 1)
     for price in (edges[:-1] + edges[1:]) / 2:

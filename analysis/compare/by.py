@@ -56,15 +56,17 @@ from analysis.warnings.conditions import disturbed
 from analysis.warnings.findings import failed_trials
 from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError, nearest
-from suite.job.job import IN_COLUMNS, PLACES
+from suite.job.job import IN_COLUMNS, PLACES, ComparisonKey
 from suite.job.profiles import PROFILES
 from suite.registries import WORKLOADS
 from suite.results.runs import accepted_sweep
 
-_NONE, _POOL = "none", "pool"
+_NONE = "none"
+_POOL = "pool"
 _COLUMNS = ("model", *(name for name in IN_COLUMNS if name != "model"))
 """The settings in columns of the table, the model first: most others follow from it."""
-_OTHERS, _LEAST_MACHINES = "the median of the others", 3
+_OTHERS = "the median of the others"
+_LEAST_MACHINES = 3
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)
 """The standard error of the median of many normal values over that of their mean."""
 
@@ -87,12 +89,12 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     compared: dict[Arm, list[CellTrials]] = {}
     for arm, tried in _alike(trials, records.metrics, jobs, keys):
         failed += _failures(arm, tried)
-        cells = [cell for cell in tried if len(cell.trials)]
-        cells.sort(key=lambda cell: [rank.index(value) for rank, value in zip(ranks, cell.values, strict=True)])
+        cells = _ranked(tried, ranks)
         if len(cells) > 1 and cells[0].values[: len(base)] == base:
             compared[arm] = cells
             formed += _over_base(arm, cells)
-            formed += _over_others(arm, cells) if keys == ("machine",) else ()
+            if keys == ("machine",):
+                formed += _over_others(arm, cells)
     if not formed:
         reasons = [f"no two records agree in all but {' and '.join(keys)}", *(warning.finding for warning in failed)]
         raise RequestError("; ".join(reasons), remedy=_offer(jobs))
@@ -111,16 +113,26 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     )
 
 
+def _ranked(cells: Sequence[CellTrials], ranks: Sequence[list[str]]) -> list[CellTrials]:
+    """Return the cells with a finished trial, in the order of the values of each key."""
+    finished = []
+    for cell in cells:
+        if len(cell.trials):
+            finished.append(cell)
+    return sorted(finished, key=lambda cell: [*map(list.index, ranks, cell.values)])
+
+
 def stand_between(
     formed: Sequence[Unjudged], compared: Mapping[Arm, Sequence[CellTrials]], terms: Terms
 ) -> tuple[Contrast, ...]:
     """Return contrasts between cells with their verdicts, as far as the trials of the cells carry them."""
-    around: dict[GroupKey, dict[str, tuple[Disturbed, ...]]] = defaultdict(dict)
+    disturbed_sides: dict[GroupKey, dict[str, tuple[Disturbed, ...]]] = defaultdict(dict)
     for arm, cells in compared.items():
         for cell in cells:
             of_cell = disturbed(cell.trials, ["target", "model"])
-            around[arm[:2]][", ".join((arm.target, *cell.name))] = tuple(chain(*of_cell.values()))
-    circumstances = {key: Circumstances(disturbed=of_cells) for key, of_cells in around.items()}
+            side = ", ".join((arm.target, *cell.name))
+            disturbed_sides[arm[:2]][side] = tuple(chain(*of_cell.values()))
+    circumstances = {key: Circumstances(disturbed=of_cells) for key, of_cells in disturbed_sides.items()}
     rows = judged_counts(judged(formed, terms), lambda row: row.metric.name)
     return with_standing(rows, circumstances)
 
@@ -144,32 +156,43 @@ def _failures(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[AnalysisWarning
 def settings_of(trials: pd.DataFrame) -> list[Settings]:
     """Return the settings of each trial and its ``PLACES``, by name: one object for all trials that agree in them."""
     host = trials["hostname"].astype(object).fillna(_NONE)
-    facts, runs = trials["facts"].astype(object), trials["path"].map(lambda path: Path(path).parents[1])
+    facts = trials["facts"].astype(object)
+    runs = trials["path"].map(lambda path: Path(path).parents[1])
     # The node of the cluster, or the machine of the inventory, that the target was opened on.
-    names = facts.map(lambda own: own.by_path.get("machine") or own.by_path.get("pod.node"))
-    ids = facts.map(lambda own: own.by_path.get("machine_key"))
+    names = facts.map(lambda of_trial: of_trial.by_path.get("machine") or of_trial.by_path.get("pod.node"))
+    ids = facts.map(lambda of_trial: of_trial.by_path.get("machine_key"))
     labels = machine_labels(trials["started_at"], ids, names)
-    machine = pd.Series(labels, trials.index, dtype=object).fillna(host)
     sites = {run: _site(run) for run in runs.unique()}
-    context, inventory = (runs.map({run: site.get(key) for run, site in sites.items()}) for key in PLACES[2:4])
-    places = (host, machine, context.fillna(_NONE), inventory.fillna(_NONE), context.fillna(inventory).fillna(host))
-    table = trials[[*_COLUMNS, _POOL]].assign(**dict(zip(PLACES, places, strict=True))).astype(str)
-    rows = [*zip(trials["settings"], table.itertuples(index=False, name=None), strict=True)]
-    # An image is built again at will; its userland is one of the facts.
-    jobs = {
-        (key, texts): {**dict(zip(table.columns, texts, strict=True)), **dict(key.without(["image"]).pairs)}
-        for key, texts in dict.fromkeys(rows)
-    }
+    context = runs.map(lambda run: sites[run].get("context"))
+    inventory = runs.map(lambda run: sites[run].get("inventory"))
+    places = trials[[*_COLUMNS, _POOL]].assign(
+        host=host,
+        machine=pd.Series(labels, trials.index, dtype=object).fillna(host),
+        context=context.fillna(_NONE),
+        inventory=inventory.fillna(_NONE),
+        place=context.fillna(inventory).fillna(host),
+    )
+    texts_of_trials = places.astype(str).itertuples(index=False, name=None)
+    rows = [*zip(trials["settings"], texts_of_trials, strict=True)]
+    jobs: dict[tuple[ComparisonKey, Values], Settings] = {}
+    for key, texts in dict.fromkeys(rows):
+        # An image is built again at will; its userland is one of the facts.
+        job = dict(key.without(["image"]).pairs)
+        jobs[key, texts] = dict(zip(places.columns, texts, strict=True)) | job
     return [jobs[row] for row in rows]
 
 
 def _site(run: Path) -> dict[str, str]:
     """Return the context and the inventory of a run, by its plan or that of its sweep."""
-    plan, options = plan_of(run), dict[str, object]()
+    plan = plan_of(run)
+    options = dict[str, object]()
     with suppress(RequestError):  # a damaged plan is a warning elsewhere
-        options |= accepted.sweep.engine.table if (accepted := accepted_sweep(run.parent)) else {}
-    options |= plan.request.given() if plan and plan.request else {}
-    return {key: str(options[key]) for key in PLACES[2:4] if options.get(key)}
+        accepted = accepted_sweep(run.parent)
+        if accepted:
+            options |= accepted.sweep.engine.table
+    if plan and plan.request:
+        options |= plan.request.given()
+    return {key: str(options[key]) for key in ("context", "inventory") if options.get(key)}
 
 
 def _values(key: str, jobs: Sequence[Settings]) -> list[str]:
@@ -177,21 +200,25 @@ def _values(key: str, jobs: Sequence[Settings]) -> list[str]:
 
 
 def _names(jobs: Sequence[Settings]) -> list[str]:
-    return list(dict.fromkeys(name for job in jobs for name in job))
+    return list(dict.fromkeys(chain.from_iterable(jobs)))
 
 
 def _offer(jobs: Sequence[Settings]) -> str:
     """Return ``keys with several values: data (mnist, cifar10), host (a, b)``."""
-    values = {name: _values(name, jobs) for name in _names(jobs) if name != _POOL}
-    texts = (f"{name} ({', '.join(map(shortened, of_name))})" for name, of_name in values.items() if len(of_name) > 1)
-    return f"keys with several values: {', '.join(texts) or _NONE}"
+    keys = []
+    for name in _names(jobs):
+        values = _values(name, jobs)
+        if name != _POOL and len(values) > 1:
+            keys.append(f"{name} ({', '.join(map(shortened, values))})")
+    return f"keys with several values: {', '.join(keys) or _NONE}"
 
 
 def _ranks(jobs: Sequence[Settings], keys: Values, base: Values) -> list[list[str]]:
     """Return the values of each key: the base, then models as in the suite, numbers by size, others as measured."""
     if len(base) not in (0, len(keys)):
         raise RequestError(f"{len(base)} values of --base for {len(keys)} of --by", remedy="give one for each, or none")
-    names, ranks = sorted({*_names(jobs)} - {_POOL}), []
+    names = sorted({*_names(jobs)} - {_POOL})
+    ranks = []
     for key, first in zip(keys, base or ("",) * len(keys), strict=True):
         values = _values(key, jobs)
         if key not in names:
@@ -199,11 +226,14 @@ def _ranks(jobs: Sequence[Settings], keys: Values, base: Values) -> list[list[st
         if len(values) < 2:
             raise RequestError(f"--by {key}: all records have {', '.join(values)}", remedy=_offer(jobs))
         if first and first not in values:
-            raise RequestError(f"--base {first!r}: no record has this {key}", remedy=nearest(first, values))
+            raise RequestError(
+                f"--base {first!r}: no record has this {key}",
+                remedy=nearest(first, values),
+            )
         with suppress(ValueError):
             values.sort(key=float)
-        known = (first, *(WORKLOADS.names() if key == "model" else values))
-        ranks.append(sorted(values, key=partial(known_first, known)))
+        in_order = WORKLOADS.names() if key == "model" else values
+        ranks.append(sorted(values, key=partial(known_first, (first, *in_order))))
     return ranks
 
 
@@ -211,49 +241,76 @@ def _alike(
     trials: pd.DataFrame, metrics: Sequence[Metric], jobs: Sequence[Settings], keys: Values
 ) -> Iterator[tuple[Arm, list[CellTrials]]]:
     """Yield, for each target, the cells that agree in all that does not follow from the keys."""
-    free: list[str] = []
-    different = [*{id(job): job for job in jobs}.values()]
-    for name in _names(different):
-        # A setting that follows from the keys, or from those before it, parts nothing.
-        if name not in (*keys, *PLACES) and not decided_by([*keys, *free], name, different):
-            free.append(name)
+    free = _free_settings(jobs, keys)
     groups: dict[Values, dict[Values, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number, (target, job) in enumerate(zip(trials["target"].astype(str), jobs, strict=True)):
-        values, alike = (tuple(job.get(name, _NONE) for name in names) for names in (keys, free))
-        groups[target, *alike][values].append(number)
-    for group, of_values in groups.items():
+        group = (target, *_values_of(job, free))
+        groups[group][_values_of(job, keys)].append(number)
+    for (target, *alike), by_values in groups.items():
+        everything = trials.iloc[[*chain(*by_values.values())]]
         cells = []
-        everything = trials.iloc[[number for numbers in of_values.values() for number in numbers]]
-        for values, numbers in of_values.items():
-            rows, job = trials.iloc[numbers], jobs[numbers[0]]
-            finished, failed = rows[rows["ok"]], rows[have_failed(rows)]
-            unit = next(iter(finished["unit"]), None)
+        for values, numbers in by_values.items():
+            job = jobs[numbers[0]]
             of_model = metrics_of(metrics, job["scenario"], job["model"])
-            measured = in_units([metric.compared_in(everything) for metric in of_model], unit)
-            cells.append(CellTrials(keys, values, job, finished, {metric.name: metric for metric in measured}, failed))
-        yield _arm(group[0], dict(zip(free, group[1:], strict=True)), [cell.settings for cell in cells]), cells
+            compared = [metric.compared_in(everything) for metric in of_model]
+            cells.append(_cell(keys, values, job, trials.iloc[numbers], compared))
+        settings = dict(zip(free, alike, strict=True))
+        yield _arm(target, settings, [cell.settings for cell in cells]), cells
+
+
+def _free_settings(jobs: Sequence[Settings], keys: Values) -> list[str]:
+    """Return the settings that follow neither from the keys nor from those before them."""
+    different = [*{id(job): job for job in jobs}.values()]
+    free: list[str] = []
+    for name in _names(different):
+        if name not in (*keys, *PLACES) and not decided_by([*keys, *free], name, different):
+            free.append(name)
+    return free
+
+
+def _values_of(job: Settings, names: Sequence[str]) -> Values:
+    return tuple(job.get(name, _NONE) for name in names)
+
+
+def _cell(keys: Values, values: Values, job: Settings, trials: pd.DataFrame, compared: Sequence[Metric]) -> CellTrials:
+    """Return the trials of one cell, with its metrics in their units."""
+    finished = trials[trials["ok"]]
+    unit = next(iter(finished["unit"]), None)
+    metrics = {metric.name: metric for metric in in_units(compared, unit)}
+    return CellTrials(keys, values, job, finished, metrics, trials[have_failed(trials)])
 
 
 def _arm(target: str, free: Settings, cells: Sequence[Settings]) -> Arm:
     """Return what all cells have in common. Of several profiles one that decides nothing stands for all."""
-    columns = {name: _values(name, cells) for name in _COLUMNS}
-    model, *job = (values[0] if len(values) == 1 or name == "scenario" else "" for name, values in columns.items())
-    undecided = [name for name in columns["profile"] if name in PROFILES and not PROFILES[name].decides]
-    named = {**dict(zip(_COLUMNS[1:], job, strict=True)), "profile": (undecided or columns["profile"])[0]}
-    differing = [f"{'host' if name == _POOL else name}={free[name]}" for name in free if name not in _COLUMNS]
-    return Arm(ComparedJob(**named, variant=shortened(", ".join(differing))), model, target)
+    shared: dict[str, str] = {}
+    for name in _COLUMNS:
+        values = _values(name, cells)
+        shared[name] = values[0] if len(values) == 1 or name == "scenario" else ""
+    model = shared.pop("model")
+    profiles = _values("profile", cells)
+    undecided = [name for name in profiles if name in PROFILES and not PROFILES[name].decides]
+    shared["profile"] = (undecided or profiles)[0]
+    differing = []
+    for name, value in free.items():
+        if name not in _COLUMNS:
+            label = "host" if name == _POOL else name
+            differing.append(f"{label}={value}")
+    job = ComparedJob(**shared, variant=shortened(", ".join(differing)))
+    return Arm(job, model, target)
 
 
 def _over_base(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield every metric of every cell over that of the first, which itself has neither interval nor verdict."""
     base = cells[0]
-    places = {name: _levels(cells, name) for name in dict.fromkeys(chain(*(cell.metrics for cell in cells)))}
+    names = dict.fromkeys(chain(*(cell.metrics for cell in cells)))
+    levels_of = {name: _levels(cells, name) for name in names}
     for cell in cells:
         notes = substitutes_of(cell.trials) + _differences(base, cell)
         for name, metric in cell.metrics.items():
-            if place := places[name].get(cell.name):
+            level = levels_of[name].get(cell.name)
+            if level:
                 row = between_cells(arm, base, cell, name)
-                value = valued(place, by_difference=metric.by_difference)
+                value = valued(level, by_difference=metric.by_difference)
                 yield row._replace(contrast=replace(row.contrast, **value, notes=notes))
 
 
@@ -271,8 +328,9 @@ def between_cells(arm: Arm, base: CellTrials, cell: CellTrials, name: str) -> Un
     family = BY.name, name
     logs = cell.logs(name)
     if cell is base:
-        own = contrast if metric.by_difference else replace(contrast, ratio=1.0, blocks=len(logs))
-        return Unjudged(own, None, family)
+        if not metric.by_difference:
+            contrast = replace(contrast, ratio=1.0, blocks=len(logs))
+        return Unjudged(contrast, None, family)
     if name not in base.metrics or metric.unit != base.metrics[name].unit:
         return Unjudged(contrast, None, family)
     base_logs = base.logs(name)
@@ -289,71 +347,93 @@ def _less_base(contrast: Contrast, numbers: "pd.Series[float]", base: "pd.Series
     shared = list((numbers - base).dropna())
     if len(shared) > 1:
         return replace(contrast, difference=inside_blocks(shared))
-    runs = by_run(base), by_run(numbers)
-    difference = between_runs(*runs)
-    spread = difference.spread if difference else None
-    return replace(contrast, difference=difference, runs=(len(runs[0]), len(runs[1])), spread=spread)
+    base_runs = by_run(base)
+    runs = by_run(numbers)
+    difference = between_runs(base_runs, runs)
+    return replace(
+        contrast,
+        difference=difference,
+        runs=(len(base_runs), len(runs)),
+        spread=difference.spread if difference else None,
+    )
 
 
-def _of_runs(contrast: Contrast, ratio: Location | None, base: Runs, own: Runs) -> Contrast:
+def _of_runs(contrast: Contrast, ratio: Location | None, base: Runs, runs: Runs) -> Contrast:
     """Return a contrast between runs with their numbers, and the spread between them if it is known."""
-    known = None if ratio is None or ratio.spread is None else share_of(ratio.spread)
-    return replace(contrast, runs=(len(base), len(own)), spread=known)
+    spread = None
+    if ratio and ratio.spread is not None:
+        spread = share_of(ratio.spread)
+    return replace(contrast, runs=(len(base), len(runs)), spread=spread)
 
 
 def _levels(cells: Sequence[CellTrials], name: str) -> dict[Values, Location]:
     """Return the level of a metric in each cell that has it, by the cell's name."""
     measured = [cell for cell in cells if name in cell.metrics]
     counted = any(cell.metrics[name].by_difference for cell in measured)
-    places = levels([by_run(cell.logs(name)) for cell in measured], trim=0 if counted else TRIM)
-    return {cell.name: place for cell, place in zip(measured, places, strict=True) if place}
+    runs = [by_run(cell.logs(name)) for cell in measured]
+    by_cell = zip(measured, levels(runs, trim=0 if counted else TRIM), strict=True)
+    return {cell.name: level for cell, level in by_cell if level}
 
 
 def _over_others(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield how each machine differs from the median of the others, by what decides and by every probe."""
     deciding = arm.job.traits.deciding[0]
     for metric in by_ratio(cells[0].metrics.values()):
-        counts = metric.name == deciding or (metric.of_probe and not metric.supporting)
-        places = _levels(cells, metric.name) if counts else {}
-        if len(places) >= _LEAST_MACHINES:
-            runs = {cell.name: by_run(cell.logs(metric.name)) for cell in cells if cell.name in places}
-            yield from _over_median(arm, metric, places, runs)
+        if metric.name != deciding and (metric.supporting or not metric.of_probe):
+            continue
+        by_machine = _levels(cells, metric.name)
+        if len(by_machine) >= _LEAST_MACHINES:
+            runs = {}
+            for cell in cells:
+                if cell.name in by_machine:
+                    runs[cell.name] = by_run(cell.logs(metric.name))
+            yield from _over_median(arm, metric, by_machine, runs)
 
 
 def _over_median(
-    arm: Arm, metric: Metric, places: Mapping[Values, Location], runs: Mapping[Values, Runs]
+    arm: Arm, metric: Metric, by_machine: Mapping[Values, Location], runs: Mapping[Values, Runs]
 ) -> Iterator[Unjudged]:
     """Yield each machine over the median of the others; all probes are one family."""
     family = MACHINE.name, "" if metric.of_probe else metric.name
-    for own, place in places.items():
-        others = [other for other in places if other != own]
-        ratio = difference(_median([places[other] for other in others]), place)
-        machine = arm._replace(cell=own)
-        contrast = Contrast(kind=MACHINE.name, arm=machine, metric=metric, value=place.ratio, base=(_OTHERS,))
-        of_others = [*chain.from_iterable(runs[other] for other in others)]
-        yield Unjudged(_of_runs(contrast, ratio, of_others, runs[own]), ratio, family)
+    for machine, level in by_machine.items():
+        others = [name for name in by_machine if name != machine]
+        ratio = difference(_median([by_machine[name] for name in others]), level)
+        contrast = Contrast(
+            kind=MACHINE.name,
+            arm=arm._replace(cell=machine),
+            metric=metric,
+            value=level.ratio,
+            base=(_OTHERS,),
+        )
+        of_others = [*chain.from_iterable(runs[name] for name in others)]
+        yield Unjudged(_of_runs(contrast, ratio, of_others, runs[machine]), ratio, family)
 
 
-def _median(places: Sequence[Location]) -> Location:
+def _median(by_machine: Sequence[Location]) -> Location:
     """Return the median of levels, with the error that it has of normal values."""
-    centre = median(place.centre for place in places)
-    n = sum(place.n for place in places)
-    errors = [place.standard_error for place in places if place.standard_error is not None]
-    error = _MEDIAN_ERROR * math.hypot(*errors) / len(places) if len(errors) == len(places) else None
-    spread = places[0].spread
-    freedom = n - len(places) if spread is None else max(place.degrees_of_freedom for place in places)
+    centre = median(level.centre for level in by_machine)
+    n = sum(level.n for level in by_machine)
+    errors = [level.standard_error for level in by_machine if level.standard_error is not None]
+    error = None
+    if len(errors) == len(by_machine):
+        error = _MEDIAN_ERROR * math.hypot(*errors) / len(by_machine)
+    spread = by_machine[0].spread
+    if spread is None:
+        freedom: float = n - len(by_machine)
+    else:
+        freedom = max(level.degrees_of_freedom for level in by_machine)
     return Location(centre, error, freedom, n, spread)
 
 
 def _differences(base: CellTrials, cell: CellTrials) -> tuple[str, ...]:
     """Return what else differs between two cells: settings that follow from no key alone, and facts of both sides."""
-    sides = base.settings, cell.settings
-    names = [name for name in _names(sides) if name not in (*base.keys, *PLACES, _POOL)]
-    settings = [
-        f"{name} {shortened(' -> '.join(side.get(name, _NONE) for side in sides))}"
-        for name in names
-        if len(_values(name, sides)) > 1 and not {*base.keys} & {*may_decide(name)}
-    ]
-    facts = (side.trials["facts"].unique() for side in (base, cell))
-    chosen = tuple(f" {' -> '.join(pair)}" for pair in zip(base.values, cell.values, strict=True))
-    return (*settings, *(text for text in changes(*facts) if not text.endswith(chosen)))
+    sides = (base.settings, cell.settings)
+    settings = []
+    for name in _names(sides):
+        values = _values(name, sides)
+        follows = {*base.keys} & {*may_decide(name)}
+        if len(values) > 1 and not follows and name not in (*base.keys, *PLACES, _POOL):
+            settings.append(f"{name} {shortened(' -> '.join(values))}")
+    chosen = tuple(f" {first} -> {second}" for first, second in zip(base.values, cell.values, strict=True))
+    facts = changes(base.trials["facts"].unique(), cell.trials["facts"].unique())
+    return (*settings, *(text for text in facts if not text.endswith(chosen)))

@@ -9,19 +9,20 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from analysis.compare import contrasts as kinds
 from analysis.compare.agreement import with_agreement
-from analysis.compare.groups import ALL_IN, circumstances, costs, groups, measured, with_costs
+from analysis.compare.groups import ALL_IN, circumstances, costs, measured, with_costs
+from analysis.compare.groups import groups as groups_of_targets
 from analysis.compare.pairing import GROUP, JOB, ROW, baseline, grouped, means_of_blocks, plain, with_variants
-from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Contrast, GroupKey
+from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Contrast, Group, GroupKey
 from analysis.compare.same_work import same_work
 from analysis.compare.scaling import growth, quality, scaling, trials_with_workers
 from analysis.compare.standing import with_standing
@@ -50,73 +51,117 @@ def compare(records: Records, *, margin: float | None = None, force: bool = Fals
     return with_agreement(_pooled(records, margin=margin, force=force), records)
 
 
+class _FormedKinds(NamedTuple):
+    """The ratios of each kind that is formed of pairs of trials."""
+
+    targets: kinds.Formed
+    second_trials: kinds.Formed
+    victims: kinds.Formed
+    tabled: Mapping[kinds.ContrastKind, kinds.Formed]
+
+
 def _pooled(records: Records, *, margin: float | None, force: bool) -> Comparison:
-    trials, metrics = with_costs(with_changes(with_variants(records.trials))), records.metrics
-    finished = trials[trials["ok"]]
-    ok = plain(finished)
+    trials = with_costs(with_changes(with_variants(records.trials)))
+    ok = plain(trials[trials["ok"]])
     terms = terms_by_job(trials, margin)
-    targets = kinds.form(kinds.TARGET, plain(trials), metrics, force=force, also=[ALL_IN])
-    second = kinds.form(kinds.AGAIN, plain(trials), metrics)
-    again = second.ratios
-    victims = kinds.form(kinds.AGGRESSOR, trials, metrics, force=force)
-    tabled = {kind: kinds.form(kind, trials, metrics, force=force) for kind in kinds.tabled_kinds()}
-    sweeps = kinds.sweeps_of(trials)
-    floors = dict(noise_floors(finished, again, metrics))
-    around = circumstances(trials, disturbed(ok), terms)
-    summaries = groups(plain(trials), targets.pairs, metrics)
-    machines = kinds.machines_of(trials)
-    ratios = kinds.contrasts(kinds.TARGET, targets.ratios, metrics, terms, failed=targets.failed, machines=machines)
-    over_base = [*measured(summaries, targets.pairs, ok, ratios, floors, targets.failed)]
-    notes = dict(map(attrgetter("arm", "notes"), over_base))
-    switched = {**tabled, kinds.AGGRESSOR: victims}
-    several = trials_with_workers(ok, records.evidence)
-    every = (
-        *over_base,
-        *kinds.contrasts(kinds.AGAIN, again, metrics, terms, failed=second.failed),
-        *_interactions(targets, sweeps, metrics, terms),
-        *_switched(switched, metrics, terms, floors),
-        *kinds.beside(finished),
-        *_isolation(victims, sweeps, metrics, terms),
-        *_over_models(targets, sweeps, metrics, terms, notes),
-        *scaling(several),
-        *quality(several, metrics, terms),
-        *growth(finished),
-    )
-    contrasted = with_standing(every, around)
-    by_group = _by_group(contrasted)
-    by_cost, by_turns, by_work = costs(ok, targets.pairs), burst_variation(ok, records.evidence), same_work(finished)
+    formed = _form_kinds(trials, records.metrics, force=force)
+    pairs = formed.targets.pairs
+    by_circumstances = circumstances(trials, disturbed(ok), terms)
+    groups = groups_of_targets(plain(trials), pairs, records.metrics)
+    contrasts = with_standing(_contrasts(records, trials, formed, groups, terms), by_circumstances)
+    by_group = _by_group(contrasts)
+    by_cost = costs(ok, pairs)
+    by_turns = burst_variation(ok, records.evidence)
+    by_work = same_work(trials[trials["ok"]])
     complete = tuple(
         replace(
             group,
             contrasts=by_group[group.key],
-            circumstances=around[group.key],
+            circumstances=by_circumstances[group.key],
             costs=by_cost.get(group.key, ()),
             turns=by_turns.get(group.key, ()),
             same_work=by_work.get(group.key, ()),
         )
-        for group in summaries
+        for group in groups
     )
-    of_records = (*records.warnings, *missing_trials(records, trials), *hosts_differ(trials), *failures(trials))
-    refused = chain(*(formed.refused for formed in (targets, *tabled.values(), victims)))
-    of_states = (*diverged(trials), *mixtures(plain(trials)), *changed(finished))
-    of_trust = (
-        *orders(complete, targets.pairs[~targets.pairs["target"].isin(BASES)]),
-        *unnormalised(complete),
-        *differing(again, [metric for metric in by_ratio(metrics) if not metric.supporting]),
-        *disturbances(finished),
-        *learning(finished),
-    )
+    warnings = (*_warnings(records, trials, formed, complete), *kinds.unknown_spread(contrasts))
     return Comparison(
         runs=tuple(trials["run_id"].unique()),
         groups=complete,
-        contrasts=contrasted,
-        warnings=(*of_records, *of_states, *refused, *of_trust, *kinds.unknown_spread(contrasted)),
+        contrasts=contrasts,
+        warnings=warnings,
         terms=terms,
-        ratios={kinds.TARGET.name: targets.ratios, kinds.AGGRESSOR.name: victims.ratios},
+        ratios={kinds.TARGET.name: formed.targets.ratios, kinds.AGGRESSOR.name: formed.victims.ratios},
         warmup_trials=records.warmup_trials,
         trials=ok,
         places=records.places,
     )
+
+
+def _form_kinds(trials: pd.DataFrame, metrics: Sequence[Metric], *, force: bool) -> _FormedKinds:
+    return _FormedKinds(
+        targets=kinds.form(kinds.TARGET, plain(trials), metrics, force=force, also=[ALL_IN]),
+        second_trials=kinds.form(kinds.AGAIN, plain(trials), metrics),
+        victims=kinds.form(kinds.AGGRESSOR, trials, metrics, force=force),
+        tabled={kind: kinds.form(kind, trials, metrics, force=force) for kind in kinds.tabled_kinds()},
+    )
+
+
+def _contrasts(
+    records: Records, trials: pd.DataFrame, formed: _FormedKinds, groups: Sequence[Group], terms: kinds.TermsByJob
+) -> Iterator[Contrast]:
+    """Yield the contrasts of all kinds, before their trials have withheld any verdict."""
+    metrics = records.metrics
+    targets = formed.targets
+    finished = trials[trials["ok"]]
+    ok = plain(finished)
+    sweeps = kinds.sweeps_of(trials)
+    second_trials = formed.second_trials
+    floors = dict(noise_floors(finished, second_trials.ratios, metrics))
+    ratios = kinds.contrasts(
+        kinds.TARGET,
+        targets.ratios,
+        metrics,
+        terms,
+        failed=targets.failed,
+        machines=kinds.machines_of(trials),
+    )
+    over_base = [*measured(groups, targets.pairs, ok, ratios, floors, targets.failed)]
+    yield from over_base
+    yield from kinds.contrasts(kinds.AGAIN, second_trials.ratios, metrics, terms, failed=second_trials.failed)
+    yield from _interactions(targets, sweeps, metrics, terms)
+    yield from _switched({**formed.tabled, kinds.AGGRESSOR: formed.victims}, metrics, terms, floors)
+    yield from kinds.beside(finished)
+    yield from _isolation(formed.victims, sweeps, metrics, terms)
+    notes = dict(map(attrgetter("arm", "notes"), over_base))
+    yield from _over_models(targets, sweeps, metrics, terms, notes)
+    distributed = trials_with_workers(ok, records.evidence)
+    yield from scaling(distributed)
+    yield from quality(distributed, metrics, terms)
+    yield from growth(finished)
+
+
+def _warnings(
+    records: Records, trials: pd.DataFrame, formed: _FormedKinds, groups: Sequence[Group]
+) -> Iterator[AnalysisWarning]:
+    """Yield what to know before the numbers are read: of the records, of states, of refused pairs, and of trust."""
+    finished = trials[trials["ok"]]
+    yield from records.warnings
+    yield from missing_trials(records, trials)
+    yield from hosts_differ(trials)
+    yield from failures(trials)
+    yield from diverged(trials)
+    yield from mixtures(plain(trials))
+    yield from changed(finished)
+    for of_kind in (formed.targets, *formed.tabled.values(), formed.victims):
+        yield from of_kind.refused
+    pairs = formed.targets.pairs
+    yield from orders(groups, pairs[~pairs["target"].isin(BASES)])
+    yield from unnormalised(groups)
+    telling = [metric for metric in by_ratio(records.metrics) if not metric.supporting]
+    yield from differing(formed.second_trials.ratios, telling)
+    yield from disturbances(finished)
+    yield from learning(finished)
 
 
 def _by_group(contrasts: Iterable[Contrast]) -> dict[GroupKey, tuple[Contrast, ...]]:
@@ -136,7 +181,13 @@ def _switched(
     for kind, sides in formed.items():
         of_base = floors if kind is kinds.AGGRESSOR else {}
         yield from kinds.contrasts(
-            kind, sides.ratios, metrics, terms, notes=sides.notes, floors=of_base, failed=sides.failed
+            kind,
+            sides.ratios,
+            metrics,
+            terms,
+            notes=sides.notes,
+            floors=of_base,
+            failed=sides.failed,
         )
 
 
@@ -158,7 +209,13 @@ def _isolation(
     ratios, members = kinds.combined(kinds.ISOLATION, victims.ratios, sweeps)
     failed = kinds.failed_together(members, victims.failed, sweeps)
     ranked = kinds.contrasts(
-        kinds.ISOLATION, ratios, metrics, terms, members=members, notes=victims.notes, failed=failed
+        kinds.ISOLATION,
+        ratios,
+        metrics,
+        terms,
+        members=members,
+        notes=victims.notes,
+        failed=failed,
     )
     return sorted(ranked, key=lambda contrast: (contrast.job, -(contrast.ratio or 0.0)))
 
@@ -173,7 +230,15 @@ def _over_models(
     """Return the mean over all models of each target."""
     ratios, members = kinds.combined(kinds.MODELS, targets.ratios, sweeps)
     failed = kinds.failed_together(members, targets.failed, sweeps)
-    return kinds.contrasts(kinds.MODELS, ratios, metrics, terms, members=members, notes=notes, failed=failed)
+    return kinds.contrasts(
+        kinds.MODELS,
+        ratios,
+        metrics,
+        terms,
+        members=members,
+        notes=notes,
+        failed=failed,
+    )
 
 
 def terms_by_job(trials: pd.DataFrame, margin: float | None = None) -> dict[ComparedJob, Terms]:
@@ -186,7 +251,7 @@ def terms_by_job(trials: pd.DataFrame, margin: float | None = None) -> dict[Comp
 
 
 def noise_floors(
-    ok: pd.DataFrame, again: kinds.ByColumn, metrics: Sequence[Metric]
+    ok: pd.DataFrame, second_trials: kinds.ByColumn, metrics: Sequence[Metric]
 ) -> Iterator[tuple[tuple[Arm, str], NoiseFloor]]:
     """Yield the noise floor of bare metal by each metric's name, then those of victims alone.
 
@@ -196,14 +261,17 @@ def noise_floors(
         arm = Arm(job, model, str(rows["target"].iloc[0]))
         replicas = _replicas(rows)
         for metric in metrics_of(by_ratio(metrics), job.scenario, model):
-            twice = again[metric.column].get(arm)
-            if floor := _floor(replicas, metric, () if twice is None else list(twice[kinds.RATIO])):
+            ratios = second_trials[metric.column].get(arm)
+            twice = [] if ratios is None else list(ratios[kinds.RATIO])
+            floor = _floor(replicas, metric, twice)
+            if floor:
                 yield (arm, metric.name), floor
     alone = kinds.victims(ok)
     for key, rows in grouped(alone[alone["aggressor"] == ""], [*ROW, "ablation"]):
         replicas = _replicas(rows)
         for metric in kinds.SHARED_METRICS:
-            if floor := _floor(replicas, metric):
+            floor = _floor(replicas, metric)
+            if floor:
                 yield (Arm(*key), metric.name), floor
 
 
@@ -226,12 +294,12 @@ def differing(ratios: kinds.ByColumn, metrics: Sequence[Metric]) -> Iterator[Ana
     """Yield the groups whose two bare-metal trials differ: their interval excludes 1, whatever the margin."""
     for metric in metrics:
         for (job, model, base, *_), values in ratios[metric.column].items():
-            place = locate(values[kinds.RATIO].to_numpy())
-            if place and place.interval and not place.interval[0] <= 0 <= place.interval[1]:
-                low, high = np.exp(place.interval)
+            ratio = locate(values[kinds.RATIO].to_numpy())
+            if ratio and ratio.interval and not ratio.interval[0] <= 0 <= ratio.interval[1]:
+                low, high = np.exp(ratio.interval)
                 yield AnalysisWarning(
                     "a-a-differs",
-                    f"{job}, {model}: the second {base} trial of a block has {np.exp(place.centre):.3f} times the "
+                    f"{job}, {model}: the second {base} trial of a block has {np.exp(ratio.centre):.3f} times the "
                     f"{metric.name} of the first (95 % interval {low:.3f} to {high:.3f}); no smaller difference "
                     "between targets means anything",
                     "look for what changes inside a block: other load, temperature, a cache that the first trial fills",
@@ -249,26 +317,38 @@ def burst_variation(ok: pd.DataFrame, evidence: pd.DataFrame) -> dict[GroupKey, 
         return {}
     columns = ["path", "alternation", "turn_steps"]
     trials = ok.merge(evidence.loc[evidence["turn_steps"].notna(), columns].drop_duplicates("path"), on="path")
-    again = (trials["replica"] == 1).map({True: " again", False: ""})
+    of_second = (trials["replica"] == 1).map({True: " again", False: ""})
     variations: dict[GroupKey, tuple[BurstVariation, ...]] = {}
-    for key, group in grouped(trials.assign(side=trials["target"].astype(str) + again), GROUP):
+    for key, group in grouped(trials.assign(side=trials["target"].astype(str) + of_second), GROUP):
         base = group[group["side"] == BASELINE]
         targets = group[group["side"] != BASELINE].groupby("side", sort=False)
-        if in_turns := tuple(filter(None, (_variation(str(side), rows, base) for side, rows in targets))):
+        of_targets = (_variation(str(side), rows, base) for side, rows in targets)
+        in_turns = tuple(filter(None, of_targets))
+        if in_turns:
             variations[key] = in_turns
     return variations
 
 
 def _variation(side: str, rows: pd.DataFrame, base: pd.DataFrame) -> BurstVariation | None:
     """Return the variation of one target; None if no block holds it and bare metal."""
-    turns, base_turns = (trials.set_index(["run_id", "block"])["alternation"].to_dict() for trials in (rows, base))
+    turns = _turns_by_block(rows)
+    base_turns = _turns_by_block(base)
     pairs = [(turns[block], base_turns[block]) for block in turns if block in base_turns]
     if not pairs:
         return None
-    levels, switched = components([[_log_ratios(*pair)] for pair in pairs]), switching(rows)
-    steps = [step_variance(trials) for trials in (rows, base)]
-    best = _best(levels, switched, pairs, None if None in steps else math.fsum(filter(None, steps)))
+    levels = components([[_log_ratios(*pair)] for pair in pairs])
+    switched = switching(rows)
+    own_step = step_variance(rows)
+    base_step = step_variance(base)
+    step = None
+    if own_step is not None and base_step is not None:
+        step = own_step + base_step
+    best = _best(levels, switched, pairs, step)
     return BurstVariation(side, len(pairs), levels, switched, best)
+
+
+def _turns_by_block(trials: pd.DataFrame) -> dict[Any, Alternation]:
+    return trials.set_index(["run_id", "block"])["alternation"].to_dict()
 
 
 def _best(
@@ -280,12 +360,14 @@ def _best(
     """
     if levels.burst is None or levels.block is None:
         return None
-    round_s, steps = fmean(own.turn_s + base.turn_s for own, base in pairs), pairs[0][0].bursts[0].steps
+    round_s = fmean(own.turn_s + base.turn_s for own, base in pairs)
+    steps = pairs[0][0].bursts[0].steps
     beside_s = fmean(own.block_s * 2 / own.instances - round_s * len(own.bursts) for own, _ in pairs)
     switch_s = fmean(_handing_s(own) + _handing_s(base) for own, base in pairs)
     if switched and switched.shown:
         switch_s += round_s / steps
-    return choose(levels, Costs(round_s, max(0.0, beside_s), steps, switch_s=min(round_s, switch_s)), step)
+    costs = Costs(round_s, max(0.0, beside_s), steps, switch_s=min(round_s, switch_s))
+    return choose(levels, costs, step)
 
 
 def _handing_s(side: Alternation) -> float:
@@ -295,5 +377,11 @@ def _handing_s(side: Alternation) -> float:
 
 def _log_ratios(own: Alternation, base: Alternation) -> list[float]:
     """Return log(own / base) of the throughput in every round that both have."""
-    rates = [{burst.round: math.log(burst.steps / burst.span_s) for burst in side.bursts} for side in (own, base)]
-    return [rates[0][number] - rates[1][number] for number in rates[0] if number in rates[1]]
+    rates = _log_rates(own)
+    base_rates = _log_rates(base)
+    return [rates[number] - base_rates[number] for number in rates if number in base_rates]
+
+
+def _log_rates(side: Alternation) -> dict[int, float]:
+    """Return log(steps per second) of each round."""
+    return {burst.round: math.log(burst.steps / burst.span_s) for burst in side.bursts}

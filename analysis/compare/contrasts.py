@@ -45,7 +45,8 @@ from suite.job.sharing import aggressor_names
 from suite.registries import CONTRASTS
 from suite.targets import BASELINE, BASES
 
-RATIO, BASE = "ratio", "base"
+RATIO = "ratio"
+BASE = "base"
 Ratios = Mapping[Arm, pd.DataFrame]
 """Log ratios, each with the run and the block as its index, in a column ``RATIO``; the logarithm of what they are
 relative to is in ``BASE``, which a ratio of ratios does not have."""
@@ -134,27 +135,52 @@ def victims(ok: pd.DataFrame) -> pd.DataFrame:
 TARGET = ContrastKind("target", lambda ok: [Sides(plain(ok), baseline(ok))])
 AGAIN = ContrastKind("again", _again)
 ABLATION = ContrastKind("ablation", _ablations, "the same target as it is", title="switched")
-AGGRESSOR = ContrastKind("aggressor", _aggressors, "the same target alone", SHARED_METRICS, "alone")
+AGGRESSOR = ContrastKind(
+    "aggressor",
+    _aggressors,
+    "the same target alone",
+    SHARED_METRICS,
+    "alone",
+)
 LAYERS = ContrastKind("layers", over="container times vm", disturbed_by="layers")
 MODELS = ContrastKind("models", metrics=METRICS, disturbed_by="models")
-ISOLATION = ContrastKind("isolation", over="the same target alone", metrics=METRICS[:1], disturbed_by="alone")
-STRONG, WEAK = (
-    ContrastKind(name, over="the smallest number of workers", disturbed_by="") for name in ("strong", "weak")
+ISOLATION = ContrastKind(
+    "isolation",
+    over="the same target alone",
+    metrics=METRICS[:1],
+    disturbed_by="alone",
 )
+STRONG = ContrastKind("strong", over="the smallest number of workers", disturbed_by="")
+WEAK = ContrastKind("weak", over=STRONG.over, disturbed_by="")
 DIVISION = ContrastKind("division", over="the first way to divide the work", disturbed_by="")
-ALLOCATION = ContrastKind("allocation", over="equal CPUs for all stages, with equal CPU time", disturbed_by="runs")
+ALLOCATION = ContrastKind(
+    "allocation",
+    over="equal CPUs for all stages, with equal CPU time",
+    disturbed_by="runs",
+)
 JOBS = ContrastKind("jobs", over="the same target in another job", disturbed_by="both")
-SLOWDOWNS = ContrastKind("slow-downs", over="the slow-down of another arm or metric", disturbed_by="both and base")
+SLOWDOWNS = ContrastKind(
+    "slow-downs",
+    over="the slow-down of another arm or metric",
+    disturbed_by="both and base",
+)
 """A slow-down is a ratio of times, or the inverse of a ratio of rates."""
 BY = ContrastKind("by", over="the first value of the keys", disturbed_by="cells")
 MACHINE = ContrastKind("machine", over="the median of the other machines", disturbed_by="cells")
 RUN = ContrastKind("run", over="older runs", disturbed_by="runs")
-RELATIVE = ContrastKind("run-relative", over=f"the ratio to {BASELINE} in older runs", disturbed_by="runs")
+RELATIVE = ContrastKind(
+    "run-relative",
+    over=f"the ratio to {BASELINE} in older runs",
+    disturbed_by="runs",
+)
 
 
 def tabled_kinds() -> list[ContrastKind]:
     """Return the kinds with a table each: ablations, then those of other packages that ``bench doctor`` can load."""
-    names = [name for name in CONTRASTS.added() if name not in CONTRASTS.failures()]
+    names = []
+    for name in CONTRASTS.added():
+        if name not in CONTRASTS.failures():
+            names.append(name)
     return [ABLATION, *(replace(CONTRASTS.get(name), name=name) for name in names)]
 
 
@@ -182,24 +208,36 @@ def form(
     ratios: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in chosen}
     of_ratios = {metric.column for metric in by_ratio(chosen)}
     failed: dict[Arm, pd.DataFrame] = {}
-    notes: dict[Arm, tuple[str, ...]] = {}
+    notes: dict[Arm, dict[str, None]] = defaultdict(dict)
     refused: list[AnalysisWarning] = []
     pairs = pd.DataFrame()
-    for sides in kind.sides(trials) if kind.sides else ():
-        own, base = (side[side["ok"]] for side in (sides.own, sides.base))
-        joined = pair(own, base, [*ratios, *also], same=sides.same, by_difference={*ratios} - of_ratios)
+    all_sides = kind.sides(trials) if kind.sides else ()
+    for sides in all_sides:
+        finished = sides.own[sides.own["ok"]]
+        joined = pair(
+            finished,
+            sides.base[sides.base["ok"]],
+            [*ratios, *also],
+            same=sides.same,
+            by_difference={*ratios} - of_ratios,
+        )
         pairs, bad = usable(joined, force=force, switched=sides.may_differ)
-        # The pairs of bare metal with itself only count its blocks.
-        compared = pairs[~pairs["target"].isin(BASES)] if kind is TARGET else pairs
-        # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
-        refused += refusals(bad if sides.same else bad[with_trait(bad, "normalised")], kind.over, sides.ablation)
+        compared = pairs
+        if kind is TARGET:
+            # The pairs of bare metal with itself only count its blocks.
+            compared = pairs[~pairs["target"].isin(BASES)]
+        if not sides.same:
+            # Jobs that share the machine are compared with themselves alone, and on bare metal they may have all CPUs.
+            bad = bad[with_trait(bad, "normalised")]
+        refused += refusals(bad, kind.over, sides.ablation)
         for column, of_metric in all_ratios(compared, chosen, sides.ablation, sides.aggressor).items():
             ratios[column] |= of_metric
         failed |= _failed_of(kind, sides)
         if kind not in (TARGET, AGAIN):  # whose notes are in the summaries
-            for arm, texts in _notes_of(sides, own, pairs):
-                notes[arm] = tuple(dict.fromkeys((*notes.get(arm, ()), *filter(None, texts))))
-    return Formed(ratios, failed, notes, pairs, tuple(refused))
+            for arm, texts in _notes_of(sides, finished, pairs):
+                notes[arm] |= dict.fromkeys(filter(None, texts))
+    notes_by_arm = {arm: tuple(texts) for arm, texts in notes.items()}
+    return Formed(ratios, failed, notes_by_arm, pairs, tuple(refused))
 
 
 def _failed_of(kind: ContrastKind, sides: Sides) -> Failed:
@@ -210,12 +248,14 @@ def _failed_of(kind: ContrastKind, sides: Sides) -> Failed:
     return failed
 
 
-def _notes_of(sides: Sides, own: pd.DataFrame, pairs: pd.DataFrame) -> Iterator[tuple[Arm, tuple[str, ...]]]:
+def _notes_of(sides: Sides, trials: pd.DataFrame, pairs: pd.DataFrame) -> Iterator[tuple[Arm, tuple[str, ...]]]:
     """Yield substitutes and changes of the trials of each arm, then the marks of its pairs."""
-    changed = ((key, (*substitutes_of(rows), *rows["changed"].unique())) for key, rows in grouped(own))
-    marked = ((key, (*marks_of(rows), *rows["zeros"].unique())) for key, rows in grouped(pairs))
-    for (job, model, target), texts in chain(changed, marked):
-        yield Arm(job, model, target, sides.ablation, sides.aggressor), texts
+    for (job, model, target), rows in grouped(trials):
+        arm = Arm(job, model, target, sides.ablation, sides.aggressor)
+        yield arm, (*substitutes_of(rows), *rows["changed"].unique())
+    for (job, model, target), rows in grouped(pairs):
+        arm = Arm(job, model, target, sides.ablation, sides.aggressor)
+        yield arm, (*marks_of(rows), *rows["zeros"].unique())
 
 
 def all_ratios(
@@ -231,7 +271,10 @@ def all_ratios(
         for metric in metrics_of(metrics, job.scenario, model):
             measured = rows[metric.column].notna().to_numpy()
             if measured.any():
-                values = {RATIO: rows[metric.column].to_numpy(), BASE: rows[f"{metric.column}_base"].to_numpy()}
+                values = {
+                    RATIO: rows[metric.column].to_numpy(),
+                    BASE: rows[f"{metric.column}_base"].to_numpy(),
+                }
                 frame = pd.DataFrame(values, index=blocks)
                 arm = Arm(job, model, target, ablation, aggressor)
                 ratios[metric.column][arm] = frame if measured.all() else frame[measured]
@@ -272,26 +315,40 @@ def contrasts(
                 by_block=tuple(map(exp, of_arm[RATIO].dropna())),
                 noise=floors.get((arm._replace(aggressor=""), metric.name)),
                 failures=failures.get(arm),
-                members=tuple(f"{part.model} beside {part.aggressor}".removesuffix(" beside ") for part in parts),
-                notes=tuple(dict.fromkeys(note for part in parts or (arm,) for note in notes.get(part, ()))),
+                members=tuple(map(_name_of_part, parts)),
+                notes=_notes_of_parts(parts or (arm,), notes),
             )
-            tail = _tail(of_arm, metric, failures.get(arm, NONE_FAILED), machines)
-            unjudged.append(Unjudged(contrast, locate(of_arm[RATIO].to_numpy()), (arm.job, metric.column), tail))
-    located = [contrast for contrast in unjudged if contrast.location]
-    found = judged(located, _terms_for(kind, terms))
-    return sorted((*found, *counted), key=lambda contrast: order(contrast.arm))
+            location = locate(of_arm[RATIO].to_numpy())
+            if location:
+                tail = _tail(of_arm, metric, failures.get(arm, NONE_FAILED), machines)
+                unjudged.append(Unjudged(contrast, location, (arm.job, metric.column), tail))
+    with_verdicts = judged(unjudged, _terms_for(kind, terms))
+    return sorted((*with_verdicts, *counted), key=lambda contrast: order(contrast.arm))
+
+
+def _name_of_part(part: Arm) -> str:
+    return f"{part.model} beside {part.aggressor}" if part.aggressor else part.model
+
+
+def _notes_of_parts(parts: Sequence[Arm], notes: Mapping[Arm, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the notes of all these arms, each once."""
+    of_parts = chain.from_iterable(notes.get(part, ()) for part in parts)
+    return tuple(dict.fromkeys(of_parts))
 
 
 def _tail(of_arm: pd.DataFrame, metric: Metric, failures: Failures, machines: Machines) -> Tail | None:
     """Return the tail of an arm by its blocks; None for a ratio of ratios, which has none."""
     if BASE not in of_arm:
         return None
+    machine_of_block = []
+    if machines:
+        machine_of_block = [machines.get(block, "") for block in of_arm.index]
     return tail_of(
         of_arm[RATIO].to_numpy(),
         of_arm[BASE].to_numpy(),
         more_is_faster=metric.more_is_faster,
         failures=failures,
-        machines=[machines.get(block, "") for block in of_arm.index] if machines else [],
+        machines=machine_of_block,
     )
 
 
@@ -301,9 +358,16 @@ def _of_counts(
     """Yield the contrast of every difference of a metric that can be zero; those of a job are one family."""
     counted = []
     for arm, blocks in differences.items():
-        if difference := inside_blocks(blocks[RATIO].to_numpy()):
-            shown = notes.get(arm, ())
-            counted.append(Contrast(kind=kind.name, arm=arm, metric=metric, difference=difference, notes=shown))
+        difference = inside_blocks(blocks[RATIO].to_numpy())
+        if difference:
+            contrast = Contrast(
+                kind=kind.name,
+                arm=arm,
+                metric=metric,
+                difference=difference,
+                notes=notes.get(arm, ()),
+            )
+            counted.append(contrast)
     yield from judged_counts(counted, lambda contrast: contrast.job)
 
 
@@ -316,8 +380,9 @@ def judged_counts(contrasts: Iterable[Contrast], family: Callable[[Contrast], ob
         else:
             yield contrast
     for members in families.values():
-        more_is_better = members[0][0].metric.more_is_faster
-        verdicts = judge_differences([difference for _, difference in members], more_is_better=more_is_better)
+        first, _ = members[0]
+        differences = [difference for _, difference in members]
+        verdicts = judge_differences(differences, more_is_better=first.metric.more_is_faster)
         for (contrast, difference), verdict in zip(members, verdicts, strict=True):
             yield replace(contrast, blocks=difference.n, verdict=verdict)
 
@@ -350,17 +415,20 @@ def judged(unjudged: Sequence[Unjudged], terms: Terms | TermsByJob) -> Iterator[
 
     ``terms`` are those of all, or of each job; a family is then of one job.
     """
-    levels = holm([dependence(one.contrast.by_block) for one in unjudged])
+    levels = holm([dependence(member.contrast.by_block) for member in unjudged])
     families: dict[object, list[tuple[Unjudged, float]]] = defaultdict(list)
-    for one, level in zip(unjudged, levels, strict=True):
-        families[one.family].append((one, level))
-    for members in families.values():
-        own_terms = terms if isinstance(terms, Terms) else terms[members[0][0].contrast.job]
-        verdicts = _with_wider([one for one, _ in members], own_terms)
-        for ((contrast, location, _, tail), level), verdict in zip(members, verdicts, strict=True):
-            dependent = level if level <= DEPENDENCE_LEVEL else None
-            effects = vars(effect(location, verdict, tail)) if location else {}
-            yield replace(contrast, **{**effects, "by_block": contrast.by_block, "dependent": dependent})
+    for member, level in zip(unjudged, levels, strict=True):
+        families[member.family].append((member, level))
+    for family in families.values():
+        members = [member for member, _ in family]
+        of_family = terms if isinstance(terms, Terms) else terms[members[0].contrast.job]
+        for (member, level), verdict in zip(family, _with_wider(members, of_family), strict=True):
+            fields: dict[str, Any] = {}
+            if member.location:
+                fields |= vars(effect(member.location, verdict, member.tail))
+            fields["by_block"] = member.contrast.by_block
+            fields["dependent"] = level if level <= DEPENDENCE_LEVEL else None
+            yield replace(member.contrast, **fields)
 
 
 def _with_wider(family: Sequence[Unjudged], terms: Terms) -> list[Verdict | None]:
@@ -386,20 +454,21 @@ def _verdicts(family: Sequence[Unjudged], terms: Terms) -> Iterator[Verdict | No
     margin = terms.margin
     locations = [unjudged.location for unjudged in family]
     directions = [unjudged.more_is_faster for unjudged in family]
-    verdicts = judge(locations, margin, more_is_faster=directions, level=_level(locations, terms))
+    level = SIGNIFICANCE
+    if terms.looked:
+        level = level_of(locations, terms.looked)
+    verdicts = judge(locations, margin, more_is_faster=directions, level=level)
     verdicts = qualified(verdicts, locations, [unjudged.tail for unjudged in family], margin)
-    verdicts = failing_more(verdicts, [unjudged.contrast.failures for unjudged in family])
-    for unjudged, verdict in zip(family, verdicts, strict=True):
-        carried = _carried(verdict, unjudged.contrast.failures, margin)
+    failures = [unjudged.contrast.failures for unjudged in family]
+    for of_arm, verdict in zip(failures, failing_more(verdicts, failures), strict=True):
+        carried = _carried(verdict, of_arm, margin)
         yield carried and replace(carried, margin=margin)
 
 
-def _level(locations: Sequence[Location | None], terms: Terms) -> float:
-    return level_of(locations, terms.looked) if terms.looked else SIGNIFICANCE
-
-
 def _terms_for(kind: ContrastKind, terms: TermsByJob) -> TermsByJob:
-    return terms if kind in (TARGET, AGAIN, MODELS) else unlooked(terms)
+    if kind in (TARGET, AGAIN, MODELS):
+        return terms
+    return unlooked(terms)
 
 
 def unlooked(terms: TermsByJob) -> TermsByJob:
@@ -417,25 +486,27 @@ def _carried(verdict: Verdict | None, failures: Failures | None, margin: float) 
     return replace(verdict, name=None, withheld=(f"{FAILED_TRIALS} ({counts})",))
 
 
-def effect(place: Location, verdict: Verdict | None = None, tail: Tail | None = None) -> Effect:
+def effect(location: Location, verdict: Verdict | None = None, tail: Tail | None = None) -> Effect:
     """Return the effect that a mean of log ratios stands for."""
-    return Effect(
-        ratio=place.ratio,
-        blocks=place.n,
-        interval=place.ratio_interval,
+    whole = Effect(
+        ratio=location.ratio,
+        blocks=location.n,
+        interval=location.ratio_interval,
         verdict=verdict,
-        expected=Expected(exp(tail.expected.centre), exp_ends(tail.expected.interval)) if tail else None,
-        slow=tail.slow if tail else None,
     )
+    if not tail:
+        return whole
+    expected = Expected(exp(tail.expected.centre), exp_ends(tail.expected.interval))
+    return replace(whole, expected=expected, slow=tail.slow)
 
 
-def valued(place: Location | None, *, by_difference: bool = False) -> dict[str, Any]:
+def valued(location: Location | None, *, by_difference: bool = False) -> dict[str, Any]:
     """Return the fields of a contrast that the mean of an arm's own logarithms, or numbers, stands for."""
-    if place is None:
+    if location is None:
         return {}
     if by_difference:
-        return {"value": place.centre, "value_interval": place.interval}
-    return {"value": place.ratio, "value_interval": place.ratio_interval}
+        return {"value": location.centre, "value_interval": location.interval}
+    return {"value": location.ratio, "value_interval": location.ratio_interval}
 
 
 def failed_together(members: Members, failed: Failed, sweeps: Sweeps) -> Failed:
@@ -445,9 +516,14 @@ def failed_together(members: Members, failed: Failed, sweeps: Sweeps) -> Failed:
         frames = [failed[arm] for arm in arms if arm in failed]
         if frames:
             blocks = pd.concat(frames)
-            runs, numbers = (blocks.index.get_level_values(level) for level in range(2))
-            joined[whole] = blocks.groupby([runs.map(sweeps).to_numpy(), numbers.to_numpy()]).any()
+            joined[whole] = blocks.groupby(_sweeps_and_blocks(blocks.index, sweeps)).any()
     return joined
+
+
+def _sweeps_and_blocks(index: pd.Index, sweeps: Sweeps) -> list[Any]:
+    """Return the sweep and the block of each entry, by which frames of several runs are grouped."""
+    of_runs = index.get_level_values(0).map(sweeps)
+    return [of_runs.to_numpy(), index.get_level_values(1).to_numpy()]
 
 
 def layers(ratios: ByColumn) -> ByColumn:
@@ -455,16 +531,20 @@ def layers(ratios: ByColumn) -> ByColumn:
     combined: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in ratios}
     for column, of_metric in ratios.items():
         for arm, both in of_metric.items():
-            container, vm = (of_metric.get(arm._replace(target=target)) for target in ("container", "vm"))
+            container = of_metric.get(arm._replace(target="container"))
+            vm = of_metric.get(arm._replace(target="vm"))
             if arm.target == "container-vm" and container is not None and vm is not None:
-                combined[column][arm] = (both[RATIO] - container[RATIO] - vm[RATIO]).dropna().to_frame()
+                interaction = both[RATIO] - container[RATIO] - vm[RATIO]
+                combined[column][arm] = interaction.dropna().to_frame()
     return combined
 
 
 def layer_members(combined: ByColumn) -> Members:
     """Return the targets that the interaction of each job and model is made of."""
-    arms = dict.fromkeys(arm for of_metric in combined.values() for arm in of_metric)
-    return {arm: (arm, arm._replace(target="container"), arm._replace(target="vm")) for arm in arms}
+    members = {}
+    for arm in chain.from_iterable(combined.values()):
+        members[arm] = (arm, arm._replace(target="container"), arm._replace(target="vm"))
+    return members
 
 
 def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByColumn, Members]:
@@ -474,13 +554,15 @@ def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByCo
     the job have. The arms of a block of the run, or of the sweep, are averaged first, so the block stays the sample and
     what they share is kept; blocks that lack an arm are left out, so that all weigh the same.
     """
-    members = dict(_members(kind, (arm for metric in kind.metrics for arm in ratios[metric.column])))
+    columns_of_kind = [metric.column for metric in kind.metrics]
+    members = dict(_members(kind, chain.from_iterable(ratios[column] for column in columns_of_kind)))
     # A mean over pairs of jobs is no time of a queue: it has no expected ratio.
     columns = [RATIO] if kind is ISOLATION else [RATIO, BASE]
-    means: dict[str, dict[Arm, pd.DataFrame]] = {metric.column: {} for metric in kind.metrics}
+    means: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in columns_of_kind}
     for column, (whole, arms) in product(means, members.items()):
-        if all(arm in ratios[column] for arm in arms):
-            frames = [by_sweep(ratios[column][arm][columns], sweeps) for arm in arms]
+        of_metric = ratios[column]
+        if all(arm in of_metric for arm in arms):
+            frames = [by_sweep(of_metric[arm][columns], sweeps) for arm in arms]
             joined = pd.concat(frames, axis=1, join="inner").dropna()
             by_name = {name: joined.loc[:, joined.columns == name].mean(axis=1) for name in frames[0].columns}
             means[column][whole] = pd.DataFrame(by_name)
@@ -496,7 +578,8 @@ def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, t
     for whole, by_name in arms.items():
         names = set(by_name)
         if kind is ISOLATION:
-            names.intersection_update(*(others for other, others in arms.items() if other.job == whole.job))
+            of_targets = [others for target, others in arms.items() if target.job == whole.job]
+            names.intersection_update(*of_targets)
         if len(names) > (kind is MODELS):
             yield whole, tuple(by_name[name] for name in sorted(names))
 
@@ -517,8 +600,7 @@ def by_sweep(values: pd.DataFrame, sweeps: Sweeps) -> pd.DataFrame:
     """Return values of runs and blocks by sweep and block; the mean where two cells measured the same."""
     if len({*sweeps.values()}) == len(sweeps) and values.index.is_unique and values.index.is_monotonic_increasing:
         return values
-    runs, blocks = (values.index.get_level_values(level) for level in range(2))
-    return values.groupby([runs.map(sweeps).to_numpy(), blocks.to_numpy()]).mean()
+    return values.groupby(_sweeps_and_blocks(values.index, sweeps)).mean()
 
 
 class Side(NamedTuple):
@@ -536,9 +618,11 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, terms
     """
     unjudged = []
     for base, own in pairs:
-        own_logs, base_logs = (by_sweep(side.logs, sweeps)[RATIO].dropna() for side in (own, base))
+        base_logs = by_sweep(base.logs, sweeps)[RATIO].dropna()
+        own_logs = by_sweep(own.logs, sweeps)[RATIO].dropna()
+        _, ratio = over(own_logs, base_logs)
         contrast = Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric)
-        unjudged.append(Unjudged(contrast, over(own_logs, base_logs)[1]))
+        unjudged.append(Unjudged(contrast, ratio))
     return [*judged(unjudged, terms)]
 
 
@@ -578,13 +662,29 @@ def beside(ok: pd.DataFrame) -> Iterator[Contrast]:
     """
     trials = victims(ok)
     shares = trials["steal_s"] / (trials["interval_s"] * trials["cpus"])
-    kept = trials["aggressor_beside_per_s"] / trials["aggressor_before_per_s"].where(lambda before: before > 0)
+    before_per_s = trials["aggressor_before_per_s"]
+    kept = trials["aggressor_beside_per_s"] / before_per_s.where(before_per_s > 0)
     for key, rows in grouped(trials, [*ROW, "ablation", "aggressor"]):
         arm = Arm(*key)
         of_arm = kept[rows.index].dropna()
         if (of_arm == 0).any():  # an aggressor that came to a halt has no logarithm, and counts
-            yield Contrast(kind="kept", arm=arm, metric=KEPT, ratio=float(of_arm.mean()), blocks=len(of_arm))
-        elif place := locate(np.log(of_arm)):
-            yield Contrast(kind="kept", arm=arm, metric=KEPT, **vars(effect(place)))
-        if (share := float(shares[rows.index].mean())) == share:  # not NaN
-            yield Contrast(kind="steal", arm=arm, metric=STEAL, value=share, trials=int(shares[rows.index].count()))
+            yield Contrast(
+                kind="kept",
+                arm=arm,
+                metric=KEPT,
+                ratio=float(of_arm.mean()),
+                blocks=len(of_arm),
+            )
+        else:
+            location = locate(np.log(of_arm))
+            if location:
+                yield Contrast(kind="kept", arm=arm, metric=KEPT, **vars(effect(location)))
+        measured = shares[rows.index].dropna()
+        if len(measured):
+            yield Contrast(
+                kind="steal",
+                arm=arm,
+                metric=STEAL,
+                value=float(measured.mean()),
+                trials=len(measured),
+            )

@@ -8,9 +8,9 @@ identical targets are called different too often: hence at least ``GROWTH`` time
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -44,13 +44,23 @@ def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_bl
     ablations are not waited for.
     """
     families = log_ratios(records) if records else {}
-    if repetitions.decides:
-        margin = repetitions.margin_share or MARGIN
-        decision = should_stop_deciding(families.values(), margin, max_blocks=max_blocks)
-        hidden = _hidden(records, margin) if records and decision.decided else []
-        return replace(decision, stop=False, reason="; ".join(hidden), at_least=1) if hidden else decision
-    ratios = {name: values for family in families.values() for name, values in family.items()}
-    return should_stop(ratios, repetitions.half_width or 0.0, max_blocks=max_blocks)
+    if not repetitions.decides:
+        return should_stop(_all_ratios(families), repetitions.half_width or 0.0, max_blocks=max_blocks)
+    margin = repetitions.margin_share or MARGIN
+    decision = should_stop_deciding(families.values(), margin, max_blocks=max_blocks)
+    if records and decision.decided:
+        hidden = _hidden(records, margin)
+        if hidden:
+            return replace(decision, stop=False, reason="; ".join(hidden), at_least=1)
+    return decision
+
+
+def _all_ratios(families: Mapping[str, Mapping[str, Samples]]) -> dict[str, Samples]:
+    """Return the ratios of all families, which differ in their names."""
+    ratios: dict[str, Samples] = {}
+    for family in families.values():
+        ratios |= family
+    return ratios
 
 
 def _hidden(records: Records, margin: float) -> list[str]:
@@ -59,8 +69,9 @@ def _hidden(records: Records, margin: float) -> list[str]:
     for group in compare(records, margin=margin).groups:
         for contrast in group.contrasts:
             if contrast.kind == TARGET.name and contrast.metric in group.deciding and contrast.verdict:
-                why = [reason for reason in contrast.verdict.withheld if reason.startswith(FAILED_TRIALS)]
-                hidden += [f"{contrast.model} on {contrast.target}: {reason}" for reason in why]
+                for reason in contrast.verdict.withheld:
+                    if reason.startswith(FAILED_TRIALS):
+                        hidden.append(f"{contrast.model} on {contrast.target}: {reason}")
     return hidden
 
 
@@ -69,30 +80,36 @@ def intervals(records: Records) -> dict[str, tuple[float, float, float]]:
 
     One of fewer than ``LEAST_BLOCKS`` blocks is not yet measured, and left out.
     """
-    measured = {name: place for name, place in _places(records).items() if place and place.n >= LEAST_BLOCKS}
-    known = ((name, place, place.ratio_interval) for name, place in measured.items())
-    ratios = {name: (place.ratio, *ends) for name, place, ends in known if ends}
+    ratios: dict[str, tuple[float, float, float]] = {}
+    for name, location in _locations(records).items():
+        if location and location.n >= LEAST_BLOCKS and location.ratio_interval:
+            ratios[name] = (location.ratio, *location.ratio_interval)
     return dict(sorted(ratios.items(), key=lambda ratio: ratio[1][1] / ratio[1][2]))
 
 
 def half_widths(records: Records) -> dict[str, float | None]:
     """Return the half width of each interval, as a share, by the name of its ratio; None if it cannot be formed yet."""
-    widths = {name: place.half_width if place else None for name, place in _places(records).items()}
-    return {name: None if width is None else share_of(width) for name, width in widths.items()}
+    widths: dict[str, float | None] = {}
+    for name, location in _locations(records).items():
+        width = location.half_width if location else None
+        widths[name] = None if width is None else share_of(width)
+    return widths
 
 
-def _places(records: Records) -> dict[str, Location | None]:
-    return {name: locate(values) for family in log_ratios(records).values() for name, values in family.items()}
+def _locations(records: Records) -> dict[str, Location | None]:
+    return {name: locate(values) for name, values in _all_ratios(log_ratios(records)).items()}
 
 
 def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
     """Return the log ratios to bare metal by block, by metric's column, which is a family, and ratio's name."""
     trials = plain(with_variants(records.trials))
     # A command that prints no throughput is decided by its elapsed time.
-    decides = METRICS[int(trials[METRICS[0].column].isna().all())]
-    metrics = [one for one in by_ratio(records.metrics) if one.of_probe or one.name == decides.name]
+    throughput, elapsed = METRICS[:2]
+    deciding = elapsed if trials[throughput.column].isna().all() else throughput
+    metrics = [metric for metric in by_ratio(records.metrics) if metric.of_probe or metric.name == deciding.name]
     finished = trials[trials["ok"]]
-    index = pd.MultiIndex.from_frame(trials[["run_id", "block"]].drop_duplicates().sort_values(["run_id", "block"]))
+    blocks = trials[["run_id", "block"]].drop_duplicates()
+    index = pd.MultiIndex.from_frame(blocks.sort_values(["run_id", "block"]))
     kinds = ["scenario", "model", "target", "design"]
     arms = trials.loc[~trials["target"].isin(BASES), kinds].astype(str).drop_duplicates()
     if arms.empty:
@@ -103,9 +120,10 @@ def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
         rows = formed[(formed["model"] == model) & (formed["target"] == target) & (formed["design"] == design)]
         by_block = rows.groupby(["run_id", "block"])
         measured = metrics_of(metrics, scenario, model)
-        for measure in measured:
-            name = _name(model, target, measure, design)
-            ratios.setdefault(measure.column, {})[name] = list(by_block[measure.column].mean().reindex(index))
+        for metric in measured:
+            name = _name(model, target, metric, design)
+            means = by_block[metric.column].mean()
+            ratios.setdefault(metric.column, {})[name] = list(means.reindex(index))
         if not measured:  # every trial of the probe failed so far
             ratios.setdefault("", {})[f"{model} on {target}"] = [math.nan] * len(index)
     return ratios
@@ -113,18 +131,33 @@ def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
 
 def _against_itself(ok: pd.DataFrame, metrics: Sequence[Metric], index: pd.MultiIndex) -> dict[str, dict[str, Samples]]:
     """Return those of the second bare-metal trial over the first, by the name ``resnet50 on bare-metal-again``."""
-    return {
-        metric.column: {
-            _name(model, f"{BASELINE}-again", metric, job.variant): list(values[RATIO].reindex(index))
-            for (job, model, *_), values in second.items()
-        }
-        for metric, second in zip(metrics, form(AGAIN, ok, metrics).ratios.values(), strict=True)
-    }
+    formed = form(AGAIN, ok, metrics).ratios
+    ratios: dict[str, dict[str, Samples]] = {}
+    for metric in metrics:
+        of_metric = ratios.setdefault(metric.column, {})
+        for (job, model, *_), values in formed[metric.column].items():
+            name = _name(model, f"{BASELINE}-again", metric, job.variant)
+            of_metric[name] = list(values[RATIO].reindex(index))
+    return ratios
 
 
 def _name(model: str, target: str, metric: Metric, design: str) -> str:
-    suffix = f", {metric.name}" if metric.of_probe else ", alternating" if "alternating" in design else ""
-    return f"{model} on {target}{suffix}"
+    arm = f"{model} on {target}"
+    if metric.of_probe:
+        return f"{arm}, {metric.name}"
+    return f"{arm}, alternating" if "alternating" in design else arm
+
+
+class _Candidate(NamedTuple):
+    """A ratio that may take the most blocks of all."""
+
+    needed: float
+    """The blocks that detect the difference; infinite if no number of them does."""
+    deviation: float
+    name: str
+    location: Location
+    family: int
+    """The number of ratios in its family."""
 
 
 def plan_detection(
@@ -138,30 +171,40 @@ def plan_detection(
     candidates = []
     for family in log_ratios(records).values():
         for name, values in family.items():
-            place = locate(values)
-            measured = 0 if place is None else place.n
+            location = locate(values)
+            measured = location.n if location else 0
             if source == "earlier" and measured < PILOT_BLOCKS:
                 return None
-            if place is None or place.deviation is None or measured < LEAST_BLOCKS:
+            if location is None or location.deviation is None or measured < LEAST_BLOCKS:
                 continue
-            freedom, level = place.degrees_of_freedom, detection_level(len(family))
             needed = blocks_needed(
-                log_difference(difference), place.deviation, freedom, level=level, least=LEAST_BLOCKS
+                log_difference(difference),
+                location.deviation,
+                location.degrees_of_freedom,
+                level=detection_level(len(family)),
+                least=LEAST_BLOCKS,
             )
-            candidates.append((math.inf if needed is None else needed, place.deviation, name, place, len(family)))
+            candidate = _Candidate(
+                math.inf if needed is None else needed,
+                location.deviation,
+                name,
+                location,
+                len(family),
+            )
+            candidates.append(candidate)
     if not candidates:
         return None
-    needed_most, deviation, name, place, members = max(candidates, key=lambda candidate: candidate[:2])
-    blocks = int(min(max(needed_most, _FEWEST[source]), most))
+    largest = max(candidates, key=lambda candidate: candidate[:2])
+    blocks = int(min(max(largest.needed, _FEWEST[source]), most))
     return Detection(
         difference=difference,
-        needed=None if math.isinf(needed_most) else int(needed_most),
+        needed=None if math.isinf(largest.needed) else int(largest.needed),
         blocks=blocks,
-        detectable=detectable_share(place, members, blocks),
+        detectable=detectable_share(largest.location, largest.family, blocks),
         source=source,
-        measured=place.n,
-        ratio=name,
-        deviation=share_of(deviation),
+        measured=largest.location.n,
+        ratio=largest.name,
+        deviation=share_of(largest.deviation),
     )
 
 

@@ -6,6 +6,7 @@ Costs are those on the host: of everything that serves a target (all-in), and of
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -46,11 +47,15 @@ _MEANS = {
     "memory_allocated_gib_s": "cost_memory_allocated",
     "memory_used_gib_s": "cost_memory_used",
 }
-_PEAKS = {"memory_inside_bytes": "worker_peak_memory_bytes", "memory_all_in_bytes": "serving_peak_memory_bytes"}
+_PEAKS = {
+    "memory_inside_bytes": "worker_peak_memory_bytes",
+    "memory_all_in_bytes": "serving_peak_memory_bytes",
+}
 _BYTES = {
-    f"disk_{what}_{side}_bytes": f"{column}_disk_{what}_bytes"
-    for what in ("read", "written")
-    for side, column in (("inside", "worker"), ("all_in", "serving"))
+    "disk_read_inside_bytes": "worker_disk_read_bytes",
+    "disk_read_all_in_bytes": "serving_disk_read_bytes",
+    "disk_written_inside_bytes": "worker_disk_written_bytes",
+    "disk_written_all_in_bytes": "serving_disk_written_bytes",
 }
 
 
@@ -59,11 +64,12 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
     targets: dict[GroupKey, list[TargetSummary]] = defaultdict(list)
     units: dict[GroupKey, object] = {}
     with_base = dict(pairing.grouped(pairs))
-    for key, rows in sorted(pairing.grouped(trials), key=lambda group: pairing.papers_order(*group[0])):
+    for key, rows in _in_papers_order(trials):
         job, model, target = key
-        own_pairs, finished = with_base.get(key, pairs[:0]), rows[rows["ok"]]
-        named = all_named(own_pairs["named"])
-        marks = filter(None, (*rows["changed"].unique(), *own_pairs["marks"].unique()))
+        of_target = with_base.get(key, pairs[:0])
+        finished = rows[rows["ok"]]
+        named = all_named(of_target["named"])
+        marks = filter(None, (*rows["changed"].unique(), *of_target["marks"].unique()))
         summary = TargetSummary(
             target=target,
             ok=len(finished),
@@ -88,6 +94,11 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
     ]
 
 
+def _in_papers_order(trials: pd.DataFrame) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Return the trials of each job, model and target."""
+    return sorted(pairing.grouped(trials), key=lambda group: pairing.papers_order(*group[0]))
+
+
 def _failure(rows: pd.DataFrame) -> str:
     messages = rows.loc[~rows["ok"], "error_message"].dropna().astype(str)
     return str(messages.mode().iloc[0]) if len(messages) else ""
@@ -103,19 +114,22 @@ def measured(
 ) -> Iterator[Contrast]:
     """Yield every metric of every target over bare metal, also where nothing was measured."""
     failures = failures_of(failed)
-    of_target, with_base = dict(pairing.grouped(ok)), dict(pairing.grouped(pairs))
+    of_target = dict(pairing.grouped(ok))
+    with_base = dict(pairing.grouped(pairs))
     formed = {(contrast.arm, contrast.metric.column): contrast for contrast in ratios}
-    for group, summary in ((one, summary) for one in groups for summary in one.targets):
-        arm = Arm(*group.key, summary.target)
-        trials = of_target.get(arm[:3], ok[:0])
-        for metric in group.metrics:
+    for group in groups:
+        for summary, metric in product(group.targets, group.metrics):
+            arm = Arm(*group.key, summary.target)
+            trials = of_target.get(arm[:3], ok[:0])
             compared = metric.compared_in(trials)
             numbers, location = _located(trials, compared)
             contrast = Contrast(kind=TARGET.name, arm=arm, metric=metric)
             if location and summary.target not in BASES:
                 contrast = formed.get((arm, metric.column), contrast)
-            elif location and (blocks := int(with_base.get(arm[:3], pairs[:0])[metric.column].count())):
-                contrast = replace(contrast, ratio=None if metric.by_difference else 1.0, blocks=blocks)
+            elif location:
+                blocks = int(with_base.get(arm[:3], pairs[:0])[metric.column].count())
+                ratio = 1.0 if blocks and not metric.by_difference else None
+                contrast = replace(contrast, ratio=ratio, blocks=blocks)
             yield replace(
                 contrast,
                 metric=compared,
@@ -141,8 +155,9 @@ def mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
     """Return the mean of each loss over the trials that have it."""
     columns: dict[str, list[float]] = defaultdict(list)
     for losses in trials:
-        for name, value in losses.items() if isinstance(losses, dict) else ():
-            columns[name].append(value)
+        if isinstance(losses, dict):
+            for name, value in losses.items():
+                columns[name].append(value)
     return {name: fmean(values) for name, values in columns.items()}
 
 
@@ -150,18 +165,24 @@ def circumstances(
     trials: pd.DataFrame, disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]], terms: Mapping[ComparedJob, Terms]
 ) -> dict[GroupKey, Circumstances]:
     """Return engine, hosts, what a further block takes, and what disturbed all trials that count, by job and model."""
-    block_s, groups = _block_seconds(trials), {}
+    block_s = _block_seconds(trials)
+    groups = {}
     for key, rows in pairing.grouped(trials, pairing.GROUP):
-        own = [*vars(key[0]).values(), key[1]]
+        job, model = key
+        names = [*vars(job).values(), model]
         spans = block_s[block_s.index.get_level_values("run_id").isin(rows["run_id"].unique())]
         groups[key] = Circumstances(
-            engine=", ".join(sorted(rows["engine"].dropna().astype(str).unique())),
-            hosts=tuple(sorted(rows["hostname"].dropna().astype(str).unique())),
+            engine=", ".join(_names_in(rows["engine"])),
+            hosts=tuple(_names_in(rows["hostname"])),
             block_s=float(spans.median()) if len(spans) else None,
-            decided=terms[key[0]].looked is not None,
-            disturbed={target: kinds for (*group, target), kinds in disturbed.items() if group == own},
+            decided=terms[job].looked is not None,
+            disturbed={target: kinds for (*group, target), kinds in disturbed.items() if group == names},
         )
     return groups
+
+
+def _names_in(column: "pd.Series[Any]") -> list[str]:
+    return sorted(column.dropna().astype(str).unique())
 
 
 def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
@@ -173,11 +194,11 @@ def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
     # Trials that take turns are open at once: each has its share of their block.
     of_turns = trials["block_s"] / trials.groupby([*_BLOCK, "model", "design"])["block_s"].transform("count")
     of_trials = trials[["open_s", "elapsed_s"]].sum(axis=1).mask(of_turns.notna(), of_turns)
-    table = pd.DataFrame({**{name: trials[name] for name in _BLOCK}, "start": starts, "seconds": of_trials})
-    blocks = table.groupby(_BLOCK)
+    blocks = trials[_BLOCK].assign(start=starts, seconds=of_trials).groupby(_BLOCK)
     count = blocks.size()
-    between = (blocks["start"].max() - blocks["start"].min()).dt.total_seconds() / (count - 1).where(count > 1)
-    spans: pd.Series[float] = pd.DataFrame({"between": between * count, "seconds": blocks["seconds"].sum()}).max(axis=1)
+    first_to_last_s = (blocks["start"].max() - blocks["start"].min()).dt.total_seconds()
+    by_starts = first_to_last_s / (count - 1).where(count > 1) * count
+    spans: pd.Series[float] = pd.DataFrame({"starts": by_starts, "trials": blocks["seconds"].sum()}).max(axis=1)
     return spans[spans > 0]
 
 
@@ -190,10 +211,13 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
     worker that is counted from inside has trained its own share.
     """
     devices = trials["devices"].fillna(1)  # a record that names no devices is of a job on one
-    whole, all_in, takes_turns = trials["worker_cpu_s"], trials[ALL_IN], trials["burst_s"].notna()
+    whole = trials["worker_cpu_s"]
+    all_in = trials[ALL_IN]
+    takes_turns = trials["burst_s"].notna()
     alone = ~with_trait(trials, "probes") & (devices == 1) & ~(trials["loader_workers"] > 0)
     steps = whole.where(takes_turns, trials["steps_cpu_s"]).where(alone)
-    peak_bytes, elapsed_s = trials["serving_peak_memory_bytes"], trials["elapsed_s"]
+    peak_bytes = trials["serving_peak_memory_bytes"]
+    elapsed_s = trials["elapsed_s"]
     share = (trials["batch"] * devices / trials["global_batch"]).fillna(1.0)
     return trials.assign(
         cost_steps=steps / (trials["batch"] * trials["steps"] / 1000),
@@ -219,18 +243,20 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, .
     targets = pairs[~pairs["target"].isin(BASES)]
     normalised = {key: locate(rows[ALL_IN].to_numpy()) for key, rows in pairing.grouped(targets)}
     by_group: dict[GroupKey, tuple[Cost, ...]] = defaultdict(tuple)
-    for key, rows in sorted(pairing.grouped(ok), key=lambda group: pairing.papers_order(*group[0])):
+    for key, rows in _in_papers_order(ok):
         means = rows[[*_MEANS.values()]].apply(_typical)
-        parts = (means, rows[[*_PEAKS.values()]].max(), rows[[*_BYTES.values()]].mean())
-        numbers = pd.concat(parts).dropna().to_dict()
+        peaks = rows[[*_PEAKS.values()]].max()
+        sizes = rows[[*_BYTES.values()]].mean()
+        numbers = pd.concat([means, peaks, sizes]).dropna().to_dict()
         job, model, target = key
         if numbers:
             all_in = normalised.get(key)
+            notes = dict.fromkeys((*pairing.substitutes_of(rows), *filter(None, rows["changed"].unique())))
             cost = Cost(
                 target=target,
                 unit="trial" if job.traits.probes else f"1,000 {rows['unit'].iloc[0]}",
                 normalised=effect(all_in) if all_in else None,
-                notes=tuple(dict.fromkeys((*pairing.substitutes_of(rows), *filter(None, rows["changed"].unique())))),
+                notes=tuple(notes),
                 **{name: numbers.get(column) for name, column in (_MEANS | _PEAKS | _BYTES).items()},
             )
             by_group[job, model] += (cost,)

@@ -5,6 +5,7 @@ and it is built anew at will. A row is a job on a target, with its ablation and 
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,7 +19,7 @@ from analysis.compare.results import Arm
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric, by_ratio
 from analysis.warnings.findings import hosts_of
-from suite.differ import differences, gib
+from suite.differ import Host, differences, gib
 from suite.job.datasets import FILES
 from suite.job.job import ComparisonKey
 from suite.targets import BASES
@@ -37,10 +38,10 @@ class Missing:
 def matched(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return both tables with the column ``variant``, which tells all jobs of both apart."""
     # Hosts were held against each other before. Runs of one name in two directories are two runs.
-    sides = [
-        prepared(trials).assign(host_cpu_model="", run_id=f"{side}/" + trials["run_id"].astype(str), side=side)
-        for side, trials in (("old", old), ("new", new))
-    ]
+    sides = []
+    for side, trials in (("old", old), ("new", new)):
+        run_ids = f"{side}/" + trials["run_id"].astype(str)
+        sides.append(prepared(trials).assign(host_cpu_model="", run_id=run_ids, side=side))
     both = with_variants(pd.concat(sides, ignore_index=True))
     return both[both["side"] == "old"], both[both["side"] == "new"]
 
@@ -53,7 +54,9 @@ def prepared(trials: pd.DataFrame) -> pd.DataFrame:
 
 def _code_in(key: ComparisonKey) -> dict[str, str]:
     """Return the settings that change with the user's own code: of a workload's file, or the files of a command."""
-    digests = ("workload_sha256", *(["data_sha256"] if ("data_kind", FILES) in key.pairs else []))
+    digests = ["workload_sha256"]
+    if ("data_kind", FILES) in key.pairs:
+        digests.append("data_sha256")
     return {name: value for name, value in key.pairs if name in digests}
 
 
@@ -64,13 +67,22 @@ def without_code(trials: pd.DataFrame) -> pd.DataFrame:
 
 def other_code(old: pd.DataFrame, new: pd.DataFrame) -> str:
     """Return ``code of train.py 3f0a9c... -> 77aa01...`` for models of both runs that share no code; else nothing."""
-    sides: list[dict[str, set[str]]] = [{}, {}]
-    for found, trials in zip(sides, (old, new), strict=True):
-        for model, key in zip(trials["model"].astype(str), trials["settings"], strict=True):
-            found.setdefault(model, set()).add(next(iter(_code_in(key).values()), "")[:12])
-    both = {model: (sides[0][model], sides[1][model]) for model in sides[0].keys() & sides[1].keys()}
-    changed = {model: pair for model, pair in sorted(both.items()) if not pair[0] & pair[1]}
-    return "; ".join(f"code of {model} {' -> '.join(map(', '.join, pair))}" for model, pair in changed.items())
+    before = _codes(old)
+    after = _codes(new)
+    changes = []
+    for model in sorted(before.keys() & after.keys()):
+        if not before[model] & after[model]:
+            changes.append(f"code of {model} {', '.join(before[model])} -> {', '.join(after[model])}")
+    return "; ".join(changes)
+
+
+def _codes(trials: pd.DataFrame) -> dict[str, set[str]]:
+    """Return the digests of the user's own code, shortened, by model; an empty one stands for none."""
+    codes: dict[str, set[str]] = defaultdict(set)
+    for model, key in zip(trials["model"].astype(str), trials["settings"], strict=True):
+        digest = next(iter(_code_in(key).values()), "")
+        codes[model].add(digest[:12])
+    return codes
 
 
 def tables(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[ContrastKind, dict[Arm, pd.DataFrame]]:
@@ -86,9 +98,16 @@ def logs_of(kind: ContrastKind, rows: pd.DataFrame | None, metric: Metric) -> di
     """
     if rows is None or (kind is RELATIVE and metric.by_difference):
         return {}
-    logs = rows[metric.column] if kind is RELATIVE or metric.by_difference else metric.logs(rows)
-    runs = {str(run): by_block(of_run, logs[of_run.index]) for run, of_run in rows.groupby("run_id")}
-    return {run: blocks for run, blocks in runs.items() if blocks}
+    if kind is RELATIVE or metric.by_difference:
+        logs = rows[metric.column]
+    else:
+        logs = metric.logs(rows)
+    runs: dict[str, list[float]] = {}
+    for run, of_run in rows.groupby("run_id"):
+        blocks = by_block(of_run, logs[of_run.index])
+        if blocks:
+            runs[str(run)] = blocks
+    return runs
 
 
 def by_row(trials: pd.DataFrame) -> dict[Arm, pd.DataFrame]:
@@ -104,7 +123,12 @@ def name_of(arm: Arm) -> str:
 
 def switches_of(arm: Arm) -> str:
     """Return the ablation of an arm and the aggressor in its blocks: ``ablation seccomp, beside disk``."""
-    return ", ".join(f"{what} {name}" for what, name in (("ablation", arm.ablation), ("beside", arm.aggressor)) if name)
+    switches = []
+    if arm.ablation:
+        switches.append(f"ablation {arm.ablation}")
+    if arm.aggressor:
+        switches.append(f"beside {arm.aggressor}")
+    return ", ".join(switches)
 
 
 def named(arm: Arm) -> str:
@@ -115,8 +139,8 @@ def named(arm: Arm) -> str:
 
 def place_of(target: str, *settings: str) -> str:
     """Return the target, with its settings where they tell it apart: ``vm (engine=docker)``."""
-    told = ", ".join(filter(None, settings))
-    return f"{target} ({told})" if told else target
+    shown = ", ".join(filter(None, settings))
+    return f"{target} ({shown})" if shown else target
 
 
 def missing(
@@ -128,36 +152,47 @@ def missing(
     cannot be compared either. A new run that is ``open_ended`` lacks no block after its last one: a stop rule has ended
     it.
     """
-    last = max((rows["block"].max() for rows in new.values()), default=-1) if open_ended else math.inf
+    if open_ended:
+        last = max((rows["block"].max() for rows in new.values()), default=-1)
+    else:
+        last = math.inf
     finished = {arm: rows for arm, rows in new.items() if rows["ok"].any()}
     for cell, of_cell in groupby(old, lambda arm: arm[:2]):
         arms = list(of_cell)
         if not any(arm[:2] == cell for arm in finished):
+            job, model = cell
             targets = ", ".join(place_of(arm.target, switches_of(arm)) for arm in arms)
-            name = f"{cell[1]} ({', '.join(filter(None, vars(cell[0]).values()))})"
-            yield Missing("cell", name, f"no trial was finished on {targets}{_failures(new.get(arms[0]))}")
+            name = f"{model} ({', '.join(filter(None, vars(job).values()))})"
+            why = f"no trial was finished on {targets}{_failures(new.get(arms[0]))}"
+            yield Missing("cell", name, why)
             continue
         for arm in arms:
             if not old[arm]["ok"].any():
                 yield Missing("target", name_of(arm), "the baseline has no finished trial")
             elif arm not in finished:
-                yield Missing("target", name_of(arm), f"no trial was finished{_failures(new.get(arm))}")
+                why = f"no trial was finished{_failures(new.get(arm))}"
+                yield Missing("target", name_of(arm), why)
             else:
                 yield from _missing_trials(arm, old[arm], finished[arm], last)
 
 
 def _missing_trials(arm: Arm, old: pd.DataFrame, new: pd.DataFrame, last: float) -> Iterator[Missing]:
     # A trial that failed is there, and its share is judged.
-    due, done = (set(zip(rows["block"], rows["replica"], strict=True)) for rows in (old[old["ok"]], new))
-    if gone := sorted(block for block, replica in due - done if block <= last):
-        why = f"{len(gone)} of {len(due)} trials are missing (block {', '.join(map(str, gone))}){_failures(new)}"
+    finished = old[old["ok"]]
+    due = set(zip(finished["block"], finished["replica"], strict=True))
+    tried = set(zip(new["block"], new["replica"], strict=True))
+    blocks = sorted(block for block, _ in due - tried if block <= last)
+    if blocks:
+        why = f"{len(blocks)} of {len(due)} trials are missing (block {', '.join(map(str, blocks))}){_failures(new)}"
         yield Missing("trials", name_of(arm), why)
 
 
 def _failures(rows: pd.DataFrame | None) -> str:
     """Return ``; 2 failed: out of memory``; empty where none failed."""
-    failed = pd.DataFrame() if rows is None else rows[~rows["ok"]]
-    return f"; {len(failed)} failed: {failed['error_message'].iloc[0]}" if len(failed) else ""
+    if rows is None or rows["ok"].all():
+        return ""
+    failed = rows[~rows["ok"]]
+    return f"; {len(failed)} failed: {failed['error_message'].iloc[0]}"
 
 
 def other_hosts(old: pd.DataFrame, new: pd.DataFrame) -> str:
@@ -165,11 +200,19 @@ def other_hosts(old: pd.DataFrame, new: pd.DataFrame) -> str:
 
     The kernel may change: that is what is looked for. Another machine is another, even of the same kind.
     """
-    known, seen = (hosts_of(trials.assign(host_kernel=None, host_mitigations=None)) for trials in (old, new))
-    if all(any(one.machine == host.machine and not differences((one, host)) for one in known) for host in seen):
+    of_old = hosts_of(old.assign(host_kernel=None, host_mitigations=None))
+    of_new = hosts_of(new.assign(host_kernel=None, host_mitigations=None))
+    if all(_is_among(host, of_old) for host in of_new):
         return ""
-    texts = []
-    for host in (*known, *seen):
-        memory = "unknown memory" if host.memory_bytes is None else gib(host.memory_bytes)
-        texts.append(f"{host.name} ({host.cpu_model or 'unknown CPU model'}, {host.cpus or 'unknown'} CPUs, {memory})")
-    return " and ".join(", ".join(side) for side in (texts[: len(known)], texts[len(known) :]))
+    return f"{', '.join(map(_described, of_old))} and {', '.join(map(_described, of_new))}"
+
+
+def _is_among(host: Host, others: Sequence[Host]) -> bool:
+    return any(host.machine == other.machine and not differences((other, host)) for other in others)
+
+
+def _described(host: Host) -> str:
+    memory = "unknown memory"
+    if host.memory_bytes is not None:
+        memory = gib(host.memory_bytes)
+    return f"{host.name} ({host.cpu_model or 'unknown CPU model'}, {host.cpus or 'unknown'} CPUs, {memory})"

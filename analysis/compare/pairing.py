@@ -1,9 +1,10 @@
 """Pairs trials: groups those that belong together, and joins each to the one that it is compared with."""
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -62,15 +63,26 @@ def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
         in_scenario = trials["scenario"] == scenario
         differing = dict.fromkeys(_differing(keys[in_scenario], trials[in_scenario]))
         for key in keys[in_scenario].unique():
-            # Jobs recorded before there was a choice of design are sequential, and have no setting for it.
-            settings = {"design": SEQUENTIAL, **dict(key.pairs)}
-            shown = [name for name in differing if name in settings or name not in Alternating.model_fields]
-            labels[scenario, key] = shortened(", ".join(f"{name}={settings.get(name, 'none')}" for name in shown))
+            labels[scenario, key] = _variant(key, differing)
     return trials.assign(variant=[labels[key] for key in zip(trials["scenario"], keys, strict=True)])
 
 
+def _variant(key: ComparisonKey, names: Iterable[str]) -> str:
+    """Return these settings of a job as text; without those of a design that it does not have."""
+    # Jobs recorded before there was a choice of design are sequential, and have no setting for it.
+    settings = {"design": SEQUENTIAL, **dict(key.pairs)}
+    texts = []
+    for name in names:
+        if name in settings or name not in Alternating.model_fields:
+            texts.append(f"{name}={settings.get(name, 'none')}")
+    return shortened(", ".join(texts))
+
+
 def _with_commands(trials: pd.DataFrame) -> pd.DataFrame:
-    of_two = {key for key in trials["settings"].unique() if SECOND in dict(key.pairs)}
+    of_two = set()
+    for key in trials["settings"].unique():
+        if SECOND in dict(key.pairs):
+            of_two.add(key)
     if not of_two:
         return trials.assign(stack=trials["target"])
     ablations = trials["ablation"].astype(object)
@@ -78,7 +90,11 @@ def _with_commands(trials: pd.DataFrame) -> pd.DataFrame:
     commands = second.map({False: COMMANDS[0], True: COMMANDS[1]})
     named = trials["target"].astype(object).mask(trials["settings"].isin(of_two), commands)
     others = ablations.mask(second, None)
-    return trials.assign(stack=trials["target"], target=named.astype("category"), ablation=others)
+    return trials.assign(
+        stack=trials["target"],
+        target=named.astype("category"),
+        ablation=others,
+    )
 
 
 def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[Any]":
@@ -91,34 +107,52 @@ def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[Any]":
     base = baseline(trials)[[*BLOCK, *columns]].drop_duplicates(BLOCK)
     joined = trials[BLOCK].merge(base, on=BLOCK, how="left", indicator=True).set_index(trials.index)
     alone = joined["_merge"] == "left_only"
-    own = [joined[name].astype(object).mask(alone, trials[name].astype(object)).fillna("unknown") for name in columns]
-    rows = [*zip(*own, strict=True)]
-    keys = {row: ComparisonKey((*row[0].pairs, *zip(_OF_HOST, map(str, row[1:]), strict=True))) for row in set(rows)}
+    parts = []
+    for name in columns:
+        column = joined[name].astype(object).mask(alone, trials[name].astype(object))
+        parts.append(column.fillna("unknown"))
+    rows = [*zip(*parts, strict=True)]
+    keys = {}
+    for settings, *of_host in set(rows):
+        host = zip(_OF_HOST, map(str, of_host), strict=True)
+        keys[settings, *of_host] = ComparisonKey((*settings.pairs, *host))
     return pd.Series([keys[row] for row in rows], index=trials.index, dtype=object)
 
 
 def _differing(keys: "pd.Series[Any]", trials: pd.DataFrame) -> Iterator[str]:
     """Yield the settings that differ among the trials of a model and follow from no other, in the order of the keys."""
     for _, of_model in keys.groupby(trials["model"], observed=True):
-        pairs = dict.fromkeys(zip(of_model, trials.loc[of_model.index, "data"].astype(str), strict=True))
-        jobs = [{**dict(key.pairs), "data": kind} for key, kind in sorted(pairs, key=lambda pair: str(pair[0]))]
-        for name in dict.fromkeys(name for settings in jobs for name in settings):
+        data = trials.loc[of_model.index, "data"].astype(str)
+        different = dict.fromkeys(zip(of_model, data, strict=True))
+        in_order = sorted(different, key=lambda job: str(job[0]))
+        jobs = [{**dict(key.pairs), "data": kind} for key, kind in in_order]
+        for name in dict.fromkeys(chain.from_iterable(jobs)):
             values = {settings.get(name) for settings in jobs}
-            # Aggressors vary inside a run on purpose: only their own workloads distinguish runs.
-            differs = len(values - {None} if name.startswith(("workloads.", "sources.")) else values) > 1
-            if differs and name != "data" and not any(decided_by([key], name, jobs) for key in may_decide(name)):
+            if name.startswith(("workloads.", "sources.")):
+                # Aggressors vary inside a run on purpose: only their own workloads distinguish runs.
+                values.discard(None)
+            follows = any(decided_by([key], name, jobs) for key in may_decide(name))
+            if len(values) > 1 and name != "data" and not follows:
                 yield name
 
 
 def may_decide(name: str) -> list[str]:
     """Return the keys that a setting may follow from."""
-    return [key for key, names in FOLLOWING.items() if any(fnmatchcase(name, pattern) for pattern in names)]
+    return [key for key, patterns in FOLLOWING.items() if matches_any(name, patterns)]
+
+
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def decided_by(keys: Sequence[str], name: str, jobs: Sequence[Mapping[str, str]]) -> bool:
     """Return whether the value of a setting follows from those of ``keys`` in all these jobs."""
-    pairs = {(*(job.get(key) for key in keys), job.get(name)) for job in jobs}
-    return len(pairs) == len({pair[:-1] for pair in pairs})
+    values: dict[tuple[str | None, ...], str | None] = {}
+    for job in jobs:
+        deciding = tuple(map(job.get, keys))
+        if values.setdefault(deciding, job.get(name)) != job.get(name):
+            return False
+    return True
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
@@ -152,14 +186,19 @@ def pair(
     """
     shared = [*BLOCK, *same]
     extra = [name for name in CHECKED if name not in ROW]
-    left, right = (_means(trials, columns, extra, by_difference) for trials in (own, base))
-    right = right.drop_duplicates(shared).drop(columns=[name for name in ("target", "variant") if name not in same])
+    left = _means(own, columns, extra, by_difference)
+    right = _means(base, columns, extra, by_difference).drop_duplicates(shared)
+    right = right.drop(columns=[name for name in ("target", "variant") if name not in same])
     pairs = left.merge(right, on=shared, suffixes=("", "_base")).sort_values(["run_id", "block"], ignore_index=True)
-    zeros = {column: pairs[column].abs().eq(np.inf) | pairs[f"{column}_base"].abs().eq(np.inf) for column in columns}
-    differences = {column: pairs[column] - pairs[f"{column}_base"] for column in columns}
+    of_zero = {}
+    differences = {}
+    for column in columns:
+        base_numbers = pairs[f"{column}_base"]
+        of_zero[column] = pairs[column].abs().eq(np.inf) | base_numbers.abs().eq(np.inf)
+        differences[column] = pairs[column] - base_numbers
     # The copy is of one part, where merging many kinds leaves too many for pandas to add a column quietly.
     pairs = pairs.copy().assign(zeros="", **differences)
-    for column, has_zero in zeros.items():
+    for column, has_zero in of_zero.items():
         if has_zero.any():
             in_arm = has_zero.groupby([pairs[name] for name in ROW], observed=True).transform("any")
             pairs[column] = pairs[column].mask(in_arm)
@@ -179,7 +218,8 @@ def failed_by_block(
 
     Of two trials of a side in one block the first counts. Targets without a failed trial on either side are left out.
     """
-    own, base = (side.assign(failed=have_failed(side)) for side in (own, base))
+    own = own.assign(failed=have_failed(own))
+    base = base.assign(failed=have_failed(base))
     if not (own["failed"].any() or base["failed"].any()):
         return
     shared = [*BLOCK, *same]
@@ -188,9 +228,9 @@ def failed_by_block(
     blocks = first_own.merge(first_base[[*shared, "failed"]], on=shared, suffixes=("", "_base"))
     for key, rows in grouped(blocks):
         index = pd.MultiIndex.from_frame(rows[["run_id", "block"]])
-        failed = {"own": rows["failed"].to_numpy(), "base": rows["failed_base"].to_numpy()}
-        if any(of_side.any() for of_side in failed.values()):
-            yield key, pd.DataFrame(failed, index=index)
+        failed = pd.DataFrame({"own": rows["failed"].to_numpy(), "base": rows["failed_base"].to_numpy()}, index=index)
+        if failed.any(axis=None):
+            yield key, failed
 
 
 def _means(
@@ -200,18 +240,22 @@ def _means(
     # A zero has no logarithm; a metric that can be zero declares that it is compared by differences.
     with np.errstate(divide="ignore"):
         logs = trials.assign(**{column: np.log(trials[column].clip(lower=0.0)) for column in of_ratios})
-    if (rate := "throughput_per_s") in columns:
+    rate = "throughput_per_s"
+    if rate in columns:
         # For jobs that take turns, bursts of the same round are compared, and the rounds averaged.
-        logs[rate] = logs[rate].mask(trials["burst_s"].notna(), np.log(trials["global_batch"] / trials["burst_s"]))
-    how: dict[str, Any] = dict.fromkeys([*columns, "position"], "mean") | dict.fromkeys([*extra, "design"], "first")
+        of_bursts = np.log(trials["global_batch"] / trials["burst_s"])
+        logs[rate] = logs[rate].mask(trials["burst_s"].notna(), of_bursts)
+    aggregates: dict[str, Any] = dict.fromkeys([*columns, "position"], "mean")
+    aggregates |= dict.fromkeys([*extra, "design"], "first")
     if trials["replica"].any():
-        how["computed"] = lambda outcomes: together(list(outcomes))
-    return logs.groupby([*ROW, "run_id", "block"], as_index=False).agg(how)
+        aggregates["computed"] = lambda outcomes: together(list(outcomes))
+    return logs.groupby([*ROW, "run_id", "block"], as_index=False).agg(aggregates)
 
 
 def substitutes_of(trials: pd.DataFrame) -> tuple[str, ...]:
     """Return the substitutes without which the numbers of the trials must not be read, each once."""
-    return tuple(dict.fromkeys("\n".join(filter(None, trials["substitutes"].unique())).splitlines()))
+    lines = chain.from_iterable(text.splitlines() for text in trials["substitutes"].unique() if text)
+    return tuple(dict.fromkeys(lines))
 
 
 def by_block(trials: pd.DataFrame, values: "pd.Series[float]") -> list[float]:

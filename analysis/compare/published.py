@@ -31,7 +31,7 @@ from analysis.compare.contrasts import (
     unknown_spread,
 )
 from analysis.compare.matching import named
-from analysis.compare.pairing import GROUP, grouped
+from analysis.compare.pairing import GROUP, grouped, matches_any
 from analysis.compare.results import (
     Arm,
     CellTrials,
@@ -60,8 +60,12 @@ def _shipped() -> Mapping[str, Any]:
 
 def published_claims(paper: str = "") -> list[PublishedClaim]:
     """Return the claims of the shipped file, or of one paper by its key, in their order."""
-    shipped = ((claim, claim["paper"].split()[0]) for claim in _shipped()["claim"])
-    return [PublishedClaim(**claim, cited=citation(key)) for claim, key in shipped if paper in ("", key)]
+    claims = []
+    for claim in _shipped()["claim"]:
+        key, *_ = claim["paper"].split()
+        if paper in ("", key):
+            claims.append(PublishedClaim(**claim, cited=citation(key)))
+    return claims
 
 
 def citation(paper: str) -> str:
@@ -83,7 +87,8 @@ def judge_claims(comparison: Comparison) -> Comparison:
         evidence = tuple(_evidence_of(claim, items, comparison))
         measured = {item.part for item in evidence}
         missing = tuple(part for part in parts_of(claim) if part not in measured)
-        claims.append(JudgedClaim(claim, _verdict_of(claim, evidence, missing), evidence, missing))
+        verdict = _verdict_of(claim, evidence, missing)
+        claims.append(JudgedClaim(claim, verdict, evidence, missing))
     return replace(comparison, claims=tuple(claims))
 
 
@@ -92,7 +97,9 @@ def _evidence_of(claim: PublishedClaim, items: "Sequence[_Item]", comparison: Co
         return _between_places(claim, comparison)
     if claim.over:
         return _across(claim, items, comparison)
-    return _inside(claim, items, comparison) if claim.where else iter(())
+    if claim.where:
+        return _inside(claim, items, comparison)
+    return iter(())
 
 
 def _verdict_of(claim: PublishedClaim, evidence: Sequence[ClaimEvidence], missing: Sequence[str]) -> ClaimVerdict:
@@ -108,30 +115,38 @@ def _verdict_of(claim: PublishedClaim, evidence: Sequence[ClaimEvidence], missin
 
 def parts_of(claim: PublishedClaim) -> list[str]:
     """Return the parts of a claim: each target, model and place that it names, over each that it divides by."""
-    named = [side.get(name, ("",)) for side in (claim.where, claim.over) for name in _NAMED]
-    apart = (patterns for patterns in product(*named) if not patterns[2] or patterns[2] != patterns[5])
-    return [_part_name(patterns) for patterns in apart]
+    own_sides = product(*(claim.where.get(name, ("",)) for name in _NAMED))
+    base_sides = product(*(claim.over.get(name, ("",)) for name in _NAMED))
+    parts = []
+    for own, base in product(own_sides, base_sides):
+        of_one_place = own[-1] and own[-1] == base[-1]
+        if not of_one_place:
+            parts.append(_part_name(own, base))
+    return parts
 
 
-def _part_name(patterns: Sequence[str]) -> str:
-    half = len(_NAMED)
-    sides = (", ".join(filter(None, side)) for side in (patterns[:half], patterns[half:]))
+def _part_name(own: Sequence[str], base: Sequence[str]) -> str:
+    sides = (", ".join(filter(None, own)), ", ".join(filter(None, base)))
     return " over ".join(filter(None, sides)).replace("*", "")
 
 
 def _part(claim: PublishedClaim, own: Mapping[str, str], base: Mapping[str, str]) -> str:
     """Return the part of a claim that a contrast of these facts, over one of those, belongs to."""
+    return _part_name(_matching(claim.where, own), _matching(claim.over, base))
+
+
+def _matching(side: Mapping[str, Sequence[str]], facts: Mapping[str, str]) -> list[str]:
+    """Return the pattern that each of the facts matches; empty for one that matches none."""
     patterns = []
-    for side, facts in ((claim.where, own), (claim.over, base)):
-        for name in _NAMED:
-            matching = (pattern for pattern in side.get(name, ()) if fnmatchcase(facts.get(name, ""), pattern))
-            patterns.append(next(matching, ""))
-    return _part_name(patterns)
+    for name in _NAMED:
+        matching = (pattern for pattern in side.get(name, ()) if fnmatchcase(facts.get(name, ""), pattern))
+        patterns.append(next(matching, ""))
+    return patterns
 
 
 def selected(facts: Mapping[str, str], patterns: Mapping[str, Sequence[str]]) -> bool:
     """Return whether each of the facts that are named matches one of its patterns."""
-    return all(any(fnmatchcase(facts.get(name, ""), one) for one in patterns[name]) for name in patterns)
+    return all(matches_any(facts.get(name, ""), of_name) for name, of_name in patterns.items())
 
 
 class _Item(NamedTuple):
@@ -142,37 +157,59 @@ class _Item(NamedTuple):
 
     def common(self, claim: PublishedClaim) -> frozenset[tuple[str, str]]:
         """Return the facts in which both sides of a claim agree."""
-        free = ["variant", *claim.over, *(name for key in claim.over for name in _shipped()["follow"].get(key, ()))]
-        return frozenset(fact for fact in self.facts.items() if not any(fnmatchcase(fact[0], name) for name in free))
+        free = ["variant", *claim.over]
+        for key in claim.over:
+            free += _shipped()["follow"].get(key, ())
+        return frozenset(fact for fact in self.facts.items() if not matches_any(fact[0], free))
 
     def differing(self, other: "_Item", claim: PublishedClaim) -> str:
         """Return the facts by which a claim tells this one from another."""
-        names = (name for name in claim.over if self.facts.get(name) != other.facts.get(name))
-        return ", ".join(f"{name}={self.facts.get(name) or 'none'}" for name in names)
+        texts = []
+        for name in claim.over:
+            value = self.facts.get(name)
+            if value != other.facts.get(name):
+                texts.append(f"{name}={value or 'none'}")
+        return ", ".join(texts)
 
     def side(self, claim: PublishedClaim, comparison: Comparison) -> Side:
         """Return the values of the trials, or their ratios, as one side of a claim."""
-        arm, metric = self.contrast.arm, self.contrast.metric
+        arm = self.contrast.arm
+        metric = self.contrast.metric
         if claim.kind != JOBS.name:
             ratios = comparison.ratios[self.contrast.kind][metric.column][arm][[RATIO]]
             return Side(arm, metric, -ratios if metric.more_is_faster else ratios)
         trials = comparison.of(arm.job).trials
         trials = trials[(trials["model"] == arm.model) & (trials["target"] == arm.target)]
-        return Side(arm, metric, trials.assign(**{RATIO: metric.logs}).set_index(["run_id", "block"])[[RATIO]])
+        by_block = trials.assign(**{RATIO: metric.logs}).set_index(["run_id", "block"])
+        return Side(arm, metric, by_block[[RATIO]])
 
 
 def _items(comparison: Comparison) -> Iterator[_Item]:
-    trials = dict(grouped(comparison.trials, GROUP)) if len(comparison.trials) else {}
-    for group in (group for group in comparison.groups if group.key in trials):
-        settings = dict(trials[group.key]["settings"].iloc[0].pairs)
-        of_group = {**settings, **vars(group.job), "model": group.model, "hosts": ", ".join(group.circumstances.hosts)}
-        for one in group.contrasts:
-            if one.kind in (TARGET.name, ABLATION.name, AGGRESSOR.name) and one.measured:
-                own = {name: getattr(one.arm, name) for name in ("target", "ablation", "aggressor")}
-                yield _Item(one, {**of_group, **own, "metric": one.metric.name})
-    for one in comparison.contrasts:
-        if one.kind == ALLOCATION.name:
-            yield _Item(one, {**vars(one.job), "model": one.model, "target": one.target, "metric": one.metric.name})
+    if len(comparison.trials):
+        trials = dict(grouped(comparison.trials, GROUP))
+    else:
+        trials = {}
+    for group in comparison.groups:
+        if group.key in trials:
+            settings = dict(trials[group.key]["settings"].iloc[0].pairs)
+            of_group = {**settings, "hosts": ", ".join(group.circumstances.hosts)}
+            for contrast in group.contrasts:
+                if contrast.kind in (TARGET.name, ABLATION.name, AGGRESSOR.name) and contrast.measured:
+                    arm = contrast.arm
+                    switches = {"ablation": arm.ablation, "aggressor": arm.aggressor}
+                    yield _Item(contrast, {**of_group, **_facts_of(contrast), **switches})
+    for contrast in comparison.contrasts:
+        if contrast.kind == ALLOCATION.name:
+            yield _Item(contrast, _facts_of(contrast))
+
+
+def _facts_of(contrast: Contrast) -> dict[str, str]:
+    return {
+        **vars(contrast.job),
+        "model": contrast.model,
+        "target": contrast.target,
+        "metric": contrast.metric.name,
+    }
 
 
 def _wanted(claim: PublishedClaim) -> Mapping[str, Sequence[str]]:
@@ -190,29 +227,43 @@ def _inside(claim: PublishedClaim, items: Sequence[_Item], comparison: Compariso
 
 def _weights(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
     wanted = {name: patterns for name, patterns in _wanted(claim).items() if name != "metric"}
-    arms = {item.contrast.arm: item.facts for item in items if selected(item.facts, wanted)}
+    arms = {}
+    for item in items:
+        if selected(item.facts, wanted):
+            arms[item.contrast.arm] = item.facts
     for group in comparison.groups:
-        for work in group.same_work:
-            for arm, facts in arms.items():
-                if (arm[:2], arm.target) == (group.key, work.arm):
-                    same = "the same, bit for bit" if work.kind == "weights" else f"unknown: {work.kind} alone agree"
-                    verdict = _BY_WORK.get(work.kind, "undecided")
-                    yield ClaimEvidence(named(arm), verdict, None, work.text or same, _part(claim, facts, {}))
+        for work, (arm, facts) in product(group.same_work, arms.items()):
+            if (arm[:2], arm.target) == (group.key, work.arm):
+                same = "the same, bit for bit"
+                if work.kind != "weights":
+                    same = f"unknown: {work.kind} alone agree"
+                yield ClaimEvidence(
+                    named(arm),
+                    _BY_WORK.get(work.kind, "undecided"),
+                    None,
+                    work.text or same,
+                    _part(claim, facts, {}),
+                )
 
 
 def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
     """Yield the contrasts between two sides of a claim, such as two jobs on one target, or two models over theirs."""
-    # A side is a target's values, or the ratio of a target or a victim.
-    of_values = claim.kind == JOBS.name
-    kinds = (TARGET.name,) if of_values else (TARGET.name, AGGRESSOR.name)
-    can_be = [one for one in items if one.contrast.kind in kinds and (of_values or one.contrast.verdict)]
-    pairs = _pairs(claim, can_be)
-    sides = [(base.side(claim, comparison), one.side(claim, comparison)) for base, one in pairs]
-    found = between(claim.kind, sides, sweeps_of(comparison.trials) if pairs else {}, comparison.common_terms)
-    judged = with_standing(found, {group.key: group.circumstances for group in comparison.groups})
-    for contrast, (base, one) in zip(judged, pairs, strict=True):
-        part = _part(claim, one.facts, base.facts)
-        yield _evidence(claim, f"{named(contrast.arm)} over {base.differing(one, claim)}", contrast, part)
+    pairs = _pairs(claim, [item for item in items if _can_be_side(claim, item.contrast)])
+    if not pairs:
+        return
+    sides = [(base.side(claim, comparison), own.side(claim, comparison)) for base, own in pairs]
+    contrasts = between(claim.kind, sides, sweeps_of(comparison.trials), comparison.common_terms)
+    circumstances = {group.key: group.circumstances for group in comparison.groups}
+    for contrast, (base, own) in zip(with_standing(contrasts, circumstances), pairs, strict=True):
+        part = _part(claim, own.facts, base.facts)
+        yield _evidence(claim, f"{named(contrast.arm)} over {base.differing(own, claim)}", contrast, part)
+
+
+def _can_be_side(claim: PublishedClaim, contrast: Contrast) -> bool:
+    """Return whether a contrast stands for a side: a target's values, or the ratio of a target or a victim."""
+    if claim.kind == JOBS.name:
+        return contrast.kind == TARGET.name
+    return bool(contrast.verdict) and contrast.kind in (TARGET.name, AGGRESSOR.name)
 
 
 def _between_places(claim: PublishedClaim, comparison: Comparison) -> Iterator[ClaimEvidence]:
@@ -222,9 +273,10 @@ def _between_places(claim: PublishedClaim, comparison: Comparison) -> Iterator[C
     rows = stand_between(formed, comparison.cells, comparison.common_terms)
     for row, (_, base, own) in zip(rows, pairs, strict=True):
         part = _part(claim, _of_place(own, row.target), _of_place(base, row.target))
-        found = _evidence(claim, f"{named(row.arm)}, {', '.join(own.name)} over {', '.join(base.name)}", row, part)
+        sides = f"{named(row.arm)}, {', '.join(own.name)} over {', '.join(base.name)}"
+        evidence = _evidence(claim, sides, row, part)
         unknown = [warning.finding for warning in unknown_spread([row])]
-        yield replace(found, text="; ".join(filter(None, (found.text, *unknown))))
+        yield replace(evidence, text="; ".join(filter(None, (evidence.text, *unknown))))
 
 
 def _pairs_of_places(claim: PublishedClaim, comparison: Comparison) -> Iterator[tuple[Arm, CellTrials, CellTrials]]:
@@ -245,27 +297,33 @@ def _of_place(cell: CellTrials, target: str) -> Mapping[str, str]:
 
 def _pairs(claim: PublishedClaim, items: Sequence[_Item]) -> list[tuple[_Item, _Item]]:
     """Return each selected item, after one that it is divided by."""
-    wanted, bases = _wanted(claim), defaultdict[frozenset[tuple[str, str]], list[_Item]](list)
+    wanted = _wanted(claim)
+    bases = defaultdict[frozenset[tuple[str, str]], list[_Item]](list)
     for item in items:
         if selected(item.facts, {**wanted, **claim.over}):
             bases[item.common(claim)].append(item)
-    own = (item for item in items if selected(item.facts, wanted))
-    return [(base, item) for item in own for base in bases[item.common(claim)] if base is not item]
+    pairs = []
+    for item in items:
+        if selected(item.facts, wanted):
+            pairs += [(base, item) for base in bases[item.common(claim)] if base is not item]
+    return pairs
 
 
-def _evidence(claim: PublishedClaim, what: str, result: Contrast, part: str) -> ClaimEvidence:
-    reasons = result.verdict.withheld if result.verdict else ()
+def _evidence(claim: PublishedClaim, sides: str, contrast: Contrast, part: str) -> ClaimEvidence:
+    reasons = contrast.verdict.withheld if contrast.verdict else ()
     text = ", ".join(why.partition(" (")[0] for why in reasons)
-    return ClaimEvidence(what, _decided(claim, result), result, text, part)
+    return ClaimEvidence(sides, _decided(claim, contrast), contrast, text, part)
 
 
-def _decided(claim: PublishedClaim, result: Contrast) -> ClaimVerdict:
+def _decided(claim: PublishedClaim, contrast: Contrast) -> ClaimVerdict:
     """Return the verdict of a ratio on a claim: of its interval for a range, else of its own verdict."""
-    verdict = result.verdict.name if result.verdict else None
-    if not claim.between or verdict is None or result.interval is None:
-        others = {"equivalent", "slower", "faster"} - {claim.expected}
-        return "confirmed" if verdict == claim.expected else "contradicted" if verdict in others else "undecided"
-    (low, high), (least, most) = result.interval, claim.between
+    verdict = contrast.verdict.name if contrast.verdict else None
+    if not claim.between or verdict is None or contrast.interval is None:
+        if verdict == claim.expected:
+            return "confirmed"
+        return "contradicted" if verdict in ("equivalent", "slower", "faster") else "undecided"
+    low, high = contrast.interval
+    least, most = claim.between
     if least <= low and high <= most:
         return "confirmed"
     return "contradicted" if high < least or most < low else "undecided"

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -73,14 +73,18 @@ class Change(Contrast):
 
     @property
     def outcome(self) -> Outcome | None:
-        return _OUTCOMES.get(self.verdict.name, "cannot tell") if self.verdict else None
+        if self.verdict:
+            return _OUTCOMES.get(self.verdict.name, "cannot tell")
+        return None
 
     @property
     def left_open_by_failures(self) -> bool:
         """Return whether failed trials alone leave it open: more blocks decide nothing until fewer fail."""
         if self.metric == FAILED:
             return True
-        return any(why.startswith(FAILED_TRIALS) for why in self.verdict.withheld) if self.verdict else False
+        if self.verdict:
+            return any(why.startswith(FAILED_TRIALS) for why in self.verdict.withheld)
+        return False
 
     @property
     def old(self) -> float:
@@ -150,15 +154,17 @@ class _Side:
 
     def __init__(self, trials: pd.DataFrame, metrics: Sequence[Metric]) -> None:
         ok = trials[trials["ok"]]
-        self.tables, self.metrics = tables(ok, metrics), metrics
+        self.tables = tables(ok, metrics)
+        self.metrics = metrics
         self.every = by_row(trials.assign(failed=100.0 * have_failed(trials)))
         # What runs beside a victim is no disturbance of it.
         self._disturbed = disturbed(filled(ok[ok["aggressor"].isna()]), [*ROW, *SWITCHES])
 
     def samples(self, kind: ContrastKind, arm: Arm, metric: Metric) -> list[list[float]]:
         """Return the logarithms of a metric, or of its ratios to bare metal, by old run and block."""
-        logs = logs_of(kind, self.tables[kind].get(arm), metric) if metric in self.metrics else {}
-        return _by_draw(logs)
+        if metric not in self.metrics:
+            return []
+        return _by_draw(logs_of(kind, self.tables[kind].get(arm), metric))
 
     def failed(self, arm: Arm) -> list[list[float]]:
         """Return the share of the trials that failed, in per cent, by old run and block."""
@@ -193,17 +199,30 @@ def regress(
     number = old.trials["path"].map(lambda path: baselines.get(run_of(path), 0))
     draws = old.trials.assign(draw=number, run_id=number.astype(str) + "/" + old.trials["run_id"].astype(str))
     olds, news = matched(draws, new.trials)
-    before, after = _Side(olds, old.metrics), _Side(news, new.metrics)
-    lacks = missing(by_row(olds[olds["draw"] == number.max()]), by_row(news), open_ended=open_ended)
-    common = [arm for arm in before.tables[RUN] if arm in after.tables[RUN]]
-    failing = {} if fail_above is None else _failing(before, after, fail_above)
-    compared = chain.from_iterable(_compared(arm, before, after, fail_above) for arm in common)
-    results = [*lacks, *failing.values(), *(_unhidden(one, failing) for one in compared)]
+    before = _Side(olds, old.metrics)
+    after = _Side(news, new.metrics)
+    lacks = missing(
+        by_row(olds[olds["draw"] == number.max()]),
+        by_row(news),
+        open_ended=open_ended,
+    )
+    if fail_above is None:
+        failing = {}
+    else:
+        failing = _failing(before, after, fail_above)
+    results: list[Contrast | Missing] = [*lacks, *failing.values()]
+    added = []
+    for arm in after.tables[RUN]:
+        if arm not in before.tables[RUN]:
+            added.append(name_of(arm))
+    for arm in before.tables[RUN]:
+        if arm in after.tables[RUN]:
+            results += [_unhidden(result, failing) for result in _compared(arm, before, after, fail_above)]
     return Regression(
-        changes=tuple(one for one in results if isinstance(one, Change)),
+        changes=tuple(result for result in results if isinstance(result, Change)),
         fail_above=fail_above,
-        missing=tuple(one for one in results if isinstance(one, Missing)),
-        added=tuple(name_of(arm) for arm in after.tables[RUN] if arm not in before.tables[RUN]),
+        missing=tuple(result for result in results if isinstance(result, Missing)),
+        added=tuple(added),
         places=(*old.places, *new.places),
     )
 
@@ -217,14 +236,16 @@ def _failing(old: _Side, new: _Side, bound: float) -> dict[Arm, Change]:
     changes = {}
     for arm in old.every:
         if arm in new.every:
-            before, after = old.failed(arm), np.concatenate(new.failed(arm))
+            before = old.failed(arm)
+            after = np.concatenate(new.failed(arm))
             if after.any() or np.any(np.concatenate(before)):
                 changes[arm] = _count_change(arm, FAILED, (before, [after]), None)
     shifts = [change.difference or _NO_DIFFERENCE for change in changes.values()]
-    levels = holm([one.p for one in shifts])
+    levels = holm([shares.p for shares in shifts])
     judged = {}
     for (arm, change), shares, level in zip(changes.items(), shifts, levels, strict=True):
-        judged[arm] = replace(change, verdict=Verdict(_failing_more(shares, level, bound), level, margin=bound))
+        verdict = Verdict(_failing_more(shares, level, bound), level, margin=bound)
+        judged[arm] = replace(change, verdict=verdict)
     return judged
 
 
@@ -240,31 +261,40 @@ def _unhidden(result: "Contrast | Missing", failing: Mapping[Arm, Change]) -> "C
     if not isinstance(result, Change) or not result.verdict or result.arm not in failing:
         return result
     shares = failing[result.arm]
-    hidden = result.outcome == "not slower" and shares.outcome != "not slower"
-    hidden = hidden or (result.outcome == "slower" and shares.old > 100 * TRIM)
+    hidden = False
+    if result.outcome == "not slower":
+        hidden = shares.outcome != "not slower"
+    elif result.outcome == "slower":
+        hidden = shares.old > 100 * TRIM
     if not hidden:
         return result
     why = f"{FAILED_TRIALS} ({shares.value:.0f} % of the new run, {shares.old:.0f} % before)"
-    return replace(result, verdict=replace(result.verdict, name=None, more_blocks=None, withheld=(why,)))
+    verdict = replace(result.verdict, name=None, more_blocks=None, withheld=(why,))
+    return replace(result, verdict=verdict)
 
 
 def _compared(arm: Arm, old: _Side, new: _Side, fail_above: float | None) -> Iterator[Contrast | Missing]:
-    rows = [side.tables[RUN][arm] for side in (old, new)]
-    notes = validity.changes(*(trials["facts"].unique() for trials in rows))
+    old_trials = old.tables[RUN][arm]
+    new_trials = new.tables[RUN][arm]
+    notes = validity.changes(old_trials["facts"].unique(), new_trials["facts"].unique())
     sides = {"of the old run": old.disturbed(arm), "of the new run": new.disturbed(arm)}
     # More blocks mend nothing if the trials decide nothing in any number of them.
     decides = not withheld(arm.job.profile, LEAST_BLOCKS, sides)
     changes = []
     for metric, kind in product(metrics_of(old.metrics, arm.job.scenario, arm.model), (RUN, RELATIVE)):
-        before, after = (side.samples(kind, arm, metric) for side in (old, new))
+        before = old.samples(kind, arm, metric)
+        after = new.samples(kind, arm, metric)
         if metric.supporting or not before:
             continue
-        (named,) = in_units([metric], rows[0]["unit"].iloc[0])
-        bound = fail_above if (gates := kind is RUN and metric.name != "opening") else None
+        (named,) = in_units([metric], old_trials["unit"].iloc[0])
+        gates = kind is RUN and metric.name != "opening"
         if after:
-            changes.append(replace(_change(kind, arm, named, (before, after), bound, decides=decides), notes=notes))
+            bound = fail_above if gates else None
+            change = _change(kind, arm, named, (before, after), bound, decides=decides)
+            changes.append(replace(change, notes=notes))
         elif gates:
-            yield Missing("metric", f"{name_of(arm)}, {metric.name}", f"the new run has none in {named.unit}")
+            name = f"{name_of(arm)}, {metric.name}"
+            yield Missing("metric", name, f"the new run has none in {named.unit}")
     yield from with_standing(changes, {(arm.job, arm.model): Circumstances(disturbed=sides)})
 
 
@@ -283,7 +313,8 @@ def _change(
     sign = -1 if metric.more_is_faster else 1
     # The blocks of the new run or sweep are one draw.
     sides = (runs[0], [samples[1]])
-    change, new = shift(*sides), locate(samples[1])
+    change = shift(*sides)
+    new = locate(samples[1])
     assert change and new, "samples without a value are not compared"  # noqa: S101, PT018
     verdict = None
     if bound is not None:
@@ -306,11 +337,10 @@ def _count_change(arm: Arm, metric: Metric, runs: Sequence[Sequence[Samples]], b
     old, new = (np.concatenate(side) for side in runs)
     difference_of_means = between_runs(runs[0], [new])
     assert difference_of_means, "samples without a value are not compared"  # noqa: S101
-    name = (
-        None
-        if bound is None
-        else _decided_by_difference(difference_of_means, old, new, bound, more=metric.more_is_faster)
-    )
+    verdict = None
+    if bound is not None:
+        name = _decided_by_difference(difference_of_means, old, new, bound, more=metric.more_is_faster)
+        verdict = Verdict(name, difference_of_means.p, margin=bound)
     return Change(
         kind=RUN.name,
         arm=arm,
@@ -321,7 +351,7 @@ def _count_change(arm: Arm, metric: Metric, runs: Sequence[Sequence[Samples]], b
         spread=difference_of_means.spread,
         blocks=difference_of_means.n,
         difference=difference_of_means,
-        verdict=name and Verdict(name, difference_of_means.p, margin=bound),
+        verdict=verdict,
     )
 
 
@@ -351,18 +381,24 @@ def _verdict(
 
     ``detectable`` is a slowdown. ``decides``: whether some number of blocks carries a verdict.
     """
-    seen = detectable(*sides)
-    lost = sign * change.centre
     half = change.half_width
     bound = sign * log_slower_by(fail_above, more_is_faster=sign < 0)
-    name, reasons = _decided(lost - bound, half, mean.interval[1] if mean else None, bound, sign)
+    beyond = sign * change.centre - bound
+    most = mean.interval[1] if mean else None
+    name, reasons = _decided(beyond, half, most, bound, sign)
     needed = None
     least = LEAST_BLOCKS - change.n
     if decides and (name == "undecided" or least > 0):
-        needed = least if half is None else more_blocks(*sides, abs(lost - bound))
-    share = None if seen is None or seen >= math.log(10) else slower_by(exp(sign * seen), more_is_faster=sign < 0)
-    more = None if needed is None else max(needed, least)
-    return Verdict(name, None, more, share, reasons, margin=fail_above)
+        needed = least
+        if half is not None:
+            needed = more_blocks(*sides, abs(beyond))
+    if needed is not None:
+        needed = max(needed, least)
+    smallest = detectable(*sides)
+    share = None
+    if smallest is not None and smallest < math.log(10):
+        share = slower_by(exp(sign * smallest), more_is_faster=sign < 0)
+    return Verdict(name, None, needed, share, reasons, margin=fail_above)
 
 
 def _decided(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -226,7 +227,10 @@ class CellTrials:
     def logs(self, name: str) -> "pd.Series[float]":
         """Return the logarithms of a metric by sweep and block; of one that can be zero the numbers."""
         metric = self.metrics[name]
-        numbers = self.trials[metric.column] if metric.by_difference else metric.logs(self.trials)
+        if metric.by_difference:
+            numbers = self.trials[metric.column]
+        else:
+            numbers = metric.logs(self.trials)
         frame = [self.trials["sweep"].astype(str), self.trials["block"]]
         blocks: pd.Series[float] = numbers.groupby(frame).mean()
         return blocks.dropna()
@@ -363,7 +367,7 @@ class Group(Selection):
     @property
     def measured(self) -> frozenset[str]:
         """The names of the metrics that any target has."""
-        return frozenset(name for measured in self.of_kind("target").values() for name in measured)
+        return frozenset(chain.from_iterable(self.of_kind("target").values()))
 
     def over_base(self, target: str, metric: Metric) -> Contrast:
         """Return a metric of a target over bare metal, also where it was not measured."""
@@ -514,8 +518,9 @@ class Comparison(Selection):
     def of(self, job: ComparedJob) -> "Comparison":
         """Return the results of one job; the warnings stay."""
         trials = self.trials
-        for name, value in vars(job).items() if len(trials) else ():
-            trials = trials[trials[name] == value]
+        if len(trials):
+            for name, value in vars(job).items():
+                trials = trials[trials[name] == value]
         groups = tuple(group for group in self.groups if group.job == job)
         contrasts = tuple(contrast for contrast in self.contrasts if contrast.job == job)
         return replace(self, trials=trials, groups=groups, contrasts=contrasts)
@@ -535,7 +540,9 @@ class Comparison(Selection):
     @property
     def requested_margin(self) -> float | None:
         """Return the margin that the comparison was given; None if it took that of the plans, or the usual one."""
-        return self.least_margin if any(terms.requested for terms in self.terms.values()) else None
+        if any(terms.requested for terms in self.terms.values()):
+            return self.least_margin
+        return None
 
     @property
     def common_terms(self) -> Terms:
@@ -545,7 +552,9 @@ class Comparison(Selection):
             stated = " and ".join(f"{margin:.3g}" for margin in sorted(margins))
             remedy = f"give the one that counts, such as --margin {max(margins) * 100:g}%"
             raise RequestError(f"jobs that are compared were planned with different margins: {stated}", remedy=remedy)
-        return Terms(margins.pop()) if margins else Terms()
+        if margins:
+            return Terms(margins.pop())
+        return Terms()
 
     @property
     def decided(self) -> bool:
@@ -555,6 +564,11 @@ class Comparison(Selection):
     @property
     def jobs(self) -> tuple[ComparedJob, ...]:
         return tuple(dict.fromkeys(group.job for group in self.groups))
+
+    @property
+    def summaries(self) -> tuple[TargetSummary, ...]:
+        """Return the targets of all groups."""
+        return tuple(chain.from_iterable(group.targets for group in self.groups))
 
 
 def known_first(known: Sequence[str], name: str) -> tuple[int, int, str]:

@@ -3,8 +3,8 @@
 import io
 from base64 import b64decode
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,14 @@ Pair = Mapping[Any, Any]
 """A trial beside bare metal's, whose columns end in ``_base``."""
 
 
+class _AgreedPair(NamedTuple):
+    """How the two trials of a pair agree, and why equal work may end in other bits."""
+
+    agreement: Agreement
+    why: str
+    row: Pair
+
+
 def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     """Return how each arm agrees with the first bare-metal trial of its blocks in what it computed, by job and model.
 
@@ -29,44 +37,74 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     Validity refuses or names the pairs that do not agree; this covers every arm: ablations, second trials, victims.
     ``ok`` are the trials that are ok, with ``variant``. Probes compute nothing that could be the same.
     """
+    pairs = _pairs(ok)
+    arms: dict[tuple[ComparedJob, str, str], list[_AgreedPair]] = defaultdict(list)
+    for row, (agreed, why) in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
+        if agreed:
+            ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in SWITCHES)
+            arm = arm_name(row["target"], row["replica"], ablation, aggressor)
+            arms[job_of(row), row["model"], arm].append(_AgreedPair(agreed, why, row))
+    by_group: dict[GroupKey, tuple[SameWork, ...]] = defaultdict(tuple)
+    for (job, model, arm), of_arm in arms.items():
+        by_group[job, model] += (_work_of(arm, of_arm),)
+    return by_group
+
+
+def _pairs(ok: pd.DataFrame) -> pd.DataFrame:
+    """Return each trial joined with that of its block that it is held against."""
     once = ok[(ok["replica"] == 0) & ~with_trait(ok, "probes")]
     first = baseline(once).drop_duplicates(BLOCK)
     columns = dict.fromkeys((*ROW, "replica", *SWITCHES, *BLOCK, *_SIDES, "rounds_freely"))
     trials = ok.loc[~ok.index.isin(first.index), list(columns)]
     victims = trials[trials["aggressor"].notna()]
-    on = [*BLOCK, "target"]
-    alone = plain(once).drop_duplicates(on)
-    equal = trials.drop(victims.index).loc[lambda left: with_trait(left, "normalised")]
-    of_equal = equal.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base"))
-    pairs = pd.concat([of_equal, victims.merge(alone[[*on, *_SIDES]], on=on, suffixes=("", "_base"))])
-    arms: dict[tuple[ComparedJob, str, str], list[tuple[Agreement, str, Pair]]] = defaultdict(list)
-    for row, (agreed, why) in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
-        if agreed:
-            ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in SWITCHES)
-            arm = arm_name(row["target"], row["replica"], ablation, aggressor)
-            arms[job_of(row), row["model"], arm].append((agreed, why, row))
-    by_group: dict[GroupKey, tuple[SameWork, ...]] = defaultdict(tuple)
-    for (job, model, arm), agreed_trials in arms.items():
-        least, why, _ = max(agreed_trials, key=lambda trial: (AGREEMENTS.index(trial[0].kind), trial[0].apart or 0.0))
-        different = sum(agreement.kind == "other" for agreement, *_ in agreed_trials)
-        image = same_image(row for *_, row in agreed_trials)
-        kind, text, apart, seeds_apart, drawn, _ = least
-        work = SameWork(arm, kind, len(agreed_trials), different, text, apart, seeds_apart, drawn, why, image)
-        by_group[job, model] += (work,)
-    return by_group
+    others = trials.drop(victims.index)
+    normalised = others[with_trait(others, "normalised")]
+    on_target = [*BLOCK, "target"]
+    alone = plain(once).drop_duplicates(on_target)
+    over_base = normalised.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base"))
+    over_alone = victims.merge(alone[[*on_target, *_SIDES]], on=on_target, suffixes=("", "_base"))
+    return pd.concat([over_base, over_alone])
+
+
+def _work_of(arm: str, pairs: Sequence[_AgreedPair]) -> SameWork:
+    """Return the work of an arm, by the pair that agrees least."""
+    least = max(pairs, key=lambda pair: (AGREEMENTS.index(pair.agreement.kind), pair.agreement.apart or 0.0))
+    agreed = least.agreement
+    return SameWork(
+        arm,
+        agreed.kind,
+        len(pairs),
+        sum(pair.agreement.kind == "other" for pair in pairs),
+        agreed.text,
+        agreed.apart,
+        agreed.seeds_apart,
+        agreed.drawn,
+        least.why,
+        same_image(pair.row for pair in pairs),
+    )
 
 
 def same_image(pairs: Iterable[Pair]) -> SameImage | None:
     """Return how the images of trials agree with bare metal's, None without any; grids are read where pixels differ."""
-    known = [pair for pair in pairs if all(isinstance(text, str) for text in _both(pair, "pixels"))]
-    if not known:
+    with_images = [pair for pair in pairs if all(isinstance(text, str) for text in _both(pair, "pixels"))]
+    if not with_images:
         return None
-    weights, pixels = (
-        [pair for pair in known if len({*map(str, _both(pair, name))}) > 1] for name in ("weights", "pixels")
+    other_weights = [pair for pair in with_images if _differ(pair, "weights")]
+    other_pixels = [pair for pair in with_images if _differ(pair, "pixels")]
+    differences = []
+    for number, pair in enumerate(other_pixels):
+        difference = _apart(pair)
+        if difference:
+            differences.append((*difference, number))
+    most, mean, worst = max(differences, default=(None, None, 0))
+    return SameImage(
+        len(with_images),
+        len(other_weights),
+        len(other_pixels),
+        most,
+        mean,
+        _paths((other_pixels or with_images)[worst]),
     )
-    apart = [(*difference, place) for place, pair in enumerate(pixels) if (difference := _apart(pair))]
-    most, mean, worst = max(apart, default=(None, None, 0))
-    return SameImage(len(known), len(weights), len(pixels), most, mean, _paths((pixels or known)[worst]))
 
 
 def grid_of(path: str) -> str | None:
@@ -79,6 +117,11 @@ def _both(pair: Pair, name: str) -> tuple[Any, Any]:
     return pair[f"generated_{name}_base"], pair[f"generated_{name}"]
 
 
+def _differ(pair: Pair, name: str) -> bool:
+    base, own = _both(pair, name)
+    return str(base) != str(own)
+
+
 def _paths(pair: Pair) -> tuple[str, str]:
     return pair["path_base"], pair["path"]
 
@@ -87,7 +130,11 @@ def _apart(pair: Pair) -> tuple[int, float] | None:
     """Return the greatest and the mean difference in what two grids have in common; None where one is missing."""
     from PIL import Image  # not at the top: few images differ, and the answer waits for every import
 
-    base, own = (np.asarray(grid and Image.open(io.BytesIO(b64decode(grid)))) for grid in map(grid_of, _paths(pair)))
+    grids = []
+    for path in _paths(pair):
+        png = grid_of(path)
+        grids.append(np.asarray(png and Image.open(io.BytesIO(b64decode(png)))))
+    base, own = grids
     if not base.ndim == own.ndim > 1:
         return None
     height, width = np.minimum(base.shape, own.shape)[:2]

@@ -14,6 +14,7 @@ Instances that are opened together grow: what they take by their number, and the
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import truediv
 from statistics import fmean
 from typing import Any
@@ -54,7 +55,10 @@ from suite.trial_names import instances_in
 SCALED = {
     METRICS[0].name: METRICS[0],
     "speed-up": Metric("speed-up", METRICS[0].column, "x", "more"),
-    **{name: Metric(name, "", "") for name in ("efficiency", "serial share", "fitted serial share", "communicating")},
+    "efficiency": Metric("efficiency", "", ""),
+    "serial share": Metric("serial share", "", ""),
+    "fitted serial share": Metric("fitted serial share", "", ""),
+    "communicating": Metric("communicating", "", ""),
 }
 """What scaling is described by. Strong scaling alone has a serial share, and the largest of three numbers or more
 that of the fit to all. Communicating is the share of the workers' time in which they wait for other ranks."""
@@ -65,6 +69,8 @@ SAME = (
 """The columns in which jobs agree, beside one of the keys of a job."""
 _DIVISION = ("strategy", "steps", "warmup_steps")
 """The settings by which jobs can divide the same work in different ways."""
+_GROWING = ("workers", "batch", "lab.nodes", "machines.name", "machines.interface", "machines.cpus")
+"""The settings that grow with the number of workers."""
 TIMES = (Metric("ready-median", "", "s"), Metric("ready-p95", "", "s"))
 EACH = (Metric("memory-per-instance", "", "MB"), Metric("host-cpu-per-instance", "", "s"))
 """The metrics that are a mean over the instances: what they take together grows."""
@@ -126,89 +132,118 @@ def _mapped(numbers: Uncertain, function: Callable[..., float], *more: float) ->
 
 def scaling(trials: pd.DataFrame) -> Iterator[Contrast]:
     """Yield the numbers of workers of jobs of ``trials_with_workers`` with several, in the order of the paper."""
-    for kind, batch in ((STRONG, "global_batch"), (WEAK, "batch")) if len(trials) else ():
+    if trials.empty:
+        return
+    for kind, batch in ((STRONG, "global_batch"), (WEAK, "batch")):
         jobs = trials.groupby([*SAME, "share", batch], dropna=False, observed=True)
-        yield from sorted((one for _, alike in jobs for one in _scaling(kind, alike)), key=lambda one: order(one.arm))
+        contrasts = chain.from_iterable(_scaling(kind, alike) for _, alike in jobs)
+        yield from sorted(contrasts, key=lambda contrast: order(contrast.arm))
 
 
 def _key_of_share(job: Job, without: Sequence[str] = ()) -> str:
     """Return the comparison key of a job, with the share of one worker in place of what grows with their number."""
     if not job.distributed:
         return ""
-    machines, given = job.distributed.machines, job.envelope
+    machines = job.distributed.machines
+    envelope = job.envelope
     shares = 1 if machines else len(job.distributed.roles)
     share = {
-        "cpus": max(1, len(given.cpus) // shares),
-        "memory": given.memory_bytes // shares,
-        "threads": max(1, given.threads // shares),
+        "cpus": max(1, len(envelope.cpus) // shares),
+        "memory": envelope.memory_bytes // shares,
+        "threads": max(1, envelope.threads // shares),
         "machines": machines[0].name if machines else None,
     }
-    grows = ("workers", "batch", "lab.nodes", *(f"machines.{name}" for name in ("name", "interface", "cpus")))
-    return str({name: value for name, value in settings(job).items() if name not in (*grows, *without)} | share)
+    agreeing = {name: value for name, value in settings(job).items() if name not in (*_GROWING, *without)}
+    return str(agreeing | share)
 
 
 def _communicating(ranks: Sequence[Rank] | None) -> float | None:
     """Return the share of the workers' time in which they wait for others; None if no training exchanges anything."""
     workers = [rank for rank in ranks or () if rank.role == "worker" and rank.sent_bytes is not None]
     spent_s = math.fsum(rank.measured_s or 0.0 for rank in workers)
-    return math.fsum(rank.communicate_s or 0.0 for rank in workers) / spent_s if spent_s else None
+    if spent_s:
+        return math.fsum(rank.communicate_s or 0.0 for rank in workers) / spent_s
+    return None
 
 
 def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
     """Yield the numbers of workers of jobs that agree in a batch; none if there is one number."""
-    rows = {int(own["workers"].iloc[0]): own for _, own in alike.groupby("workers")}
-    places = _throughputs(rows)
-    substitutes = {n: substitutes_of(own) for n, own in rows.items()}
-    smallest, speed_ups = min(places, default=0), dict[float, Uncertain]()
-    for n, place in places.items() if len(places) > 1 else ():
-        (waited,) = levels([_by_run(rows[n], rows[n]["communicating"])])
-        shared = SHARED_CPUS in (*substitutes[smallest], *substitutes[n])
-        reasons = ["efficiency withheld: instances share CPUs"] * shared
-        values = {"throughput": _mapped(_uncertain(place), exp)}
+    rows = {int(trials["workers"].iloc[0]): trials for _, trials in alike.groupby("workers")}
+    throughputs = _throughputs(rows)
+    if len(throughputs) < 2:
+        return
+    smallest = min(throughputs)
+    first = rows[smallest]
+    speed_ups: dict[float, Uncertain] = {}
+    for n, throughput in throughputs.items():
+        trials = rows[n]
+        arm, substitutes = division(first, trials)
+        notes = list(substitutes)
+        values = {"throughput": _mapped(_uncertain(throughput), exp)}
         if n > smallest:
-            values["speed-up"] = _mapped(_uncertain(difference(places[smallest], place)), exp)
-            if not shared:
-                speed_ups[n / smallest] = values["speed-up"]
-                values["efficiency"] = _mapped(values["speed-up"], truediv, n / smallest)
-                values |= _serial_shares(speed_ups, last=n == max(places)) if kind is STRONG else ()
-        sides = _sides(alike, smallest, n)
-        decided = withheld(str(rows[n]["profile"].iloc[0]), min(places[smallest].n, place.n), sides)
-        values |= {"communicating": _uncertain(waited)} if waited else {}
-        arm, notes = division(rows[smallest], rows[n])
-        compared = _compared(rows[smallest], rows[n], place)
+            values["speed-up"] = _mapped(_uncertain(difference(throughputs[smallest], throughput)), exp)
+        if SHARED_CPUS in (*substitutes_of(first), *substitutes):
+            notes.append("efficiency withheld: instances share CPUs")
+        elif n > smallest:
+            speed_ups[n / smallest] = values["speed-up"]
+            values["efficiency"] = _mapped(values["speed-up"], truediv, n / smallest)
+            if kind is STRONG:
+                values |= _serial_shares(speed_ups, last=n == max(throughputs))
+        (waited,) = levels([_by_run(trials, trials["communicating"])])
+        if waited:
+            values["communicating"] = _uncertain(waited)
+        blocks = min(throughputs[smallest].n, throughput.n)
+        notes += withheld(str(trials["profile"].iloc[0]), blocks, _sides(alike, smallest, n))
+        compared = _compared(first, trials, throughput)
         for name, (value, *ends) in values.items():
-            number = {"ratio" if name == "speed-up" else "value": value}
-            more: dict[str, Any] = {**number, "interval": tuple(ends) or None, "notes": (*notes, *reasons, *decided)}
-            yield Contrast(kind=kind.name, arm=arm, metric=SCALED[name], blocks=place.n, **compared, **more)
+            of_metric: dict[str, Any] = {"interval": tuple(ends) or None}
+            of_metric["ratio" if name == "speed-up" else "value"] = value
+            yield Contrast(
+                kind=kind.name,
+                arm=arm,
+                metric=SCALED[name],
+                blocks=throughput.n,
+                notes=tuple(notes),
+                **compared,
+                **of_metric,
+            )
 
 
 def _throughputs(rows: Mapping[int, pd.DataFrame]) -> dict[int, Location]:
     """Return the level of the throughput by the number of workers."""
-    places = levels([_by_run(own, METRICS[0].logs(own)) for own in rows.values()])
-    return {n: place for n, place in zip(rows, places, strict=True) if place}
+    runs = [_by_run(trials, METRICS[0].logs(trials)) for trials in rows.values()]
+    return {n: level for n, level in zip(rows, levels(runs), strict=True) if level}
 
 
-def _by_run(own: pd.DataFrame, values: "pd.Series[float]") -> list[list[float]]:
+def _by_run(trials: pd.DataFrame, values: "pd.Series[float]") -> list[list[float]]:
     """Return the values of each run, or sweep, by block."""
-    return [by_block(of_run, values[of_run.index]) for _, of_run in own.groupby("sweep", observed=True)]
+    return [by_block(of_run, values[of_run.index]) for _, of_run in trials.groupby("sweep", observed=True)]
 
 
-def _compared(first: pd.DataFrame, own: pd.DataFrame, place: Location) -> dict[str, Any]:
+def _compared(first: pd.DataFrame, trials: pd.DataFrame, level: Location) -> dict[str, Any]:
     """Return the runs of two sides and the spread between them; nothing for sides of one run, or sweep."""
-    before, after = (set(side["sweep"]) for side in (first, own))
+    before = set(first["sweep"])
+    after = set(trials["sweep"])
     if before == after and len(after) == 1:
         return {}
-    spread = None if place.spread is None else share_of(place.spread)
+    spread = None if level.spread is None else share_of(level.spread)
     return {"runs": (len(before), len(after)), "spread": spread}
 
 
-def division(first: pd.DataFrame, own: pd.DataFrame) -> tuple[Arm, tuple[str, ...]]:
+def division(first: pd.DataFrame, trials: pd.DataFrame) -> tuple[Arm, tuple[str, ...]]:
     """Return the arm of these trials beside those of the first way, and their substitutes."""
-    row, seen = own.iloc[0], own["images_seen"].iloc[0]
-    workers, batch, global_batch = (int(row[name]) for name in ("workers", "batch", "global_batch"))
-    losses = tuple(mean_losses(own["losses"]).items())
-    way = Division(workers, batch, global_batch, str(row["strategy"]), None if pd.isna(seen) else int(seen), losses)
-    return Arm(job_of(first.iloc[0]), str(row["model"]), str(row["target"]), division=way), substitutes_of(own)
+    row = trials.iloc[0]
+    images_seen = row["images_seen"]
+    way = Division(
+        int(row["workers"]),
+        int(row["batch"]),
+        int(row["global_batch"]),
+        str(row["strategy"]),
+        None if pd.isna(images_seen) else int(images_seen),
+        tuple(mean_losses(trials["losses"]).items()),
+    )
+    arm = Arm(job_of(first.iloc[0]), str(row["model"]), str(row["target"]), division=way)
+    return arm, substitutes_of(trials)
 
 
 def _sides(alike: pd.DataFrame, *numbers: int) -> Sides:
@@ -228,17 +263,24 @@ def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Itera
 
 def quality(trials: pd.DataFrame, metrics: Sequence[Metric], terms: TermsByJob) -> list[Contrast]:
     """Return each way to divide the work of ``trials_with_workers``, over that with the fewest workers."""
-    own = [metric for metric in metrics if metric.name in IMAGE_METRICS]
-    if trials.empty or not own:
+    of_images = [metric for metric in metrics if metric.name in IMAGE_METRICS]
+    if trials.empty or not of_images:
         return []
     # What two runs trained from one seed is one model, and no second sample.
     trials = trials.assign(run_id="", block=trials["seed"])
     jobs = trials.groupby([*SAME, "task", "images_seen"], dropna=False, observed=True)
     contrasts: list[Contrast] = []
     for _, alike in jobs:
-        contrasts += _quality(alike, by_ratio(own), terms)
-        contrasts += _amounts(alike, own)
-    return sorted(contrasts, key=lambda one: (*order(one.arm), one.arm.division and one.arm.division.images_seen))
+        contrasts += _quality(alike, by_ratio(of_images), terms)
+        for metric in of_images:
+            if metric.by_difference:
+                contrasts += _amount(alike, metric)
+    return sorted(contrasts, key=_order_of_division)
+
+
+def _order_of_division(contrast: Contrast) -> tuple[object, ...]:
+    way = contrast.arm.division
+    return (*order(contrast.arm), way and way.images_seen)
 
 
 def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], terms: TermsByJob) -> Iterator[Contrast]:
@@ -246,70 +288,109 @@ def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], terms: TermsByJob) 
     ways = [trials for _, trials in alike.groupby(["workers", "strategy", "batch"])]
     compared: dict[Metric, dict[int, Location]] = {}
     for metric in metrics:
-        located = {number: locate(by_block(trials, metric.logs(trials))) for number, trials in enumerate(ways)}
-        if len(of_metric := {number: location for number, location in located.items() if location}) > 1:
+        of_metric = {}
+        for number, trials in enumerate(ways):
+            location = locate(by_block(trials, metric.logs(trials)))
+            if location:
+                of_metric[number] = location
+        if len(of_metric) > 1:
             compared[metric] = of_metric
-    first = min((number for of_metric in compared.values() for number in of_metric), default=0)
+    first = min(chain.from_iterable(compared.values()), default=0)
     unjudged = []
     for metric, of_metric in compared.items():
         base = next(iter(of_metric.values()))
         for number, location in of_metric.items():
             arm, notes = division(ways[first], ways[number])
-            trials = int(metric.logs(ways[number]).count())
-            parts: dict[str, Any] = {"value": location.ratio, "trials": trials, "notes": notes}
-            contrast = Contrast(kind=DIVISION.name, arm=arm, metric=metric, **parts)
-            unjudged.append(Unjudged(contrast, None if location is base else difference(base, location), metric))
+            contrast = Contrast(
+                kind=DIVISION.name,
+                arm=arm,
+                metric=metric,
+                value=location.ratio,
+                trials=int(metric.logs(ways[number]).count()),
+                notes=notes,
+            )
+            if location is base:
+                ratio = None
+            else:
+                ratio = difference(base, location)
+            unjudged.append(Unjudged(contrast, ratio, metric))
     yield from judged(unjudged, unlooked(terms))
-
-
-def _amounts(alike: pd.DataFrame, metrics: Sequence[Metric]) -> Iterator[Contrast]:
-    """Yield the metrics that can be zero."""
-    for metric in metrics:
-        if metric.by_difference:
-            yield from _amount(alike, metric)
 
 
 def _amount(alike: pd.DataFrame, metric: Metric) -> Iterator[Contrast]:
     """Yield a metric that can be zero, of each way less that of the first way that has it; none if there is one."""
     ways = [trials for _, trials in alike.groupby(["workers", "strategy", "batch"])]
-    known = [trials for trials in ways if trials[metric.column].notna().any()]
-    if len(known) < 2:
+    measured = [trials for trials in ways if trials[metric.column].notna().any()]
+    if len(measured) < 2:
         return
-    columns = [by_block(trials, trials[metric.column]) for trials in known]
-    rows = []
-    for trials, numbers in zip(known, columns, strict=True):
-        arm, notes = division(known[0], trials)
-        shift = None if numbers is columns[0] else between_runs([columns[0]], [numbers])
-        value = fmean(numbers)
-        kind = DIVISION.name
-        rows.append(
-            Contrast(kind=kind, arm=arm, metric=metric, value=value, trials=len(numbers), difference=shift, notes=notes)
+    columns = [by_block(trials, trials[metric.column]) for trials in measured]
+    contrasts = []
+    for trials, numbers in zip(measured, columns, strict=True):
+        arm, notes = division(measured[0], trials)
+        contrast = Contrast(
+            kind=DIVISION.name,
+            arm=arm,
+            metric=metric,
+            value=fmean(numbers),
+            trials=len(numbers),
+            difference=None if numbers is columns[0] else between_runs([columns[0]], [numbers]),
+            notes=notes,
         )
-    yield from judged_counts(rows, lambda row: row.metric)
+        contrasts.append(contrast)
+    yield from judged_counts(contrasts, lambda contrast: contrast.metric)
 
 
 def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
     """Yield what each number of instances took (``together``), and the slopes (``growth``); trials that are ok."""
     trials = finished[with_trait(finished, "multiplied")].fillna({"ablation": ""})
-    for (job, target, ablation), rows in grouped(trials, [*JOB, "target", "ablation"]) if len(trials) else ():
+    if trials.empty:
+        return
+    for (job, target, ablation), rows in grouped(trials, [*JOB, "target", "ablation"]):
         for metric in (*TIMES, *EACH, FAILED):
             by_number: dict[int, pd.Series[float]] = {}
             for model, of_model in rows.groupby("model"):
                 column = of_model.set_index(_BLOCK).get(f"{model}/{metric.name}")
                 if column is not None and column.notna().any():
-                    values = by_number[instances_in(str(model))] = column.dropna()
-                    arm, numbers = Arm(job, str(model), target, ablation), values.to_numpy()
-                    counted = metric is FAILED
-                    place = locate(numbers, trim=0) if counted else locate(np.log(numbers))
-                    value = valued(place, by_difference=counted)
-                    yield Contrast(kind="together", arm=arm, metric=metric, **value, trials=len(values))
-            if place := locate(_slopes(pd.DataFrame(by_number), whole=metric in EACH), trim=0):
-                arm = Arm(job, "", target, ablation)
-                yield Contrast(kind="growth", arm=arm, metric=metric, value=place.centre, value_interval=place.interval)
+                    values = column.dropna()
+                    by_number[instances_in(str(model))] = values
+                    yield _together(Arm(job, str(model), target, ablation), metric, values)
+            slope = locate(_slopes(pd.DataFrame(by_number), whole=metric in EACH), trim=0)
+            if slope:
+                yield Contrast(
+                    kind="growth",
+                    arm=Arm(job, "", target, ablation),
+                    metric=metric,
+                    value=slope.centre,
+                    value_interval=slope.interval,
+                )
+
+
+def _together(arm: Arm, metric: Metric, values: "pd.Series[Any]") -> Contrast:
+    """Return what one number of instances took."""
+    counted = metric is FAILED
+    numbers = values.to_numpy()
+    if counted:
+        level = locate(numbers, trim=0)
+    else:
+        level = locate(np.log(numbers))
+    return Contrast(
+        kind="together",
+        arm=arm,
+        metric=metric,
+        trials=len(values),
+        **valued(level, by_difference=counted),
+    )
 
 
 def _slopes(by_number: pd.DataFrame, *, whole: bool) -> list[float]:
     """Return the slope of every block; ``whole``: of the values times the numbers of instances."""
-    values = by_number.mul(by_number.columns, axis=1) if whole else by_number
-    rows = [row.dropna() for _, row in values.iterrows()]
-    return [float(np.polyfit(row.index.to_numpy(float), row, 1)[0]) for row in rows if len(row) > 1]
+    values = by_number
+    if whole:
+        values = by_number.mul(by_number.columns, axis=1)
+    slopes = []
+    for _, row in values.iterrows():
+        measured = row.dropna()
+        if len(measured) > 1:
+            slope, _ = np.polyfit(measured.index.to_numpy(float), measured, 1)
+            slopes.append(float(slope))
+    return slopes

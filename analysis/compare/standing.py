@@ -10,6 +10,7 @@ decides: comparisons, explanations and the gate ask it, and what it withholds ha
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from analysis.compare.contrasts import ContrastKind
 from analysis.compare.matching import named
@@ -33,19 +34,20 @@ def withheld(profile: str, blocks: int, *ratios: Sides, dependent: float | None 
     ``dependent``: see ``Effect.dependent``.
     """
     reasons = []
-    if (named := PROFILES.get(profile)) and not named.decides:
+    if profile in PROFILES and not PROFILES[profile].decides:
         reasons.append(f"{profile} run: not a measurement")
     if blocks < LEAST_BLOCKS:
         reasons.append(f"at least {LEAST_BLOCKS} blocks are needed")
     if dependent is not None:
         reasons.append(f"blocks resemble the one before (p = {dependent:.1g})")
-    return (*reasons, *dict.fromkeys(why for sides in ratios for why in _spoiled(sides)))
+    spoiled = chain.from_iterable(map(_spoiled, ratios))
+    return (*reasons, *dict.fromkeys(spoiled))
 
 
-def sides_of(around: Circumstances, *targets: str, base: str = "") -> Sides:
+def sides_of(circumstances: Circumstances, *targets: str, base: str = "") -> Sides:
     """Return the sides of a target's ratio to another, or of a ratio of several targets' ratios."""
     base = base or base_of(targets[0] if targets else "")
-    return {f"on {side}": around.disturbed.get(side, ()) for side in dict.fromkeys((*targets, base))}
+    return {f"on {side}": circumstances.disturbed.get(side, ()) for side in dict.fromkeys((*targets, base))}
 
 
 def with_standing(
@@ -54,19 +56,28 @@ def with_standing(
     """Return contrasts with the reasons in place of every verdict that their trials do not carry."""
     standing = []
     for contrast in contrasts:
-        if verdict := contrast.verdict:
-            ratios = _sides(contrast, circumstances)
-            why = withheld(contrast.job.profile, contrast.blocks, *ratios, dependent=contrast.dependent)
-            if verdict.name == FAILS_MORE:
-                # It speaks of no trial that has finished: only a run that measures nothing cannot show it.
-                why = withheld(contrast.job.profile, LEAST_BLOCKS)
-            unmeasured = contrast.members.count(UNMEASURED)
-            if unmeasured:
-                why = (*why, f"{unmeasured} of {len(contrast.members)} stages had no step")
-            if why:
-                contrast = replace(contrast, verdict=replace(verdict, name=None, withheld=(*verdict.withheld, *why)))
+        reasons = _reasons(contrast, circumstances)
+        if contrast.verdict and reasons:
+            verdict = replace(contrast.verdict, name=None, withheld=(*contrast.verdict.withheld, *reasons))
+            contrast = replace(contrast, verdict=verdict)
         standing.append(contrast)
     return tuple(standing)
+
+
+def _reasons(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[str]:
+    """Return why the trials of a contrast do not carry its verdict."""
+    if not contrast.verdict:
+        return []
+    if contrast.verdict.name == FAILS_MORE:
+        # It speaks of no trial that has finished: only a run that measures nothing cannot show it.
+        reasons = [*withheld(contrast.job.profile, LEAST_BLOCKS)]
+    else:
+        ratios = _sides(contrast, circumstances)
+        reasons = [*withheld(contrast.job.profile, contrast.blocks, *ratios, dependent=contrast.dependent)]
+    unmeasured = contrast.members.count(UNMEASURED)
+    if unmeasured:
+        reasons.append(f"{unmeasured} of {len(contrast.members)} stages had no step")
+    return reasons
 
 
 def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
@@ -75,18 +86,19 @@ def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) 
     What disturbs a training does not change what it learns: then there is none.
     """
     kind: ContrastKind = CONTRASTS.get(contrast.kind)
-    around, target = circumstances.get(contrast.arm[:2], Circumstances()), contrast.target
+    of_group = circumstances.get(contrast.arm[:2], Circumstances())
+    target = contrast.target
     match kind.disturbed_by:
         case "target":
             between_targets = kind.over in TARGETS and kind.over != BASELINE
-            return [sides_of(around, target, base=kind.over if between_targets else "")]
+            return [sides_of(of_group, target, base=kind.over if between_targets else "")]
         case "layers":
-            return [sides_of(around, *around.disturbed)]
+            return [sides_of(of_group, *of_group.disturbed)]
         case "cells":
             cells = (", ".join((target, *values)) for values in (contrast.arm.cell, contrast.base))
-            return [{f"on {cell}": around.disturbed.get(cell, ()) for cell in cells}]
+            return [{f"on {cell}": of_group.disturbed.get(cell, ()) for cell in cells}]
         case "runs":
-            return [around.disturbed]
+            return [of_group.disturbed]
         case "":
             return []
     return _sides_of_several(contrast, kind, circumstances)
@@ -96,14 +108,15 @@ def _sides_of_several(
     contrast: Contrast, kind: ContrastKind, circumstances: Mapping[GroupKey, Circumstances]
 ) -> list[Sides]:
     """Return what has disturbed the trials of a contrast over several models, or between two arms."""
-    job, target = contrast.job, contrast.target
+    job = contrast.job
+    target = contrast.target
     if kind.disturbed_by == "models":
         models = sorted(contrast.members, key=lambda model: papers_order(job, model, target))
         return [sides_of(circumstances[job, model], target) for model in models]
     if kind.disturbed_by == "alone":
         # Beside an aggressor that has the same CPUs, it is the other work.
-        of_job = (around.disturbed for key, around in circumstances.items() if key[0] == job)
-        return [{f"on {target} alone": disturbed.get(target, ())} for disturbed in of_job]
+        of_job = (of_group for key, of_group in circumstances.items() if key[0] == job)
+        return [{f"on {target} alone": of_group.disturbed.get(target, ())} for of_group in of_job]
     arms = []
     for arm in filter(None, (contrast.arm, contrast.over)):
         arms.append(arm._replace(aggressor=""))
@@ -115,13 +128,16 @@ def _sides_of_several(
 def _spoiled(sides: Sides) -> Iterator[str]:
     """Yield what has disturbed too many trials of a side."""
     by_kind: dict[str, list[tuple[str, Disturbed]]] = defaultdict(list)
-    for side, disturbed in sides.items():
-        for one in disturbed:
-            if one.spoiled > TRIM * one.of:
-                by_kind[one.kind].append((side, one))
-    for (side, first), *others in by_kind.values():
-        spoiled, of = (sum(getattr(one, name) for _, one in [(side, first), *others]) for name in ("spoiled", "of"))
-        where = "" if others else f" {side}"
-        by = who([first, *(one for _, one in others)])
-        named = f"; most of it: {by}" if by else ""
-        yield f"{first.finding} ({first.bound} in {spoiled} of {of} trials{where}{named})"
+    for side, kinds in sides.items():
+        for disturbance in kinds:
+            if disturbance.spoiled > TRIM * disturbance.of:
+                by_kind[disturbance.kind].append((side, disturbance))
+    for of_sides in by_kind.values():
+        names, disturbances = zip(*of_sides, strict=True)
+        spoiled = sum(disturbance.spoiled for disturbance in disturbances)
+        trials = sum(disturbance.of for disturbance in disturbances)
+        where = "" if len(names) > 1 else f" {names[0]}"
+        processes = who(disturbances)
+        most = f"; most of it: {processes}" if processes else ""
+        first = disturbances[0]
+        yield f"{first.finding} ({first.bound} in {spoiled} of {trials} trials{where}{most})"

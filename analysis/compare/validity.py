@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -24,24 +25,37 @@ from suite.records.differences import FIELDS, HOST, INSIDE
 
 COLUMNS = ("facts", "settings", "data", "profile", "recipe", "isa", "forced", "computed", "rounds_freely")
 """The columns of both trials that ``usable`` needs."""
-_BY_PLACE: dict[str, dict[str, Field]] = {
-    "": {one.path: one for one in (*INSIDE, *FIELDS)},
-    "host": {one.path: one for one in HOST},
-}
+_OF_TARGET: Mapping[str, Field] = {field.path: field for field in (*INSIDE, *FIELDS)}
+_OF_HOST: Mapping[str, Field] = {field.path: field for field in HOST}
 _ROUNDING = (
-    *("torch", "torch_cpu_capability", "threads", "cpu_model", "cpu_flags", "accelerator", "gpus.name"),
-    *("torchvision", "libc", "memory_format", "data_use.decoder"),
+    "torch",
+    "torch_cpu_capability",
+    "threads",
+    "cpu_model",
+    "cpu_flags",
+    "accelerator",
+    "gpus.name",
+    "torchvision",
+    "libc",
+    "memory_format",
+    "data_use.decoder",
 )
 """The facts that decide in which order, and with which instructions, numbers are summed. A virtual machine is among
 them: its caches are its own, and libraries choose the blocks of their sums by these."""
 CLOCK_TOLERANCE = 0.05
 """Means of a GPU's clock differ a little from trial to trial."""
-_BESIDE = ("host/", "aggressor ")
+_OF_OTHERS = ("host/", "aggressor ")
 """The beginnings of facts that are of no process that trains."""
-_MEMORY, _EXACT = FactRule(tolerance=MEMORY_TOLERANCE), FactRule()
+_MEMORY = FactRule(tolerance=MEMORY_TOLERANCE)
+_EXACT = FactRule()
+_CLOCK = FactRule(tolerance=CLOCK_TOLERANCE)
 _FACTS = {
-    **{f"{place}{name}": _MEMORY for name in ("memory_bytes", "gpus.memory_bytes") for place in ("", "*/")},
-    **{f"resources.gpus.{span}.sm_mhz": FactRule(tolerance=CLOCK_TOLERANCE) for span in ("job", "measured")},
+    "memory_bytes": _MEMORY,
+    "*/memory_bytes": _MEMORY,
+    "gpus.memory_bytes": _MEMORY,
+    "*/gpus.memory_bytes": _MEMORY,
+    "resources.gpus.job.sm_mhz": _CLOCK,
+    "resources.gpus.measured.sm_mhz": _CLOCK,
 }
 _CAPABILITY = "torch_cpu_capability"
 _MOST_VALUES = 3
@@ -62,11 +76,19 @@ class Difference:
 
 def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, tuple[Difference, ...]]:
     """Return what forbids the ratio of a pair, its marks, and the differences that are part of the ratio."""
-    differences = [one for one in _differences(pair) if one.name not in switched]
     native = pair["isa"] == pair["isa_base"] == "native"
-    declared = [one.text.removeprefix("CPU capability ") for one in differences if native and one.name == _CAPABILITY]
-    refused = [one.text for one in differences if not one.group and not (native and one.name == _CAPABILITY)]
-    named = [one for one in differences if one.group]
+    declared = []
+    refused = []
+    named = []
+    for difference in _differences(pair):
+        if difference.name in switched:
+            continue
+        if difference.group:
+            named.append(difference)
+        if native and difference.name == _CAPABILITY:
+            declared.append(difference.text.removeprefix("CPU capability "))
+        elif not difference.group:
+            refused.append(difference.text)
     # What differs in settings or facts computes something else: one reason is enough.
     text, may_round = pair["other_work"]
     if text and not refused:
@@ -74,14 +96,14 @@ def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, t
             named.append(Difference("computed", text, "losses or weights"))
         else:
             refused.append(text)
-    difference = "; ".join(dict.fromkeys(refused))
-    return difference, _mark(pair, difference, "; ".join(declared)), tuple(named)
-
-
-def _mark(pair: Mapping[Any, Any], difference: str, declared: str) -> str:
+    forbidden = "; ".join(dict.fromkeys(refused))
     # A record that the audit refuses is here only because it was forced.
-    forced = dict.fromkeys(filter(None, (difference, pair["forced"], pair["forced_base"])))
-    return f"forced: {'; '.join(forced)}" if forced else declared
+    forced = dict.fromkeys(filter(None, (forbidden, pair["forced"], pair["forced_base"])))
+    if forced:
+        mark = f"forced: {'; '.join(forced)}"
+    else:
+        mark = "; ".join(declared)
+    return forbidden, mark, tuple(named)
 
 
 def _differences(pair: dict[Any, Any]) -> Iterator[Difference]:
@@ -96,18 +118,26 @@ def _differences(pair: dict[Any, Any]) -> Iterator[Difference]:
 @lru_cache(maxsize=10_000)
 def fact_differences(own: Facts, base: Facts) -> tuple[Difference, ...]:
     """Return the facts of two trials that differ and are not ignored."""
-    mine, its = own.by_path, base.by_path
+    mine = own.by_path
+    its = base.by_path
+    machines = {_listed_machine(mine), _listed_machine(its)}
     if bool(mine.get("pod.virtual")) != bool(its.get("pod.virtual")):
         # The virtual machine numbers its own CPUs. That it is another one is named beside bare metal, too.
-        mine, its = ({"pod.node": "none", **side, "host_cpus": None} for side in (mine, its))
-    elif _listed_machine(mine) and _listed_machine(its) and _listed_machine(mine) != _listed_machine(its):
-        mine, its = ({**side, "host_cpus": None} for side in (mine, its))  # each machine numbers its own CPUs
-    return tuple(one for fact in differ(its, mine, _FACTS) for one in _difference(fact.path, fact.second, fact.first))
+        mine = {"pod.node": "none", **mine, "host_cpus": None}
+        its = {"pod.node": "none", **its, "host_cpus": None}
+    elif len(machines) == 2 and None not in machines:
+        # Each machine numbers its own CPUs.
+        mine = {**mine, "host_cpus": None}
+        its = {**its, "host_cpus": None}
+    differences: list[Difference] = []
+    for fact in differ(its, mine, _FACTS):
+        differences += _difference(fact.path, fact.second, fact.first)
+    return tuple(differences)
 
 
 def _listed_machine(facts: Mapping[str, Any]) -> str | None:
     """Return what tells a machine of an inventory from others: its ID, or else its name."""
-    return facts.get("machine_key") or facts.get("machine")
+    return facts.get("machine_key") or facts.get("machine") or None
 
 
 def changes(*sides: Iterable[Facts]) -> tuple[str, ...]:
@@ -117,15 +147,21 @@ def changes(*sides: Iterable[Facts]) -> tuple[str, ...]:
     once.
     """
     tables = [[facts.by_path for facts in dict.fromkeys(side)] for side in sides]
-    every = [facts for side in tables for facts in side]
+    every = [*chain.from_iterable(tables)]
     texts: dict[str, str] = {}
-    for key in sorted(dict.fromkeys(key for facts in every for key in facts), key=lambda key: "/" in key):
-        course = _course(key, tables) if any(facts.get(key) != every[0].get(key) for facts in every) else []
+    for key in sorted(dict.fromkeys(chain.from_iterable(every)), key=lambda key: "/" in key):
+        course = []
+        if any(facts.get(key) != every[0].get(key) for facts in every):
+            course = _course(key, tables)
         if len(course) > 1:
-            place, _, path = key.rpartition("/")
-            name, text = _name(key, every), _arrows(path, course)
-            full = name if place in ("", "host") else f"{place} {name}"
-            texts.setdefault(f"{name.removeprefix('host ') if place == 'host' else name} {text}", f"{full} {text}")
+            owner, _, path = key.rpartition("/")
+            name = _name(key, every)
+            text = _arrows(path, course)
+            shared = name
+            if owner == "host":
+                shared = name.removeprefix("host ")
+            full = name if owner in ("", "host") else f"{owner} {name}"
+            texts.setdefault(f"{shared} {text}", f"{full} {text}")
     return tuple(texts.values())
 
 
@@ -134,12 +170,14 @@ def agreements(pairs: pd.DataFrame) -> Iterator[tuple[Agreement | None, str]]:
 
     The agreement is None where nothing is known of it; the reason is that of ``_rounding``.
     """
-    names = ("computed", "computed_base", "rounds_freely", "facts", "facts_base")
     runs = pairs.groupby(["run_id", "scenario", "model", "design"], observed=True, sort=False)
-    seeds_apart = runs["computed_base"].transform(lambda trials: seed_distance(trials) or math.nan)
-    for own, base, freely, facts, its, seeds in zip(*(pairs[name] for name in names), seeds_apart, strict=True):
-        why = _rounding(freely, facts, its)
-        yield agreement(own, base, may_round=bool(why), seeds_apart=None if math.isnan(seeds) else seeds), why
+    of_seeds = runs["computed_base"].transform(lambda trials: seed_distance(trials) or math.nan)
+    columns = ["computed", "computed_base", "rounds_freely", "facts", "facts_base"]
+    rows = pairs[columns].itertuples(index=False, name=None)
+    for (own, base, freely, facts, base_facts), distance in zip(rows, of_seeds, strict=True):
+        why = _rounding(freely, facts, base_facts)
+        seeds_apart = None if math.isnan(distance) else distance
+        yield agreement(own, base, may_round=bool(why), seeds_apart=seeds_apart), why
 
 
 def _other_work(pairs: pd.DataFrame) -> Iterator[tuple[str, bool]]:
@@ -154,81 +192,107 @@ def _other_work(pairs: pd.DataFrame) -> Iterator[tuple[str, bool]]:
 @lru_cache(maxsize=10_000)
 def _rounding(freely: str, own: Facts, base: Facts) -> str:
     """Return why equal work may end in other bits, by ``Job.rounds_freely`` or facts; empty where it may not."""
-    mine, its = own.by_path, base.by_path
-    differing = [
-        _rule(key).label
-        for key in dict.fromkeys((*its, *mine))
-        if key.rpartition("/")[2] in _ROUNDING and not key.startswith(_BESIDE) and mine.get(key) != its.get(key)
-    ]
-    return ", ".join(dict.fromkeys((*filter(None, [freely]), *(f"other {label}" for label in differing))))
+    mine = own.by_path
+    its = base.by_path
+    reasons = [freely] if freely else []
+    for key in dict.fromkeys((*its, *mine)):
+        _, _, path = key.rpartition("/")
+        if path in _ROUNDING and not key.startswith(_OF_OTHERS) and mine.get(key) != its.get(key):
+            reasons.append(f"other {_rule(key).label}")
+    return ", ".join(dict.fromkeys(reasons))
 
 
 def _course(key: str, sides: Iterable[Sequence[Mapping[str, Any]]]) -> list[list[Any]]:
     """Return the values of a fact on each side that knows it, of sides with the same values the first."""
-    place, _, path = key.rpartition("/")
+    owner, _, path = key.rpartition("/")
     # As beside bare metal: what is only named, or belongs to a target, is nothing new where it was unknown.
-    strict = path == "seccomp" or (_rule(key).treatment == "refused" and not place.startswith("aggressor"))
+    strict = path == "seccomp" or (_rule(key).treatment == "refused" and not owner.startswith("aggressor"))
     rule = _FACTS.get(path, _EXACT)
-    seen: list[Any] = []
+    values: list[Any] = []
     course: list[list[int]] = []
     for side in sides:
         numbers: set[int] = set()
-        for value in (facts.get(key) for facts in side):
+        for facts in side:
+            value = facts.get(key)
             if value is not None or strict:
-                number = next((n for n, one in enumerate(seen) if rule.agree(value, one)), len(seen))
-                if number == len(seen):
-                    seen.append(value)
+                number = next((n for n, earlier in enumerate(values) if rule.agree(value, earlier)), len(values))
+                if number == len(values):
+                    values.append(value)
                 numbers.add(number)
         if numbers and sorted(numbers) not in course:
             course.append(sorted(numbers))
-    return [[seen[number] for number in numbers] for numbers in course]
+    return [[*map(values.__getitem__, numbers)] for numbers in course]
 
 
 def _name(key: str, every: Iterable[Mapping[str, Any]]) -> str:
     """Return the label of a fact; of the version of a container engine the engine's name."""
-    owner = key.removesuffix("version") + "name"
-    names = {facts.get(owner) for facts in every} if key.endswith("container_engine.version") else set()
-    return str(name) if len(names) == 1 and (name := names.pop()) else _rule(key).label
+    if key.endswith("container_engine.version"):
+        of_name = key.removesuffix("version") + "name"
+        names = {facts.get(of_name) for facts in every}
+        name = names.pop()
+        if name and not names:
+            return str(name)
+    return _rule(key).label
 
 
 def _arrows(path: str, course: Sequence[list[Any]]) -> str:
     if path in ("cpu_flags", "mitigations.*"):
         return _between(path, course[-1][-1], course[0][0])
-    texts = [", ".join(_text(path, value) for value in values) for values in course]
-    return " -> ".join(texts if len(texts) <= _MOST_VALUES else (texts[0], "…", f"{texts[-1]} ({len(texts)} values)"))
+    texts = []
+    for values in course:
+        texts.append(", ".join(_text(path, value) for value in values))
+    if len(texts) > _MOST_VALUES:
+        texts = [texts[0], "…", f"{texts[-1]} ({len(texts)} values)"]
+    return " -> ".join(texts)
 
 
 def _rule(key: str) -> Field:
-    place, _, path = key.rpartition("/")
-    return _BY_PLACE["host" if place == "host" else ""][path]
+    owner, _, path = key.rpartition("/")
+    return _OF_HOST[path] if owner == "host" else _OF_TARGET[path]
 
 
 def _difference(key: str, own: Any, base: Any) -> Iterator[Difference]:  # noqa: ANN401 (any value of JSON)
-    place, _, path = key.rpartition("/")
+    owner, _, path = key.rpartition("/")
     rule = _rule(key)
-    unknown = own is None or base is None
-    # An idle aggressor has not said everything, and what is not known of a property that is only named is not named.
-    # A trial whose output names no unit may lack a rate: its elapsed time can still be compared.
-    lenient = place.startswith("aggressor") or (rule.treatment == "named" and path != "seccomp") or path == "counted"
-    if rule.treatment not in ("refused", "named") or (unknown and lenient):
+    if rule.treatment not in ("refused", "named"):
         return
-    label = rule.label if place in ("", "host") else f"{place} {rule.label}"
-    yield Difference(path if place != "host" else key, f"{label} {_between(path, own, base)}", rule.group)
+    if own is None or base is None:
+        # An idle aggressor has not said everything, and what is not known of a property that is only named is not
+        # named. A trial whose output names no unit may lack a rate: its elapsed time can still be compared.
+        only_named = rule.treatment == "named" and path != "seccomp"
+        if owner.startswith("aggressor") or only_named or path == "counted":
+            return
+    label = rule.label if owner in ("", "host") else f"{owner} {rule.label}"
+    yield Difference(
+        key if owner == "host" else path,
+        f"{label} {_between(path, own, base)}",
+        rule.group,
+    )
 
 
 def _between(path: str, own: Any, base: Any) -> str:  # noqa: ANN401
     if path == "cpu_flags":
-        missing, more = sorted({*base} - {*own}), len({*own} - {*base})
-        return f"without {_some(missing)}; {more} more" if missing else f"with {_some(sorted({*own} - {*base}))}"
+        missing = sorted({*base} - {*own})
+        more = sorted({*own} - {*base})
+        if missing:
+            return f"without {_some(missing)}; {len(more)} more"
+        return f"with {_some(more)}"
     if path == "mitigations.*":
-        return "of " + ", ".join(sorted(name for name in {*own, *base} if own.get(name) != base.get(name)))
+        changed = []
+        for name in sorted({*own, *base}):
+            if own.get(name) != base.get(name):
+                changed.append(name)
+        return f"of {', '.join(changed)}"
     return f"{_text(path, own)} against {_text(path, base)}"
 
 
 def _some(flags: list[str]) -> str:
     """Return the first of the flags, those of vector instructions before others: they are what libraries miss."""
     first = sorted(flags, key=lambda flag: (not re.match(r"avx|amx|fma|f16c|sse", flag), flag))
-    return " ".join(first[:6]) + (f" and {len(flags) - 6} others" if len(flags) > 6 else "")
+    text = " ".join(first[:6])
+    if len(flags) > 6:
+        return f"{text} and {len(flags) - 6} others"
+    return text
 
 
 def _text(path: str, value: Any) -> str:  # noqa: ANN401
@@ -256,10 +320,12 @@ _SETTINGS = {
 def compact(named: Iterable[Difference]) -> tuple[str, ...]:
     """Return the one mark for named differences, ``other kernel (4), CPU (2)``; none where there are none."""
     groups: dict[str, set[str]] = defaultdict(set)
-    for one in named:
-        groups[one.group].add(one.name)
+    for difference in named:
+        groups[difference.group].add(difference.name)
+    if not groups:
+        return ()
     parts = [f"{group} ({len(names)})" if len(names) > 1 else group for group, names in groups.items()]
-    return (f"other {', '.join(parts)}",) if parts else ()
+    return (f"other {', '.join(parts)}",)
 
 
 def marks_of(pairs: pd.DataFrame) -> tuple[str, ...]:
@@ -270,7 +336,7 @@ def marks_of(pairs: pd.DataFrame) -> tuple[str, ...]:
 def all_named(named: Iterable[tuple[Difference, ...]]) -> tuple[Difference, ...]:
     """Return the named differences of pairs, each once. Pairs of one kind hold the same tuple."""
     kinds = {id(differences): differences for differences in named}
-    return tuple(dict.fromkeys(one for differences in kinds.values() for one in differences))
+    return tuple(dict.fromkeys(chain.from_iterable(kinds.values())))
 
 
 def usable(
@@ -281,14 +347,17 @@ def usable(
     ``force`` marks these instead. ``switched`` fields may differ.
     """
     # Pairs are many, and the ways in which they differ few.
-    both = [*(side for name in COLUMNS if name != "computed" for side in (name, f"{name}_base")), "other_work"]
+    checked = [name for name in COLUMNS if name != "computed"]
+    columns = [*checked, *(f"{name}_base" for name in checked), "other_work"]
     pairs = pairs.copy()  # joins its columns in memory: pandas warns of more than 100 that are apart
     pairs = pairs.assign(other_work=pd.Series([*_other_work(pairs)], index=pairs.index, dtype=object))
-    kinds = pairs.groupby(both, dropna=False, observed=True, sort=False).ngroup().to_numpy()
-    first_of_kind = pairs.loc[~pd.Series(kinds).duplicated().to_numpy(), both].to_dict("records")
+    kinds = pairs.groupby(columns, dropna=False, observed=True, sort=False).ngroup().to_numpy()
+    first_of_kind = pairs.loc[~pd.Series(kinds).duplicated().to_numpy(), columns].to_dict("records")
     assessed = [_assess(row, frozenset(switched)) for row in first_of_kind]
-    columns = zip(*(assessed[kind] for kind in kinds), strict=True) if len(pairs) else ((), (), ())
-    for name, values in zip(("difference", "marks", "named"), columns, strict=True):
-        pairs[name] = pd.Series(list(values), index=pairs.index, dtype=object)
-    bad = pairs["difference"] != ""
-    return (pairs, pairs.iloc[:0]) if force else (pairs[~bad], pairs[bad])
+    for number, name in enumerate(("difference", "marks", "named")):
+        values = [assessed[kind][number] for kind in kinds]
+        pairs[name] = pd.Series(values, index=pairs.index, dtype=object)
+    if force:
+        return pairs, pairs.iloc[:0]
+    refused = pairs["difference"] != ""
+    return pairs[~refused], pairs[refused]
