@@ -99,10 +99,13 @@ def with_job(
     }
     if prices:
         columns |= dict(_priced(trials, prices, columns))
-    known = {metric: values for metric, values in columns.items() if values.notna().any()}
-    table = trials.assign(**{metric.column: values for metric, values in known.items()})
+    measured = {}
+    for metric, values in columns.items():
+        if values.notna().any():
+            measured[metric] = values
+    table = trials.assign(**{metric.column: values for metric, values in measured.items()})
     currency = prices.currency if prices else ""
-    ordered = [metric for metric in job_metrics(currency) if metric in known]
+    ordered = [metric for metric in job_metrics(currency) if metric in measured]
     return replace(records, trials=table, metrics=(*records.metrics, *ordered))
 
 
@@ -130,7 +133,9 @@ def _units(job: Job, amount: Amount) -> float | None:
     """Return the units of the work, of epochs those in whole batches; None for a job that has no such unit."""
     if amount.unit != _EPOCHS:
         return amount.number if amount.unit == job.unit else None
-    return amount.number * _units_of_epoch(job) or None if job.dataset else None
+    if job.dataset:
+        return amount.number * _units_of_epoch(job) or None
+    return None
 
 
 def _units_of_checkpoint(job: Job) -> float | None:

@@ -40,7 +40,11 @@ def best_interval(checkpoint_s: Numbers, mean_s: float) -> Numbers:
     """Return the work between two checkpoints that makes the makespan shortest: Young's term, and Daly's others."""
     half = checkpoint_s / (2 * mean_s)
     young_s = np.sqrt(2 * checkpoint_s * mean_s)
-    return np.where(half < 1, young_s * (1 + np.sqrt(half) / 3 + half / 9) - checkpoint_s, mean_s)
+    return np.where(
+        half < 1,
+        young_s * (1 + np.sqrt(half) / 3 + half / 9) - checkpoint_s,
+        mean_s,
+    )
 
 
 def course_of(

@@ -23,7 +23,8 @@ Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Named = Annotated[str, Field(min_length=1)]
 Numbers = npt.NDArray[np.float64]
-MONEY, SPOT = "money", "money-spot"
+MONEY = "money"
+SPOT = "money-spot"
 RATES = {MONEY: "per_hour", SPOT: "spot_per_hour", "money-reserved": "reserved_per_hour"}
 """The metrics of money, each with the price of an hour that it is made of."""
 GUIDE = "docs/guide/costs.md"
@@ -152,28 +153,38 @@ class Prices:
 
         Raises RequestError for an unknown key, a place without a trial, and a trial of two places.
         """
-        names = sorted({name for settings in trials for name in settings})
+        names = sorted(set[str]().union(*trials))
         chosen: list[PricedPlace | None] = [None] * len(trials)
         for number, site in enumerate(self.places):
             key, value = next(iter(site.match.items()))
             unknown = site.match.keys() - set(names)
             if unknown:
                 key = min(unknown)
-                raise self.refusal(number, f"match.{key}", "no record has this key", nearest(key, names))
+                raise self.refusal(
+                    number,
+                    f"match.{key}",
+                    "no record has this key",
+                    nearest(key, names),
+                )
             matching = [index for index, settings in enumerate(trials) if site.match.items() <= settings.items()]
             if not matching:
                 values = sorted({settings.get(key, "") for settings in trials})
-                raise self.refusal(number, f"match.{key}", f"no record matches {site.name}", nearest(value, values))
+                raise self.refusal(
+                    number,
+                    f"match.{key}",
+                    f"no record matches {site.name}",
+                    nearest(value, values),
+                )
             for index in matching:
                 other = chosen[index]
                 if other:
-                    what = f"records of {site.name} match {other.name}, too"
-                    raise self.refusal(number, "match", what, "let each record match one place")
+                    ambiguity = f"records of {site.name} match {other.name}, too"
+                    raise self.refusal(number, "match", ambiguity, "let each record match one place")
                 chosen[index] = site
         return chosen
 
-    def refusal(self, number: int, key: str, what: str, remedy: str) -> RequestError:
-        return RequestError(f"{self.path}: place.{number}.{key}: {what}", remedy=remedy)
+    def refusal(self, number: int, key: str, reason: str, remedy: str) -> RequestError:
+        return RequestError(f"{self.path}: place.{number}.{key}: {reason}", remedy=remedy)
 
 
 class _File(Part):
@@ -187,8 +198,13 @@ def read_prices(path: Path) -> Prices:
         prices = Prices(path, _File.model_validate(content).place)
         for number, site in enumerate(prices.places):
             if site.currency != prices.currency:
-                what = f"{site.currency}, and place.0 is in {prices.currency}"
-                raise prices.refusal(number, "currency", what, "convert all prices to one currency")
+                currencies = f"{site.currency}, and place.0 is in {prices.currency}"
+                raise prices.refusal(
+                    number,
+                    "currency",
+                    currencies,
+                    "convert all prices to one currency",
+                )
         listed = [_listed(prices, number, site) for number, site in enumerate(prices.places)]
         return Prices(path, tuple(listed))
     except ValidationError as error:
@@ -208,12 +224,29 @@ def _listed(prices: Prices, number: int, site: PricedPlace) -> PricedPlace:
             names = sorted({row[column] for row in rows})
             rows = [row for row in rows if value in (None, row[column])]
             if not rows:
-                raise prices.refusal(number, f"catalogue.{key}", f"{file} has no {value}", nearest(value, names[:20]))
-        offers = {tuple(row[column] or None for column in _PRICES.values()) for row in rows}
+                raise prices.refusal(
+                    number,
+                    f"catalogue.{key}",
+                    f"{file} has no {value}",
+                    nearest(value, names[:20]),
+                )
+        offers = set()
+        for row in rows:
+            offers.add(tuple(row[column] or None for column in _PRICES.values()))
         if len(offers) > 1:
-            raise prices.refusal(number, "catalogue.zone", f"{file} has several prices", f"give {' or '.join(names)}")
+            raise prices.refusal(
+                number,
+                "catalogue.zone",
+                f"{file} has several prices",
+                f"give {' or '.join(names)}",
+            )
     except (OSError, ValueError, KeyError) as error:
         remedy = f"name a CSV with SkyPilot's columns; see {GUIDE}"
-        raise prices.refusal(number, "catalogue.file", f"{file} cannot be read: {error}", remedy) from error
+        raise prices.refusal(
+            number,
+            "catalogue.file",
+            f"{file} cannot be read: {error}",
+            remedy,
+        ) from error
     offer = dict(zip(_PRICES, offers.pop(), strict=True))
     return PricedPlace.model_validate({**site.model_dump(), **offer, "catalogue": None})

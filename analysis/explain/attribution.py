@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -28,7 +29,13 @@ from analysis.warnings.types import AnalysisWarning
 from suite.targets import BASES, base_of
 
 _BEFORE = {"launch": "launch_s", "imports": "imports_s", "build": "build_s", "warm-up": "warmup_s"}
-_AFTER = {name: f"{name.replace(' ', '_')}_s" for name in ("between epochs", "generating", "teardown", "exit")}
+_STEPS = {"data": "data_s", "copy": "copy_s", "compute": "compute_s", "communicate": "communicate_s"}
+_AFTER = {
+    "between epochs": "between_epochs_s",
+    "generating": "generating_s",
+    "teardown": "teardown_s",
+    "exit": "exit_s",
+}
 
 
 @dataclass(frozen=True)
@@ -46,41 +53,52 @@ class Parts:
     @classmethod
     def mean(cls, trials: Sequence["Parts"]) -> "Parts":
         """Return the mean of two trials of a block, part by part; a part that one of them lacks is in neither."""
-
-        def means(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-            return {name: fmean(own[name] for own in parts) for name in parts[0] if all(name in own for own in parts)}
-
+        phases = {}
+        for name in trials[0].phases:
+            phases[name] = _means([trial.phases[name] for trial in trials])
         return cls(
-            seconds=means([trial.seconds for trial in trials]),
-            phases={name: means([trial.phases[name] for trial in trials]) for name in trials[0].phases},
+            seconds=_means([trial.seconds for trial in trials]),
+            phases=phases,
             total_s=fmean(trial.total_s for trial in trials),
-            steps_s=[second for trial in trials for second in trial.steps_s],
+            steps_s=[*chain.from_iterable(trial.steps_s for trial in trials)],
         )
 
     @classmethod
     def of(cls, record: Any) -> "Parts":  # noqa: ANN401 (decoded by the table of columns)
-        steps, timeline = record.steps, record.timeline
-        whole_s = None if record.elapsed_s is None else (record.open_s or 0.0) + record.elapsed_s
+        steps = record.steps
+        computing = {}
+        if steps:
+            computing = {name: math.fsum(column) for name, column in steps.phases.items()}
+        if record.elapsed_s is not None:
+            total_s = (record.open_s or 0.0) + record.elapsed_s
+        else:
+            total_s = (record.timeline and record.timeline.measured_s) or 0.0
         return cls(
             seconds=_seconds(record),
-            phases={
-                OPENING: record.opening or {},
-                COMPUTE: {name: math.fsum(column) for name, column in steps.phases.items()} if steps else {},
-            },
-            total_s=((timeline and timeline.measured_s) or 0.0) if whole_s is None else whole_s,
+            phases={OPENING: record.opening or {}, COMPUTE: computing},
+            total_s=total_s,
             steps_s=(steps and steps.elapsed_s) or (),
         )
 
 
+def _means(trials: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    means = {}
+    for name in trials[0]:
+        if all(name in seconds for seconds in trials):
+            means[name] = fmean(seconds[name] for seconds in trials)
+    return means
+
+
 def _seconds(record: Any) -> dict[str, float]:  # noqa: ANN401
     spans = record.timeline if record.elapsed_s is not None else None
-    columns = {name: getattr(record.steps, f"{name}_s", None) for name in ("data", "copy", "compute", "communicate")}
-    parts = {
-        OPENING: record.open_s,
-        **{name: getattr(spans, field, None) for name, field in _BEFORE.items()},
-        **{name: None if column is None else math.fsum(column) for name, column in columns.items()},
-        **{name: getattr(spans, field, None) for name, field in _AFTER.items()},
-    }
+    parts = {OPENING: record.open_s}
+    for name, field in _BEFORE.items():
+        parts[name] = getattr(spans, field, None)
+    for name, field in _STEPS.items():
+        column = getattr(record.steps, field, None)
+        parts[name] = None if column is None else math.fsum(column)
+    for name, field in _AFTER.items():
+        parts[name] = getattr(spans, field, None)
     return {name: seconds for name, seconds in parts.items() if seconds is not None}
 
 
@@ -94,24 +112,32 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
     trials = plain(every)
     ok = trials[trials["ok"] & ~with_trait(trials, "probes")]
     formed, _ = usable(to_baseline(ok, []), force=force)
-    read, groups = _PartsOfTrials(ok), {group.key: group for group in comparison.groups}
+    read = _PartsOfTrials(ok)
+    circumstances = {group.key: group.circumstances for group in comparison.groups}
     explanations = []
     for (job, model, target), blocks in grouped(formed[~formed["target"].isin(BASES)]):
         sides = read.sides(blocks, target)
-        if len(sides[0]):
-            group = groups[job, model]
-            reasons = withheld(job.profile, len(sides[0]), sides_of(group.circumstances, target))
-            notes = tuple(dict.fromkeys((*read.notes(blocks, target), *filter(None, blocks["marks"]))))
-            whole = difference("whole", *([trial.total_s for trial in side] for side in sides))
-            base, own = (step_times([trial.steps_s for trial in side if trial.steps_s]) for side in sides)
-            key, parts = (job, model, target, len(sides[0])), tuple(_parts(sides))
-            explanations.append(Explanation(*key, whole, parts, base, own, notes, withheld=reasons))
-    explanations.sort(key=lambda one: papers_order(one.job, one.model, one.target))
+        base, own = sides
+        if own:
+            notes = dict.fromkeys((*read.notes(blocks, target), *filter(None, blocks["marks"])))
+            explanation = Explanation(
+                job,
+                model,
+                target,
+                len(own),
+                _difference("whole", sides, [trial.total_s for trial in chain(*sides)]),
+                tuple(_parts(sides)),
+                step_times([trial.steps_s for trial in base if trial.steps_s]),
+                step_times([trial.steps_s for trial in own if trial.steps_s]),
+                tuple(notes),
+                withheld=withheld(job.profile, len(own), sides_of(circumstances[job, model], target)),
+            )
+            explanations.append(explanation)
+    explanations.sort(key=lambda explanation: papers_order(explanation.job, explanation.model, explanation.target))
+    predicted = with_predictions(explanations, comparison, trials, records, force=force)
     return Explained(
-        explanations=tuple(with_predictions(explanations, comparison, trials, records, force=force)),
-        preempted=tuple(
-            preempted_jobs(every[every["ok"]], {key: group.circumstances for key, group in groups.items()})
-        ),
+        explanations=tuple(predicted),
+        preempted=tuple(preempted_jobs(every[every["ok"]], circumstances)),
         warnings=tuple(read.warnings),
         contrasts=comparison.contrasts,
     )
@@ -126,30 +152,39 @@ class _PartsOfTrials:
 
     def __init__(self, ok: pd.DataFrame) -> None:
         self.warnings: list[AnalysisWarning] = []
-        index = zip(*(ok[name] for name in (*BLOCK, "target")), strict=True)
         self._trials: dict[tuple[object, ...], list[tuple[str, str]]] = defaultdict(list)
-        for place, path, *notes in zip(index, ok["path"], ok["substitutes"], ok["changed"], strict=True):
-            self._trials[place].append((path, "\n".join(notes)))
+        columns = [*BLOCK, "target", "path", "substitutes", "changed"]
+        for *block, path, substitutes, changes in ok[columns].itertuples(index=False, name=None):
+            self._trials[tuple(block)].append((path, f"{substitutes}\n{changes}"))
         self._parts: dict[str, Parts | None] = {}
 
     def __call__(self, block: "pd.Series[Any]", target: str) -> Parts | None:
         """Return the parts of a target's trial of a block; of bare metal measured twice, the mean of both."""
-        read = list(filter(None, (self._read(path) for path, _ in self._trials[(*block[BLOCK], target)])))
-        return Parts.mean(read) if read else None
+        trials = [self._read(path) for path, _ in self._trials[(*block[BLOCK], target)]]
+        readable = list(filter(None, trials))
+        return Parts.mean(readable) if readable else None
 
     def _read(self, path: str) -> Parts | None:
         if path not in self._parts:
             record = read_record(path)
             if isinstance(record, AnalysisWarning):
                 self.warnings.append(record)
-            self._parts[path] = None if isinstance(record, AnalysisWarning) else Parts.of(record)
+                self._parts[path] = None
+            else:
+                self._parts[path] = Parts.of(record)
         return self._parts[path]
 
     def sides(self, blocks: pd.DataFrame, target: str) -> Sides:
         """Return the trials of bare metal and of the target, of the blocks of which both could be read."""
-        both = [(self(block, base_of(target)), self(block, target)) for _, block in blocks.iterrows()]
-        read = [(base, own) for base, own in both if base and own]
-        return [base for base, _ in read], [own for _, own in read]
+        bases = []
+        owns = []
+        for _, block in blocks.iterrows():
+            base = self(block, base_of(target))
+            own = self(block, target)
+            if base and own:
+                bases.append(base)
+                owns.append(own)
+        return bases, owns
 
     def notes(self, blocks: pd.DataFrame, target: str) -> Iterator[str]:
         for _, block in blocks.iterrows():
@@ -159,31 +194,45 @@ class _PartsOfTrials:
 
 def _parts(sides: Sides) -> Iterator[TimeDifference]:
     """Yield the parts that all trials have, in the order of a trial, and what these leave unexplained."""
-    trials = [trial for side in sides for trial in side]
+    trials = [*chain(*sides)]
     # A part that one side of one block lacks cannot be compared: it stays in what is unexplained.
-    names = [name for name in trials[0].seconds if all(name in trial.seconds for trial in trials)]
+    shared = set(trials[0].seconds).intersection(*(trial.seconds for trial in trials))
+    names = [name for name in trials[0].seconds if name in shared]
     for name in names:
-        part = difference(name, *([trial.seconds[name] for trial in side] for side in sides))
+        part = _difference(name, sides, [trial.seconds[name] for trial in trials])
         yield replace(part, phases=tuple(_phases(name, sides)))
-    # What is in none of these parts.
-    unexplained_s = (
-        [trial.total_s - math.fsum(trial.seconds[name] for name in names) for trial in side] for side in sides
-    )
-    yield difference(UNEXPLAINED, *unexplained_s)
+    unexplained_s = []
+    for trial in trials:
+        parts_s = math.fsum(trial.seconds[name] for name in names)
+        unexplained_s.append(trial.total_s - parts_s)
+    yield _difference(UNEXPLAINED, sides, unexplained_s)
 
 
 def _phases(part: str, sides: Sides) -> Iterator[TimeDifference]:
     """Yield the phases of a part; none where a record does not name them."""
-    phases = [[trial.phases.get(part, {}) for trial in side] for side in sides]
-    names = dict.fromkeys(name for side in phases for of_trial in side for name in of_trial)
-    for name in names if all(all(side) for side in phases) else ():
+    phases = [trial.phases.get(part, {}) for trial in chain(*sides)]
+    if not all(phases):
+        return
+    for name in dict.fromkeys(chain(*phases)):
         # What a target does not open, such as a guest on bare metal, takes it no time.
-        yield difference(name, *([of_trial.get(name, 0.0) for of_trial in side] for side in phases))
+        yield _difference(name, sides, [of_trial.get(name, 0.0) for of_trial in phases])
+
+
+def _difference(name: str, sides: Sides, seconds: Sequence[float]) -> TimeDifference:
+    """Return the difference of one part, from its seconds in every trial, those of bare metal first."""
+    blocks = len(sides[0])
+    return difference(name, seconds[:blocks], seconds[blocks:])
 
 
 def difference(name: str, baseline: Sequence[float], target: Sequence[float]) -> TimeDifference:
     """Return the difference of one part, from its seconds on both sides of each block."""
-    base, own = np.asarray(baseline), np.asarray(target)
-    place = locate(own - base, trim=0)
-    interval = place.interval if place else None
-    return TimeDifference(name, float(base.mean()), float(own.mean()), float((own - base).mean()), interval)
+    base = np.asarray(baseline)
+    seconds = np.asarray(target)
+    location = locate(seconds - base, trim=0)
+    return TimeDifference(
+        name,
+        float(base.mean()),
+        float(seconds.mean()),
+        float((seconds - base).mean()),
+        location.interval if location else None,
+    )

@@ -6,7 +6,8 @@ from analysis.compare.results import ComparedJob, Effect, Selection
 from analysis.statistics.ratios import StepTimes
 from analysis.warnings.types import AnalysisWarning
 
-OPENING, COMPUTE = "opening", "compute"
+OPENING = "opening"
+COMPUTE = "compute"
 UNEXPLAINED = "unexplained"
 
 

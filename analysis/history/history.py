@@ -128,7 +128,10 @@ def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterat
         begun = rows.sort_values("started_at").drop_duplicates("run_id")
         runs = begun.set_index(begun["run_id"].astype(str))
         facts = runs[["facts", "image"]].to_dict("index")
-        measured = in_units(metrics_of(by_ratio(metrics), arm.job.scenario, arm.model), rows["unit"].iloc[0])
+        measured = in_units(
+            metrics_of(by_ratio(metrics), arm.job.scenario, arm.model),
+            rows["unit"].iloc[0],
+        )
         for metric, kind in product(measured, kinds):
             by_run = logs_of(kind, kinds[kind].get(arm), metric)
             points = tuple(_points(runs, by_run))
@@ -150,15 +153,24 @@ def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterat
 def _points(runs: pd.DataFrame, by_run: Mapping[str, Samples]) -> Iterator[Point]:
     """Yield the runs that have a value; ``runs`` holds their first trials, ``by_run`` their logarithms by block."""
     for run_id, directory, started_at in runs[["directory", "started_at"]].itertuples(name=None):
-        if place := locate(by_run.get(run_id, ())):
-            yield Point(directory, run_id, started_at, place.ratio, place.ratio_interval, place.n)
+        level = locate(by_run.get(run_id, ()))
+        if level:
+            yield Point(
+                directory,
+                run_id,
+                started_at,
+                level.ratio,
+                level.ratio_interval,
+                level.n,
+            )
 
 
 def _shifts(points: Sequence[Point], facts: Mapping[Any, Any], *, more_is_faster: bool) -> Iterator[Shift]:
     logs = np.log([point.value for point in points])
     changes = change_points(logs)
     for begin, first, end in zip([0, *changes], changes, [*changes[1:], len(points)], strict=False):
-        before, after = locate(logs[begin:first]), locate(logs[first:end])
+        before = locate(logs[begin:first])
+        after = locate(logs[first:end])
         if before is None or after is None:
             continue
         shift = difference(before, after)
@@ -201,10 +213,17 @@ def history_document(history: History) -> Iterator[Element]:
         of_place = [series for series in history.series if series.place == place]
         yield Heading(place)
         rows = []
-        for one in of_place:
-            first, latest = one.points[0].value, one.points[-1].value
-            cells = (str(len(one.points)), number(first), number(latest), one.unit, f"{times(latest / first)}x")
-            rows.append((Head(one.what), (*cells, str(len(one.shifts) or "-"))))
+        for of_metric in of_place:
+            first = of_metric.points[0].value
+            latest = of_metric.points[-1].value
+            cells = (
+                str(len(of_metric.points)),
+                number(first),
+                number(latest),
+                of_metric.unit,
+                f"{times(latest / first)}x",
+            )
+            rows.append((Head(of_metric.what), (*cells, str(len(of_metric.shifts) or "-"))))
         yield Table("metric", "", tuple(map(Head, _COLUMNS)), tuple(rows), compact=True)
         for series in of_place:
             for shift in series.shifts:
@@ -214,14 +233,18 @@ def history_document(history: History) -> Iterator[Element]:
 def answer(history: History) -> str:
     """Return how many numbers changed over how many runs, and the latest change."""
     numbers = f"{len(history.series)} numbers over {history.runs} run{'s' if history.runs > 1 else ''}"
-    shifts = [(shift.started_at, one, shift) for one in history.series for shift in one.shifts]
-    if not shifts and max((len(one.points) for one in history.series), default=0) < 2 * LEAST_RUNS:
+    shifts = []
+    for series in history.series:
+        shifts += [(series, shift) for shift in series.shifts]
+    longest = max((len(series.points) for series in history.series), default=0)
+    if not shifts and longest < 2 * LEAST_RUNS:
         return f"No change can be found yet: {numbers}; a series takes {2 * LEAST_RUNS} runs."
     if not shifts:
         return f"No change found: {numbers}."
-    at, one, shift = max(shifts, key=lambda each: each[0])
-    what = f"{one.place}, {one.what}: {_direction(shift)}"
-    return f"{len(shifts)} change{'s' if len(shifts) > 1 else ''} in {numbers}. The latest: {what} since {_day(at)}."
+    series, latest = max(shifts, key=lambda change: change[1].started_at)
+    changes = f"{len(shifts)} change{'s' if len(shifts) > 1 else ''}"
+    text = f"{series.place}, {series.what}: {_direction(latest)} since {_day(latest.started_at)}"
+    return f"{changes} in {numbers}. The latest: {text}."
 
 
 def shift_line(series: Series, shift: Shift) -> str:

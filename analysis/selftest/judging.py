@@ -35,7 +35,9 @@ from suite.units import count, number
 METRICS_OF_INJURIES = (*METRICS, Metric(MEMORY, "serving_peak_memory_bytes", "bytes"))
 ENOUGH = 2.0
 """How many half widths beyond the margin a truth must lie for the blocks to be expected to decide on it."""
-UNDECIDED, SLOWER, EQUIVALENT = "undecided", "slower", "equivalent"
+UNDECIDED = "undecided"
+SLOWER = "slower"
+EQUIVALENT = "equivalent"
 _MACHINE = {"cpu_model": "host_cpu_model", "kernel": "host_kernel", "image": "userland_sha256"}
 """The columns of trials that must hold what the certificate's machine has."""
 
@@ -59,9 +61,17 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
     by_injury = {(arm.target, arm.ablation): effects for arm, effects in arms.items()}
     records = [record for record in store.records() if not record.warm_up]
     findings = []
-    for target, name in product(plan.targets, plan.ablations) if plan else ():
-        if target in get_injury(name).targets:
-            findings.append(_finding(name, target, records, by_injury.get((target, name), {}), margin))
+    if plan:
+        for target, name in product(plan.targets, plan.ablations):
+            if target in get_injury(name).targets:
+                finding = _finding(
+                    name,
+                    target,
+                    records,
+                    by_injury.get((target, name), {}),
+                    margin,
+                )
+                findings.append(finding)
     harmless = [of_metrics for (_, name), of_metrics in by_injury.items() if not get_injury(name).changes]
     return Judged(tuple(findings), _smallest(harmless))
 
@@ -87,7 +97,9 @@ def _finding(
     else:
         trials = [record for record in records if record.target == target and record.ablation == name]
         messages = [record.outcome.message for record in trials if record.outcome.message]
-        why = f"its trials failed: {messages[0]}" if messages else "no block can be compared"
+        why = "no block can be compared"
+        if messages:
+            why = f"its trials failed: {messages[0]}"
         judgement = {"blocks": 0, "verdict_right": False, "note": why}
     return InjuryFinding(
         scenario=records[0].job.scenario,
@@ -118,16 +130,16 @@ def _judgement(
     if width is None or effect.interval is None:
         return {**measured, "note": "one block has no interval"}
     grown = _grown(blocks)
-    place = None
+    phase_seen = None
     if injury.phase and grown and _away(truth) > width:
-        place = grown == injury.phase
+        phase_seen = grown == injury.phase
     right = _verdict_right(injury, truth, effect, width, margin)
     low, high = effect.interval
     return {
         **measured,
         "grown": grown,
         "size": low <= truth.high and truth.low <= high,
-        "place": place,
+        "place": phase_seen,
         "verdict_right": right,
         "note": "" if right is not None else f"too small for {count(effect.blocks, 'block')}",
     }
@@ -148,20 +160,24 @@ def _mean(truths: Sequence[Truth]) -> Truth:
 
 
 def _centre(ratios: Sequence[float]) -> float:
-    place = locate([math.log(ratio) if ratio else -math.inf for ratio in ratios])
-    return math.exp(place.centre) if place else 0.0
+    location = locate([math.log(ratio) if ratio else -math.inf for ratio in ratios])
+    return math.exp(location.centre) if location else 0.0
 
 
 def _half_width(effect: Effect) -> float | None:
     """Return half of the interval's width, as a log ratio."""
-    return math.log(effect.interval[1] / effect.interval[0]) / 2 if effect.interval else None
+    if effect.interval:
+        return math.log(effect.interval[1] / effect.interval[0]) / 2
+    return None
 
 
 def _away(truth: Truth) -> float:
     """Return how far from 1 the truth is at least, as a log ratio."""
     if truth.low <= 1 <= truth.high:
         return 0.0
-    return math.log(truth.low) if truth.low > 1 else -math.log(truth.high)
+    if truth.low > 1:
+        return math.log(truth.low)
+    return -math.log(truth.high)
 
 
 def _beyond(truth: Truth, bounds: Bounds) -> float:
@@ -222,16 +238,20 @@ def certificate_document(certificate: Certificate) -> Iterator[Element]:
 
 def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
     """Return the cells of a finding after its injury."""
-    known = " to ".join(dict.fromkeys(map(times, finding.truth or ())))
-    ratio = "" if finding.ratio is None else f"{finding.metric} {times(finding.ratio)}x"
-    interval = f" ({ends(finding.interval)})" if finding.interval else ""
+    truth = " to ".join(dict.fromkeys(map(times, finding.truth or ())))
+    ratio = ""
+    if finding.ratio is not None:
+        ratio = f"{finding.metric} {times(finding.ratio)}x"
+    interval = ""
+    if finding.interval:
+        interval = f" ({ends(finding.interval)})"
     wrong = ", ".join(name for name, right in finding.facets.items() if right is False)
     outcome = Styled(finding.note, "dim")
     if finding.found:
         outcome = Styled("found", "found")
     elif finding.judged:
         outcome = Styled(f"missed: {finding.note or wrong}", "missed")
-    return finding.target, known, f"{ratio}{interval}", finding.grown or "-", finding.verdict or "-", outcome
+    return finding.target, truth, f"{ratio}{interval}", finding.grown or "-", finding.verdict or "-", outcome
 
 
 def certificate_lines(certificate: Certificate) -> Iterator[str]:
@@ -241,6 +261,6 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
         yield f"{facet} right: {right} of {of}"
     for metric, share in certificate.smallest.items():
         yield f"smallest {metric} effect that {count(certificate.blocks, 'block')} show: {number(share * 100)} %"
-    for one in certificate.absent:
-        yield f"not done: {one.name}: {one.reason}"
+    for absent in certificate.absent:
+        yield f"not done: {absent.name}: {absent.reason}"
     yield certificate.line()
