@@ -4,7 +4,7 @@ The decision is by the time and the money of a job.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -56,13 +56,14 @@ def costs_document(
     step = step_after(comparison)
     if step:
         yield CommandLine(str(step), LABEL)
-    measured = {name for of_arm in every.values() for name in of_arm}
-    metrics = [one for one in job_metrics(prices.currency if prices else "") if one.name in measured]
-    rows = tuple(
-        (Head(name_of(arm, every), of_arm[TIME.name].notes), tuple(value(of_arm.get(one.name)) for one in metrics))
-        for arm, of_arm in every.items()
-    )
-    yield Table(str(amount), "", tuple(Head(one.name) for one in metrics), rows, "values with 95 % intervals")
+    measured = set(chain.from_iterable(every.values()))
+    metrics = [metric for metric in job_metrics(prices.currency if prices else "") if metric.name in measured]
+    rows = []
+    for arm, of_arm in every.items():
+        head = Head(name_of(arm, every), of_arm[TIME.name].notes)
+        rows.append((head, tuple(value(of_arm.get(metric.name)) for metric in metrics)))
+    columns = tuple(Head(metric.name) for metric in metrics)
+    yield Table(str(amount), "", columns, tuple(rows), "values with 95 % intervals")
     places_of_prices = prices.places if prices else ()
     yield Notes((_time_note(measured), *_notes(measured, places_of_prices), *_preemption_notes(measured, preemption)))
     yield from published_elements(_about_jobs(comparison))
@@ -71,7 +72,7 @@ def costs_document(
 
 def _about_jobs(comparison: Comparison) -> list[JudgedClaim]:
     """Return the claims about whole jobs, of cells those about places."""
-    return [one for one in comparison.claims if one.claim.metric == MAKESPAN.name or comparison.cells]
+    return [judged for judged in comparison.claims if judged.claim.metric == MAKESPAN.name or comparison.cells]
 
 
 def step_after(comparison: Comparison) -> NextStep | None:
@@ -108,7 +109,9 @@ def _notes(measured: set[str], places: Sequence[PricedPlace]) -> Iterator[str]:
         yield f"{site.name}: {_price(site)} ({site.source}, {site.date})"
     if PER_UNITS.name in measured:
         yield f"{PER_UNITS.name} is of 1,000 units, {ENERGY.name} of the job: both by the mean power of the whole host"
-        net = f"{NET.name} is without the idle power before the first block" if NET.name in measured else ""
+        net = ""
+        if NET.name in measured:
+            net = f"{NET.name} is without the idle power before the first block"
         yield net or f"{NET.name}: no trial recorded an idle power"
     else:
         yield "energy: no trial has a counter of it"
@@ -134,8 +137,11 @@ def _preemption_notes(measured: set[str], preemption: Preemption | None) -> Iter
 def _price(site: PricedPlace) -> str:
     if site.owned:
         return f"owned, {number(site.owned.per_hour)} {site.currency} per used hour at {percent(site.owned.use)} use"
-    rates = {key.replace("_", " "): getattr(site, key) for key in RATES.values()}
-    offers = (f"{number(rate)} {site.currency} {name}" for name, rate in rates.items() if rate is not None)
+    offers = []
+    for key in RATES.values():
+        rate = getattr(site, key)
+        if rate is not None:
+            offers.append(f"{number(rate)} {site.currency} {key.replace('_', ' ')}")
     return f"{', '.join(offers)}, at least {site.minimum_s:g} s in steps of {site.step_s:g} s"
 
 
@@ -148,7 +154,11 @@ def places_by_arm(trials: pd.DataFrame, keys: Sequence[str], prices: Prices | No
     for job, target, site in zip(settings, trials["target"].astype(str), prices.places_of(settings), strict=True):
         cell = tuple(f"{key}={shortened(job.get(key, 'none'))}" for key in keys)
         by_arm.setdefault((cell, target), []).append(site)
-    return {key: first for key, (first, *more) in by_arm.items() if first and all(site is first for site in more)}
+    places = {}
+    for key, (first, *others) in by_arm.items():
+        if first and all(site is first for site in others):
+            places[key] = first
+    return places
 
 
 def arms(comparison: Comparison) -> dict[Arm, Measured]:
@@ -162,12 +172,19 @@ def decisions(comparison: Comparison, amount: Amount, places: Places) -> Iterato
     every = arms(comparison)
     withheld: dict[str, None] = {}
     for arm, base, measured in _over_bases(every):
-        time, name, over = measured[TIME.name], name_of(arm, every), f"per {amount} {{}} {name_of(base, every)}"
-        money = {kind: row for kind in RATES if (row := measured.get(kind)) and row.ratio is not None}
-        withheld |= dict.fromkeys(why for row in (time, *money.values()) for why in (row.verdict or _OPEN).withheld)
+        time = measured[TIME.name]
+        name = name_of(arm, every)
+        over = f"per {amount} {{}} {name_of(base, every)}"
+        money = {}
+        for kind in RATES:
+            row = measured.get(kind)
+            if row and row.ratio is not None:
+                money[kind] = row
+        for row in (time, *money.values()):
+            withheld |= dict.fromkeys((row.verdict or _OPEN).withheld)
         usual = money.pop(MONEY, None)
-        own, other = (places.get((one.cell, one.target)) for one in (arm, base))
-        use = _break_even(own, other, usual)
+        place_of_base = places.get((base.cell, base.target))
+        use = _break_even(places.get((arm.cell, arm.target)), place_of_base, usual)
         yield f"{name} {_claims([*filter(None, (time, usual))], over)}{use}."
         for kind, row in money.items():
             yield f"At the price of {kind.partition('-')[2]}, {name} {_claims([row], over)}."
@@ -179,18 +196,25 @@ def _over_bases(every: Mapping[Arm, Measured]) -> Iterator[tuple[Arm, Arm, Measu
     """Yield each arm whose time is compared with that of another, the other one, and what was measured of the arm."""
     for arm, measured in every.items():
         time = measured[TIME.name]
-        base = arm._replace(cell=time.base) if arm.cell else arm._replace(target=base_of(arm.target))
+        if arm.cell:
+            base = arm._replace(cell=time.base)
+        else:
+            base = arm._replace(target=base_of(arm.target))
         if base != arm and base in every and time.ratio is not None:
             yield arm, base, measured
 
 
 def name_of(arm: Arm, every: Mapping[Arm, Measured]) -> str:
     """Return ``cloud``, or ``gan on vm in cloud`` as far as the arms differ in it."""
-    models, targets, jobs = ({part(one) for one in every} for part in map(attrgetter, ("model", "target", "job")))
+    models = {each_arm.model for each_arm in every}
+    targets = {each_arm.target for each_arm in every}
+    jobs = {each_arm.job for each_arm in every}
     cell = ", ".join(value.partition("=")[2] for value in arm.cell)
     target = "" if cell and len(targets) == 1 else arm.target
-    variant = f" ({arm.job.variant})" if len(jobs) > 1 and arm.job.variant else ""
-    return f"{arm.model} on " * (len(models) > 1) + " in ".join(filter(None, (target, cell))) + variant
+    name = " in ".join(filter(None, (target, cell)))
+    if len(models) > 1:
+        name = f"{arm.model} on {name}"
+    return f"{name} ({arm.job.variant})" if len(jobs) > 1 and arm.job.variant else name
 
 
 def _claims(rows: Sequence[Contrast], over: str) -> str:
@@ -201,16 +225,18 @@ def _claims(rows: Sequence[Contrast], over: str) -> str:
 
 
 def _claim(row: Contrast) -> str:
-    verb, more, less, what = _WORDS.get(row.metric.name, _WORDS[MONEY])
-    verdict, ratio = row.verdict or _OPEN, row.ratio or 1.0
+    verb, more, less, subject = _WORDS.get(row.metric.name, _WORDS[MONEY])
+    verdict = row.verdict or _OPEN
+    ratio = row.ratio or 1.0
     if verdict.name == "equivalent":
-        return f"{verb} as much {what} (within {percent(verdict.margin or 0.0)})"
+        return f"{verb} as much {subject} (within {percent(verdict.margin or 0.0)})"
     if verdict.name in _DIFFERENT:
-        ends = [abs(end - 1) for end in row.interval or ()]
-        span = f" ({' to '.join(map(percent, sorted(ends)))})" * bool(ends)
+        ends = sorted(abs(end - 1) for end in row.interval or ())
+        span = f" ({' to '.join(map(percent, ends))})" if ends else ""
         return f"{verb} {percent(abs(ratio - 1))}{span} {less if ratio < 1 else more}"
     interval = " to ".join(percent(end - 1) for end in row.interval or ())
-    return f"has no verdict on {what}{f' ({interval})' * bool(interval)}"
+    open_text = f"has no verdict on {subject}"
+    return f"{open_text} ({interval})" if interval else open_text
 
 
 def _break_even(own: PricedPlace | None, base: PricedPlace | None, money: Contrast | None) -> str:
@@ -234,8 +260,12 @@ def _cheaper_above(machine: Owned, ratios: Sequence[float], who: str) -> str:
     use, *ends = machine.uses(ratios)
     if use > 1:
         return f", {who} is dearer at any use"
-    texts = " to ".join(map(percent, np.minimum(sorted(ends), 1.0)))
-    return f", {who} is cheaper above {percent(use)}{f' ({texts})' * bool(texts)} use"
+    span = " to ".join(map(percent, np.minimum(sorted(ends), 1.0)))
+    if span:
+        above = f"{percent(use)} ({span})"
+    else:
+        above = percent(use)
+    return f", {who} is cheaper above {above} use"
 
 
 def _judged_ratios(row: Contrast | None) -> tuple[float, ...]:

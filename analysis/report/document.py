@@ -53,13 +53,15 @@ def document(
     yield from published_elements(comparison.claims)
     yield from _legend(comparison, figures=figures is not None)
     noted = dict.fromkeys((*comparison.warnings, *(explained.warnings if explained else ())))
-    if noticed := notices(noted, comparison.jobs):
+    noticed = notices(noted, comparison.jobs)
+    if noticed:
         yield Heading("Warnings", rank=2)
         yield from warnings(noticed)
 
 
 def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
-    if guide := formatting.reading_guide(comparison):
+    guide = formatting.reading_guide(comparison)
+    if guide:
         yield Heading("How to read the numbers", rank=2)
         yield Line(f"{guide}. The noise floor is the smallest overhead that these blocks could have shown.", "dim")
         expected = "expected: ratio of the mean times, slow trials and all, which a long queue of jobs pays."
@@ -73,8 +75,13 @@ def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
 
 def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
     """Yield each published claim with its verdict, what was measured, and what would decide it."""
-    if counts := Counter(row.verdict for row in judged):
-        yield Heading("Published claims", ", ".join(f"{number} {name}" for name, number in counts.items()), rank=2)
+    counts = Counter(row.verdict for row in judged)
+    if counts:
+        yield Heading(
+            "Published claims",
+            ", ".join(f"{number} {name}" for name, number in counts.items()),
+            rank=2,
+        )
     cited: set[str] = set()  # each paper once
     for row in judged:
         printed = f"; printed: {row.claim.published}" if row.claim.published else ""
@@ -83,9 +90,17 @@ def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
         yield Line(f"{row.claim.sentence} ({row.claim.paper}{paper}{printed})", label=row.word)
         for item in row.evidence:
             measured = filter(None, (formatting.ratio(item.effect) if item.effect else "", item.text))
-            yield Line(f"{item.what}: {row.claim.metric} {'; '.join(measured)}", "dim", indent=2)
+            yield Line(
+                f"{item.what}: {row.claim.metric} {'; '.join(measured)}",
+                "dim",
+                indent=2,
+            )
         if row.verdict in ("undecided", "confirmed in part", "not testable"):
-            yield Line(f"{'to decide it: ' * (row.verdict != 'not testable')}{row.claim.advice}", "dim", indent=2)
+            yield Line(
+                f"{'to decide it: ' * (row.verdict != 'not testable')}{row.claim.advice}",
+                "dim",
+                indent=2,
+            )
 
 
 def answer_elements(answered: Answer) -> Iterator[Element]:
@@ -103,13 +118,27 @@ def _answer_table(answered: Answer) -> Table:
     """Return a line for each comparison: number, word, and the failed trials where there are any."""
     alone = len(answered.rows) == 1
     over = next((row.over for row in answered.rows if row.over), "")
-    heads = ("", "", "") if alone else (f"x {over}".rstrip(), "verdict", "")
+    if alone:
+        heads = ("", "", "")
+    else:
+        heads = (f"x {over}".rstrip(), "verdict", "")
     rows = []
     for row in answered.rows:
-        number = row.number if alone else f"{row.value} {row.span}".strip()
+        if alone:
+            number = row.number
+        else:
+            number = f"{row.value} {row.span}".strip()
         rows.append((Head(row.subject), (number, Styled(row.word, row.word), row.failed)))
-    table = Table("", "", tuple(Head(text, wraps=True) for text in heads), tuple(rows), compact=True)
-    return table if any(row.failed for row in answered.rows) else table.only(0, 1)
+    table = Table(
+        "",
+        "",
+        tuple(Head(text, wraps=True) for text in heads),
+        tuple(rows),
+        compact=True,
+    )
+    if any(row.failed for row in answered.rows):
+        return table
+    return table.only(0, 1)
 
 
 def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
@@ -118,7 +147,7 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
         "--verbose": level == "overview",
         "--costs": not costs and any(group.costs for group in comparison.groups),
         "--explain": any(group.job.traits.normalised and not group.job.traits.probes for group in comparison.groups),
-        "--scaling": any(one.arm.division for one in comparison.contrasts),
+        "--scaling": any(contrast.arm.division for contrast in comparison.contrasts),
     }
     hints = ", ".join(option for option, left in left_out.items() if left)
     return f"; more: {hints}" if hints else ""
@@ -135,7 +164,11 @@ def _overview(comparison: Comparison, answered: Answer, *, costs: bool) -> Itera
         parts += _tables(group, costs=costs, losses=False)
         parts += [Notes((line,))] if (line := formatting.aa_line(group)) else []
         if parts:
-            yield Heading(group.model, str(group.job) if group.job.traits.probes else "", rank=4)
+            yield Heading(
+                group.model,
+                str(group.job) if group.job.traits.probes else "",
+                rank=4,
+            )
             yield from parts
     for job in tables.jobs_with_aggressors(comparison):
         yield Heading(tables.TITLE, str(job))
@@ -154,7 +187,11 @@ def _job(
         yield Heading(group.model)
         yield tables.results_table(group)
         # The marks below a target only count what else it differs in.
-        differing = (f"{one.target} besides: {'; '.join(one.differences)}" for one in group.targets if one.differences)
+        differing = (
+            f"{summary.target} besides: {'; '.join(summary.differences)}"
+            for summary in group.targets
+            if summary.differences
+        )
         yield Notes((*formatting.group_lines(group), *differing))
         yield from _tables(group, costs=costs)
     if job in tables.jobs_with_aggressors(comparison):
@@ -163,10 +200,12 @@ def _job(
     yield from scaling_elements(of_job)
     yield from growth_elements(of_job)
     models = comparison.of_kind("models").items()
-    if overall := tuple(f"{arm.target}{formatting.noted_effects(of)}" for arm, of in models if arm.job == job):
+    overall = tuple(f"{arm.target}{formatting.noted_effects(of)}" for arm, of in models if arm.job == job)
+    if overall:
         yield Heading("all models")
         yield Notes(overall)
-    if (first := next(drawn, None)) is not None:
+    first = next(drawn, None)
+    if first is not None:
         yield Heading("Figures")
         yield from (replace(figure, folded=not figure.small) for figure in chain((first,), drawn))
     if explained:
@@ -174,10 +213,12 @@ def _job(
 
 
 def _tables(group: Group, *, costs: bool, losses: bool = True) -> Iterator[Element]:
-    if table := tables.own_table(group, losses=losses):
+    table = tables.own_table(group, losses=losses)
+    if table:
         yield table
     for kind in tabled_kinds():
-        if arms := group.of_kind(kind.name):
+        arms = group.of_kind(kind.name)
+        if arms:
             yield tables.kind_table(kind, group, arms)
     if costs and group.costs:
         yield tables.cost_table(group)

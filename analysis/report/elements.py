@@ -118,14 +118,23 @@ class Table:
 
     def only(self, *places: int) -> "Table":
         """Return the table with these columns alone, and with no narrower form."""
-        rows = tuple((head, tuple(cells[place] for place in places)) for head, cells in self.rows)
-        return replace(self, columns=tuple(self.columns[place] for place in places), rows=rows, narrower=None)
+        rows = []
+        for head, cells in self.rows:
+            rows.append((head, tuple(cells[number] for number in places)))
+        return replace(
+            self,
+            columns=tuple(self.columns[number] for number in places),
+            rows=tuple(rows),
+            narrower=None,
+        )
 
     def turned(self) -> "Table":
         """Return the table with its rows as columns."""
         columns = tuple(head for head, _ in self.rows)
-        rows = tuple((head, tuple(cells[place] for _, cells in self.rows)) for place, head in enumerate(self.columns))
-        return Table(self.across, self.corner, columns, rows, self.caption)
+        rows = []
+        for column, head in enumerate(self.columns):
+            rows.append((head, tuple(cells[column] for _, cells in self.rows)))
+        return Table(self.across, self.corner, columns, tuple(rows), self.caption)
 
 
 Element = Heading | Table | Line | CommandLine | Notes | Figure

@@ -28,7 +28,7 @@ _STEP_FLOATS = tuple(name for name in Steps.model_fields if name not in ("phases
 """The columns of steps that are numbers; the others are objects of JSON: what they name is the workload's affair."""
 NOT_EXPORTED = ("losses", "busiest", "computed", "rounds_freely", "facts", "forced")
 """Columns that serve the comparison alone; the records hold what they are made of."""
-COUNTS = tuple(one.name for one in TABLE if one.kind.values == "count")
+COUNTS = tuple(column.name for column in TABLE if column.kind.values == "count")
 _STARTED = "started_at"
 _METRICS = "metrics"
 """The one column of a Parquet file for the metrics of probes and workloads, which other runs do not have."""
@@ -44,8 +44,11 @@ def trials_table(records: Records) -> pd.DataFrame:
 
     Metrics of probes are named ``PROBE/METRIC [UNIT]``, those of workloads ``training/MODEL/METRIC [UNIT]``.
     """
-    units = {one.column: f"{one.column} [{one.unit}]" for one in records.metrics if one.model and one.unit}
-    table = records.trials.drop(columns=[*NOT_EXPORTED]).rename(columns=units)
+    names = {}
+    for metric in records.metrics:
+        if metric.model and metric.unit:
+            names[metric.column] = f"{metric.column} [{metric.unit}]"
+    table = records.trials.drop(columns=[*NOT_EXPORTED]).rename(columns=names)
     table["settings"] = table["settings"].astype(str)
     return table.astype(dict.fromkeys(COUNTS, "Int64"))
 
@@ -58,7 +61,8 @@ def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[p
         read = part["path"].astype(object).map(_steps_of)
         warned = read.map(lambda steps: isinstance(steps, AnalysisWarning))
         skipped.extend(read[warned])
-        if (has_steps := read.notna() & ~warned).any():
+        has_steps = read.notna() & ~warned
+        if has_steps.any():
             yield _steps_table(part.loc[has_steps, list(STEP_KEYS)], list(read[has_steps]))
 
 
@@ -68,9 +72,17 @@ def _steps_of(path: str) -> Any:  # noqa: ANN401 (decoded)
     if isinstance(record, AnalysisWarning):
         return record
     if record.steps and record.steps.elapsed_s is None:
-        return skipped_record(path, "its steps have no times (--sync span)", "measure by --sync step to have them")
+        return skipped_record(
+            path,
+            "its steps have no times (--sync span)",
+            "measure by --sync step to have them",
+        )
     if record.steps and counted_steps(record.steps) != len(record.steps.elapsed_s):
-        return skipped_record(path, "its columns of steps are not equally long", "see what else: bench audit")
+        return skipped_record(
+            path,
+            "its columns of steps are not equally long",
+            "see what else: bench audit",
+        )
     return record.steps
 
 
@@ -78,17 +90,24 @@ def _steps_table(keys: pd.DataFrame, steps_of_trials: Sequence[Any]) -> pd.DataF
     """Return the keys of each trial beside each of its steps, of the same types even if a phase is absent."""
     counts = [len(steps.elapsed_s) for steps in steps_of_trials]
     rows = keys.iloc[np.repeat(np.arange(len(steps_of_trials)), counts)].reset_index(drop=True)
-    columns = {name: np.concatenate([_column(steps, name) for steps in steps_of_trials]) for name in Steps.model_fields}
+    columns = {"step": np.concatenate([*map(np.arange, counts)])}
+    for name in Steps.model_fields:
+        columns[name] = np.concatenate([_column(steps, name) for steps in steps_of_trials])
     texts = dict.fromkeys(("run_id", "trial_id", "scenario", "model", "target", "ablation"), "str")
-    return rows.assign(step=np.concatenate([np.arange(count) for count in counts]), **columns).astype(texts)
+    return rows.assign(**columns).astype(texts)
 
 
 def _column(steps: Any, name: str) -> "np.typing.NDArray[Any]":  # noqa: ANN401 (decoded)
     values = getattr(steps, name)
     if isinstance(values, dict):
-        each = [json.dumps(dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
-        return np.array(each if values else [""] * len(steps.elapsed_s), dtype=object)
-    return np.full(len(steps.elapsed_s), np.nan) if values is None else np.asarray(values, dtype=np.float64)
+        texts = [""] * len(steps.elapsed_s)
+        if values:
+            rows = zip(*values.values(), strict=True)
+            texts = [json.dumps(dict(zip(values, row, strict=True))) for row in rows]
+        return np.array(texts, dtype=object)
+    if values is None:
+        return np.full(len(steps.elapsed_s), np.nan)
+    return np.asarray(values, dtype=np.float64)
 
 
 def write(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:
@@ -98,7 +117,10 @@ def write(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:
     """
     remove_temporaries(path.parent)  # of an export that was killed
     with unwritable(path), output(path) as file:
-        rows = _parquet(tables, file) if form == "parquet" else _text(tables, form, file)
+        if form == "parquet":
+            rows = _parquet(tables, file)
+        else:
+            rows = _text(tables, form, file)
         if not rows:
             raise RequestError("there is nothing to export: no trial of these is ok and has steps")
     return rows
@@ -117,11 +139,10 @@ def _text(tables: Iterable[pd.DataFrame], form: Format, file: IO[bytes]) -> int:
 def text(table: pd.DataFrame, form: Format, *, header: bool = True) -> str:
     """Return CSV with one line of names, or JSON Lines: an object per line, null for what is absent."""
     if form == "csv":
-        texts = {
-            str(name): column.map(for_spreadsheets)
-            for name, column in table.items()
-            if not pd.api.types.is_numeric_dtype(column.dtype)
-        }
+        texts = {}
+        for name, column in table.items():
+            if not pd.api.types.is_numeric_dtype(column.dtype):
+                texts[str(name)] = column.map(for_spreadsheets)
         return table.assign(**texts).to_csv(index=False, header=header, lineterminator="\n")
     present = table.astype(object).where(table.notna(), None)
     lines = (json.dumps(row, separators=(",", ":"), default=str) for row in present.to_dict("records"))
@@ -130,7 +151,9 @@ def text(table: pd.DataFrame, form: Format, *, header: bool = True) -> str:
 
 def for_spreadsheets(cell: object) -> object:
     """Return a cell of CSV; before a text that a spreadsheet would take for a formula stands a quotation mark."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+    if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{cell}"
+    return cell
 
 
 def _parquet(tables: Iterable[pd.DataFrame], file: IO[bytes]) -> int:
@@ -140,19 +163,20 @@ def _parquet(tables: Iterable[pd.DataFrame], file: IO[bytes]) -> int:
     except ImportError as error:
         raise missing_extra("pyarrow", "parquet") from error
     types = {
-        **dict.fromkeys((*(one.name for one in TABLE if one.is_float), *_STEP_FLOATS), pyarrow.float64()),
-        **dict.fromkeys((*COUNTS, "step"), pyarrow.int64()),
-        **dict.fromkeys((one.name for one in TABLE if one.kind.values == "flag"), pyarrow.bool_()),
         _STARTED: pyarrow.timestamp("us", tz="UTC"),
         _METRICS: pyarrow.map_(pyarrow.string(), pyarrow.float64()),
     }
+    types |= dict.fromkeys((column.name for column in TABLE if column.is_float), pyarrow.float64())
+    types |= dict.fromkeys(_STEP_FLOATS, pyarrow.float64())
+    types |= dict.fromkeys((*COUNTS, "step"), pyarrow.int64())
+    types |= dict.fromkeys((column.name for column in TABLE if column.kind.values == "flag"), pyarrow.bool_())
     rows = 0
     with ExitStack() as closing:
         writer = None
         for table in tables:
             fixed = _with_fixed_columns(table)
             schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in fixed.columns])
-            fixed = fixed.astype({one.name: "str" for one in schema if one.type == pyarrow.string()})
+            fixed = fixed.astype({field.name: "str" for field in schema if field.type == pyarrow.string()})
             if writer is None:
                 writer = closing.enter_context(parquet.ParquetWriter(file, schema))
             writer.write_table(pyarrow.Table.from_pandas(fixed, schema=schema, preserve_index=False))
@@ -164,11 +188,11 @@ def _with_fixed_columns(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose columns and types do not depend on what was run: metrics become one column of pairs."""
     if _STARTED not in table:
         return table
-    own = [name for name in table.columns if "/" in name]
-    pairs = [
-        [(name, float(value)) for name, value in zip(own, values, strict=True) if value == value]  # NaN: not measured
-        for values in table[own].itertuples(index=False, name=None)
-    ]
-    fixed = table.drop(columns=own)
+    of_workloads = [name for name in table.columns if "/" in name]
+    metrics = []
+    for values in table[of_workloads].itertuples(index=False, name=None):
+        pairs = zip(of_workloads, values, strict=True)
+        metrics.append([(name, float(value)) for name, value in pairs if value == value])  # NaN: not measured
+    fixed = table.drop(columns=of_workloads)
     fixed[_STARTED] = pd.to_datetime(fixed[_STARTED], utc=True, format="ISO8601", errors="coerce")
-    return fixed.assign(**{_METRICS: pd.Series(pairs, index=table.index, dtype=object)})
+    return fixed.assign(**{_METRICS: pd.Series(metrics, index=table.index, dtype=object)})

@@ -44,12 +44,16 @@ def sensible(interval: tuple[float, float]) -> bool:
 
 def ends(interval: tuple[float, float]) -> str:
     """Return an interval: ``0.951 to 0.989``."""
-    return f"{times(interval[0])} to {times(interval[1])}" if sensible(interval) else TOO_NOISY
+    if sensible(interval):
+        return f"{times(interval[0])} to {times(interval[1])}"
+    return TOO_NOISY
 
 
 def not_yet(blocks: int) -> str:
     """Return ``not yet measured: 1 block of 5``; empty where there are blocks enough for a number."""
-    return "" if blocks >= LEAST_BLOCKS else f"not yet measured: {count(blocks, 'block')} of {LEAST_BLOCKS}"
+    if blocks >= LEAST_BLOCKS:
+        return ""
+    return f"not yet measured: {count(blocks, 'block')} of {LEAST_BLOCKS}"
 
 
 def hidden(effect: Effect) -> str:
@@ -69,18 +73,20 @@ def hidden(effect: Effect) -> str:
 
 def readable(contrast: Contrast) -> Contrast:
     """Return a contrast as far as a picture may show it: with its value, and without a ratio that is hidden."""
-    return replace(contrast, ratio=None, interval=None, by_block=()) if hidden(contrast) else contrast
+    if hidden(contrast):
+        return replace(contrast, ratio=None, interval=None, by_block=())
+    return contrast
 
 
 def drawable(measured: Measured) -> Measured:
     """Return what was measured of an arm without what is hidden."""
-    return {name: one for name, one in measured.items() if not hidden(one)}
+    return {name: contrast for name, contrast in measured.items() if not hidden(contrast)}
 
 
 def visible(contrasts: Iterable[Contrast]) -> bool:
     """Return whether a picture may show any of some contrasts: a ratio, or a value if none of them has a ratio."""
     every = [*contrasts]
-    ratios = [one for one in every if one.ratio is not None]
+    ratios = [contrast for contrast in every if contrast.ratio is not None]
     return not all(map(hidden, ratios or every))
 
 
@@ -91,14 +97,22 @@ def reachable(blocks: int | None) -> int | None:
 
 def seconds(value: float) -> str:
     """Return a difference with its sign, and decimals where they matter: ``+0.012``, ``-1.23``, ``+45.6``."""
-    digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1
+    digits = 1
+    if abs(value) < 1:
+        digits = 3
+    elif abs(value) < 10:
+        digits = 2
     return f"{round(value, digits) + 0.0:+.{digits}f}"  # + 0.0: no minus before a zero
 
 
 def percent(share: float) -> str:
     """Return a share: ``1.8 %``, ``12 %``; close to 100 %, the rest of it deserves more digits."""
     value = share * 100
-    digits = 2 if 99 < value < 100 else 1 if abs(value) < 9.95 else 0
+    digits = 0
+    if 99 < value < 100:
+        digits = 2
+    elif abs(value) < 9.95:
+        digits = 1
     text = f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no minus before a zero
     return f"{text.removesuffix('.0')} %"
 
@@ -126,32 +140,40 @@ def duration(value_s: float) -> str:
     return f"{hours / 24:.0f} days"
 
 
-def verdict(found: Verdict) -> str:
+def verdict(judged: Verdict) -> str:
     """Return ``slower``, ``undecided, +12`` with the blocks that would probably decide, or that there is no verdict."""
-    if found.name is None:
+    if judged.name is None:
         return "no verdict"
-    more = reachable(found.more_blocks)
-    return found.name if more is None else f"{found.name}, +{more}"
+    more = reachable(judged.more_blocks)
+    return judged.name if more is None else f"{judged.name}, +{more}"
 
 
 def ratio(effect: Effect) -> str:
     """Return ``0.972x (0.951 to 0.989), slower`` as far as it is known, or the difference."""
     if effect.difference:
-        judged = f", {verdict(effect.verdict)}" if effect.verdict else ""
+        judged = ""
+        if effect.verdict:
+            judged = f", {verdict(effect.verdict)}"
         return f"{difference(effect.difference)}{judged}"
     if effect.ratio is None:
         return ""
-    interval = "" if effect.interval is None else f" ({ends(effect.interval)})"
+    interval = ""
+    if effect.interval is not None:
+        interval = f" ({ends(effect.interval)})"
     if effect.interval is None and effect.verdict:
         interval = f" ({count(effect.blocks, 'block')})"
     # One block has nothing to be decided by: that it says so in every cell helps nobody.
-    judged = f", {verdict(effect.verdict)}" if effect.verdict and effect.interval else ""
+    judged = ""
+    if effect.verdict and effect.interval:
+        judged = f", {verdict(effect.verdict)}"
     return f"{times(effect.ratio)}x{interval}{judged}"
 
 
 def difference(mean_difference: MeanDifference) -> str:
     """Return the mean difference of a count with its interval: ``+0.75 (-0.43 to +1.91)``."""
-    interval = f" ({' to '.join(map(signed, mean_difference.interval))})" if mean_difference.interval else ""
+    interval = ""
+    if mean_difference.interval:
+        interval = f" ({' to '.join(map(signed, mean_difference.interval))})"
     return f"{signed(mean_difference.mean)}{interval}"
 
 
@@ -172,8 +194,8 @@ def excluded(slow: SlowTrials) -> str:
 def failing(failures: Failures, base: str) -> str:
     """Return ``6 of 20 failed (12 to 54 %), none on bare metal, p = 0.016``: a share with its 95 % interval."""
     share = f"{percent(failures.low).removesuffix(' %')} to {percent(failures.high)}"
-    own = f"{failures.of_own or 'none'} of {failures.n} failed ({share})"
-    return f"{own}, {failures.of_base or 'none'} on {base}, p = {failures.p:.2g}"
+    of_target = f"{failures.of_own or 'none'} of {failures.n} failed ({share})"
+    return f"{of_target}, {failures.of_base or 'none'} on {base}, p = {failures.p:.2g}"
 
 
 def parting(effect: Contrast) -> str:
@@ -210,20 +232,26 @@ def group_lines(group: Group) -> Iterator[str]:
         yield "the victim alone, with idle instances beside it: what it does beside aggressors is compared with this"
     floors: dict[str, list[str]] = {}
     for metric in shown(group.metrics):
-        if known := group.noise(metric):
-            source = _SOURCES[known.method].format(count(known.blocks, "block"), base=group.base.replace("-", " "))
-            floors.setdefault(source, []).append(f"{metric.name} {floor(known.share)}")
+        noise = group.noise(metric)
+        if noise:
+            source = _SOURCES[noise.method].format(
+                count(noise.blocks, "block"),
+                base=group.base.replace("-", " "),
+            )
+            floors.setdefault(source, []).append(f"{metric.name} {floor(noise.share)}")
     for source, parts in floors.items():
         yield f"noise floor ({source}): {', '.join(parts)}"
-    if seen := list(_detectable(group)):
+    seen = list(_detectable(group))
+    if seen:
         yield f"differences that these blocks could have seen (power {POWER:.0%}): {', '.join(seen)}"
-    if line := aa_line(group):
+    line = aa_line(group)
+    if line:
         yield line
     for of_arm in group.of_kind("layers").values():
         yield f"container-vm against container times vm: {effects(of_arm, group.metrics)}"
     yield from tail_lines(group)
     yield from map(turns_line, group.turns)
-    if any(one.switching and one.switching.shown for one in group.turns):
+    if any(variation.switching and variation.switching.shown for variation in group.turns):
         yield "the first steps of bursts are left out of the ratios: they cost more than the others"
 
 
@@ -238,15 +266,17 @@ def turns_line(variation: BurstVariation) -> str:
     """Return ``container in turns: its ratio varies by 1.2 % from burst to burst, …; the first step of a burst …``."""
     levels = {"burst to burst": variation.components.burst, "instance to instance": variation.components.instance}
     # Where each block has one pair of instances, these vary as the blocks do.
-    last = "block to block" + ("" if variation.components.instance is not None else ", each with new instances")
-    parts = [
-        f"{number(math.sqrt(variance) * 100)} % from {name}"
-        for name, variance in {**levels, last: variation.components.block}.items()
-        if variance is not None
-    ]
+    last = "block to block"
+    if variation.components.instance is None:
+        last = "block to block, each with new instances"
+    parts = []
+    for name, variance in {**levels, last: variation.components.block}.items():
+        if variance is not None:
+            parts.append(f"{number(math.sqrt(variance) * 100)} % from {name}")
     varies = ", ".join(parts) or "nothing known"
     text = f"{variation.target} in turns, {count(variation.blocks, 'block')}: its ratio varies by {varies}"
-    if (cost := variation.switching) and cost.interval:
+    cost = variation.switching
+    if cost and cost.interval:
         text += f"; the first step of a burst takes {times(cost.ratio)}x the time of the others ({ends(cost.interval)})"
     if variation.best:
         text += f"; as a pilot they suggest --rounds {variation.best.rounds} --burst-steps {variation.best.burst_steps}"
@@ -257,13 +287,16 @@ def tail_lines(group: Group) -> Iterator[str]:
     """Yield where typical and expected costs part, and what every ``equivalent`` excludes."""
     bounds: dict[str, list[str]] = {}
     for summary in group.targets:
-        rows = [contrast for contrast in group.of_target(summary.target).values() if not contrast.metric.supporting]
-        texts = ((contrast, parting(contrast)) for contrast in rows)
-        yield from (f"{contrast.target}, {contrast.metric.name}: {text}" for contrast, text in texts if text)
-        for contrast in rows:
+        for contrast in group.of_target(summary.target).values():
+            if contrast.metric.supporting:
+                continue
+            text = parting(contrast)
+            if text:
+                yield f"{contrast.target}, {contrast.metric.name}: {text}"
             if contrast.slow and contrast.verdict and contrast.verdict.name == "equivalent":
                 bounds.setdefault(excluded(contrast.slow), []).append(f"{contrast.target} {contrast.metric.name}")
-    yield from (f"excluded at 95 %: {bound}: {', '.join(names)}" for bound, names in bounds.items())
+    for bound, names in bounds.items():
+        yield f"excluded at 95 %: {bound}: {', '.join(names)}"
 
 
 def shown(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
@@ -280,15 +313,18 @@ def rows_by_key(comparison: Comparison) -> list[Contrast]:
 def _detectable(group: Group) -> Iterator[str]:
     """Yield ``throughput 3.1 % (vm, 34 blocks)`` for each metric: the target of which the least can be seen."""
     for metric in shown(group.metrics):
-        rows = [group.of_target(summary.target).get(metric.name) for summary in group.targets]
-        judged = [(row.verdict.detectable, row.target, row.blocks) for row in rows if row and row.verdict]
-        if shares := [(share, target, blocks) for share, target, blocks in judged if share is not None]:
+        shares = []
+        for summary in group.targets:
+            row = group.of_target(summary.target).get(metric.name)
+            if row and row.verdict and row.verdict.detectable is not None:
+                shares.append((row.verdict.detectable, row.target, row.blocks))
+        if shares:
             share, target, blocks = max(shares)
             yield f"{metric.name} {floor(share)} ({target}, {count(blocks, 'block')})"
 
 
 def notes_of(measured: Measured) -> tuple[str, ...]:
-    return next((one.notes for one in measured.values()), ())
+    return next((contrast.notes for contrast in measured.values()), ())
 
 
 def notes_by_target(noted: Iterable[tuple[str, Iterable[str]]]) -> dict[str, tuple[str, ...]]:
@@ -313,10 +349,10 @@ def effects(measured: Measured, metrics: Sequence[Metric] = METRICS) -> str:
 
 def reading_guide(comparison: Comparison) -> str:
     """Return what the ratios, intervals and verdicts of a comparison mean; empty if it has no ratio."""
-    estimates = [one for one in comparison.contrasts if one.kind == "target" and one.measured]
+    estimates = [contrast for contrast in comparison.contrasts if contrast.kind == "target" and contrast.measured]
     if all(estimate.ratio is None for estimate in estimates):
         return ""
-    bases = " or ".join(dict.fromkeys(base_of(one.target).replace("-", " ") for one in estimates))
+    bases = " or ".join(dict.fromkeys(base_of(contrast.target).replace("-", " ") for contrast in estimates))
     text = f"x: times {bases}, geometric mean of the ratios inside blocks"
     if any(estimate.interval for estimate in estimates):
         text += (
@@ -340,7 +376,7 @@ _GUIDES: Mapping[VerdictName | None, str] = {
 def warning_lines(comparison: Comparison) -> list[str]:
     """Return each warning as one line of plain text, those of the same finding as one."""
     listed = notices(comparison.warnings, comparison.jobs)
-    return [f"warning: {one_line(f'{one.message}; {one.advice}')}" for one in listed]
+    return [f"warning: {one_line(f'{warning.message}; {warning.advice}')}" for warning in listed]
 
 
 def one_line(text: str) -> str:

@@ -45,13 +45,15 @@ def gate_document(regression: Regression) -> Iterator[Element]:
     )
     # The narrower form leaves out the values, and a gate's outcome is in all forms.
     yield replace(table, narrower=table.only(*range(2, len(table.columns))))
-    for detail, names in _details(regression, answered.why).items() if regression.outcome else ():
-        yield Line(f"{'; '.join(names)}: {detail}", label="cannot tell")
+    if regression.outcome:
+        for detail, names in _details(regression, answered.why).items():
+            yield Line(f"{'; '.join(names)}: {detail}", label="cannot tell")
     targets: dict[str, dict[str, None]] = {}
     # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
-    for change in regression.changes if regression.outcome else ():
-        for text in change.notes:
-            targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
+    if regression.outcome:
+        for change in regression.changes:
+            for text in change.notes:
+                targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
     for text, changed in targets.items():
         yield Line(f"{text} on {', '.join(changed)}: it may explain a difference", label="changed")
 
@@ -60,17 +62,21 @@ def _details(regression: Regression, why: str) -> dict[str, list[str]]:
     """Return the details of rows that cannot tell, with their names, where the answer has them not."""
     details: dict[str, list[str]] = {}
     for claim in _claims(regression):
-        for reason in claim.why if claim.word == "cannot tell" else ():
-            detail = reason.partition(" (")[2].removesuffix(")")
-            if detail and detail not in why:
-                details.setdefault(detail, []).append(claim.change.name)
+        if claim.word == "cannot tell":
+            for reason in claim.why:
+                detail = reason.partition(" (")[2].removesuffix(")")
+                if detail and detail not in why:
+                    details.setdefault(detail, []).append(claim.change.name)
     return details
 
 
 def _cells(change: Change) -> tuple[str | Styled, ...]:
     if change.difference:
         return _cells_of_count(change)
-    interval = ends(change.interval) if change.interval else f"{change.blocks} block"
+    if change.interval:
+        interval = ends(change.interval)
+    else:
+        interval = f"{change.blocks} block"
     return (
         *_values(change),
         f"{times(change.ratio or 1.0)}x",
@@ -83,7 +89,9 @@ def _cells(change: Change) -> tuple[str | Styled, ...]:
 def _cells_of_count(change: Change) -> tuple[str | Styled, ...]:
     """Return the cells of a metric that can be zero: a difference in place of a ratio."""
     difference = change.difference or MeanDifference(0.0, None, 1.0, 0)
-    interval = " to ".join(map(signed, difference.interval)) if difference.interval else "-"
+    interval = "-"
+    if difference.interval:
+        interval = " to ".join(map(signed, difference.interval))
     slower = "-" if change.slower is None else percent(change.slower)
     return (*_values(change), signed(difference.mean), interval, slower, _outcome(change))
 
@@ -129,8 +137,10 @@ class _GateClaim(Claim):
 
     @property
     def why(self) -> tuple[str, ...]:
-        change, verdict = self.change, self.change.verdict or Verdict(None, None)
-        bound, runs = f"the bound of {percent(self.margin or 0.0)}", ""
+        change = self.change
+        verdict = self.change.verdict or Verdict(None, None)
+        bound = f"the bound of {percent(self.margin or 0.0)}"
+        runs = ""
         if change.difference:
             side = {"slower": "beyond", "not slower": "within"}.get(self.word, "within or beyond")
             return verdict.withheld or (f"{side} {bound} ({' after '.join(reversed(_values(change)))})",)
@@ -141,7 +151,9 @@ class _GateClaim(Claim):
         if verdict.withheld:
             return verdict.withheld
         share = verdict.detectable
-        seen = "not even a tenfold slowdown" if share is None else f"a slowdown of {percent(share)}"
+        seen = "not even a tenfold slowdown"
+        if share is not None:
+            seen = f"a slowdown of {percent(share)}"
         old, new = change.samples
         shown = f"{old} against {count(new, 'block')} could have shown {seen}, power {POWER:.0%}"
         if verdict.more_blocks:
@@ -157,12 +169,12 @@ class _FailedClaim(_GateClaim):
     def failed(self) -> str:
         """Return ``3 of 8 failed (9 to 76 %), none of 8 before, p = 0.2`` of the row of failed trials."""
         change = self.change
-        known = change.verdict or Verdict(None, None)
+        verdict = change.verdict or Verdict(None, None)
         of_old, of_new = change.samples
         old = round(change.old / 100 * of_old)
         new = Failures(round((change.value or 0.0) / 100 * of_new), 0, 0, of_new)
         share = f"{percent(new.low).removesuffix(' %')} to {percent(new.high)}"
-        before = f"{old or 'none'} of {of_old} before, p = {known.p or 0.0:.2g}"
+        before = f"{old or 'none'} of {of_old} before, p = {verdict.p or 0.0:.2g}"
         return f"{new.own or 'none'} of {of_new} failed ({share}), {before}"
 
     @property
@@ -180,7 +192,9 @@ def _next(regression: Regression) -> NextStep | None:
         case "incomplete" | "fails more":
             return failures_of(new)
         case "not slower":
-            return bench("report", *new, decides="one page") if new else None
+            if new:
+                return bench("report", *new, decides="one page")
+            return None
         case _ if all(row.left_open_by_failures for row in regression.of("cannot tell")):
             return failures_of(new)
         case _:
@@ -198,7 +212,9 @@ def _extending(regression: Regression) -> NextStep | None:
     if not (regression.spread_unknown and olds):
         return extending(new, more)
     # Each side is extended to the same number of blocks, in two steps.
-    old_blocks, new_blocks = (max(row.samples[side] for row in rows) for side in range(2))
+    old_blocks = max(row.samples[0] for row in rows)
+    new_blocks = max(row.samples[1] for row in rows)
     wanted = max(old_blocks, new_blocks) + more
-    run, blocks = (new, new_blocks) if new_blocks <= old_blocks else (olds[-1], old_blocks)
-    return extending(run, wanted - blocks)
+    if new_blocks <= old_blocks:
+        return extending(new, wanted - new_blocks)
+    return extending(olds[-1], wanted - old_blocks)

@@ -36,7 +36,10 @@ def _block(element: Element) -> Iterator[str]:
             yield from (f"- {_escaped(note)}" for note in element.notes)
         case Line():
             text = f"{element.label}: {element.text}" if element.label else element.text
-            strong = f"**{_escaped(text)}**" if element.style == "strong" else _escaped(text)
+            if element.style == "strong":
+                strong = f"**{_escaped(text)}**"
+            else:
+                strong = _escaped(text)
             yield f"- {strong}" if element.label else f"{' ' * element.indent}{strong}"
         case CommandLine():
             fence = "`" * (3 + element.text.count("`"))

@@ -66,14 +66,27 @@ def render(
     def figures(job: ComparedJob) -> Iterator[Figure]:
         for picture in pictures(comparison, job, normalised()):
             uri = "data:image/svg+xml;base64," + base64.b64encode(svg(picture.drawing.chart)).decode("ascii")
-            yield Figure(uri, picture.caption, f"{picture.caption}, {picture.drawing.description}")
+            yield Figure(
+                uri,
+                picture.caption,
+                f"{picture.caption}, {picture.drawing.description}",
+            )
         for group in comparison.of(job).groups:
             yield from _grids(group)
 
     origins = provenance(records)
     page = document(comparison, "full", costs=True, explained=explained, figures=figures)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(formatting=formatting, line=line, certificate_document=certificate_document)
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        formatting=formatting,
+        line=line,
+        certificate_document=certificate_document,
+    )
     for kind in (Bar, CommandLine, Figure, Heading, Line, Notes, Styled, Table):
         environment.tests[kind.__name__.lower()] = lambda element, kind=kind: isinstance(element, kind)
     source = (files("analysis.report") / "report.html.j2").read_text(encoding="utf-8")
@@ -88,9 +101,12 @@ def render(
 
 def _grids(group: Group) -> Iterator[Figure]:
     """Yield the generated images of each arm, bare metal's first; of several trials, those that differ most."""
-    images = [(BASELINE, one.arm, one.image.records) for one in group.same_work if one.image]
-    shown = dict.fromkeys(pair for *arms, records in images for pair in zip(arms, records, strict=True))
+    shown: dict[tuple[str, str], None] = {}
+    for work in group.same_work:
+        if work.image:
+            shown |= dict.fromkeys(zip((BASELINE, work.arm), work.image.records, strict=True))
     for arm, path in shown:
-        if grid := grid_of(path):
+        grid = grid_of(path)
+        if grid:
             caption = f"images that {group.model} generated on {arm}"
             yield Figure(f"data:image/png;base64,{grid}", caption, caption, small=True)

@@ -36,12 +36,13 @@ class Provenance:
 
 def provenance(records: Records) -> tuple[Provenance, ...]:
     """Return the provenance of each run, with the environment of its first readable trial on each target."""
-    found = []
+    of_runs = []
     for run_id, trials in records.trials.groupby("run_id", observed=True):
         environments: dict[str, dict[str, str]] = {}
         versions: dict[str, None] = {}
         for target, of_target in trials.groupby("target", observed=True):
-            if record := _first(of_target["path"]):
+            record = _first(of_target["path"])
+            if record:
                 versions[record.suite_version] = None
                 if not environments:
                     environments["host"] = _facts(record.environment.host.model_dump())
@@ -53,25 +54,25 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
         if plan:
             injured = set(plan.ablations) & set(INJURIES)
             commands.insert(0, selftest_command(plan) if injured else run_command(plan))
-        found.append(
-            Provenance(
-                run_id=str(run_id),
-                name=directory.resolve().name,
-                suite_versions=tuple(versions),
-                started_at=str(trials["started_at"].min()),
-                plan=plan.model_dump_json(indent=2) if plan else None,
-                commands=tuple(map(shlex.join, commands)),
-                environments=environments,
-            )
+        provenance = Provenance(
+            run_id=str(run_id),
+            name=directory.resolve().name,
+            suite_versions=tuple(versions),
+            started_at=str(trials["started_at"].min()),
+            plan=plan.model_dump_json(indent=2) if plan else None,
+            commands=tuple(map(shlex.join, commands)),
+            environments=environments,
         )
-    return tuple(found)
+        of_runs.append(provenance)
+    return tuple(of_runs)
 
 
 def _first(paths: Iterable[str]) -> TrialRecord | None:
     for path in paths:
         # What is wrong with a record is said where it is loaded.
         with suppress(OSError, NewerRecordError):
-            if record := read_record(Path(path)):
+            record = read_record(Path(path))
+            if record:
                 return record
     return None
 
@@ -82,7 +83,7 @@ def _facts(values: dict[str, object]) -> dict[str, str]:
 
 def _text(value: object) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{key}: {_text(one)}" for key, one in value.items() if one is not None)
+        return "; ".join(f"{key}: {_text(fact)}" for key, fact in value.items() if fact is not None)
     if isinstance(value, (list, tuple)):
         return " ".join(map(_text, value)) or "none"
     return str(value)
@@ -91,8 +92,12 @@ def _text(value: object) -> str:
 def selftest_command(plan: Plan) -> list[str]:
     """Return the ``bench selftest`` that does the injuries of this plan again."""
     words = ["bench", "selftest", "--blocks", str(plan.blocks)]
-    given = {"--target": plan.targets, "--injury": [name for name in plan.ablations if get_injury(name).changes]}
-    return [*words, *(word for flag, names in given.items() for name in names for word in (flag, name))]
+    for target in plan.targets:
+        words += ["--target", target]
+    for name in plan.ablations:
+        if get_injury(name).changes:
+            words += ["--injury", name]
+    return words
 
 
 def run_command(plan: Plan) -> list[str]:
@@ -118,11 +123,16 @@ def run_command(plan: Plan) -> list[str]:
         # How many blocks it took is known now.
         **dict.fromkeys(("until", "detect", "max_blocks", "budget")),
     }
-    given = plan.request.given() if plan.request else {"scenario": job.scenario}
-    return command_of({**given, **resolved})
+    if plan.request:
+        options = plan.request.given()
+    else:
+        options = {"scenario": job.scenario}
+    return command_of({**options, **resolved})
 
 
 def _models(plan: Plan) -> tuple[str, ...]:
     """Return the models as the command line takes them: a user's own by its file, of which records have the name."""
-    asked = plan.request.measurement.model if plan.request else ()
-    return asked if any(OPTIONS["model"].is_path(word) for word in asked) else plan.models
+    models = plan.request.measurement.model if plan.request else ()
+    if any(OPTIONS["model"].is_path(word) for word in models):
+        return models
+    return plan.models

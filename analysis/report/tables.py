@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import product, starmap
+from itertools import chain, product, starmap
 
 from analysis.compare.contrasts import KEPT, SHARED_METRICS, STEAL, ContrastKind
 from analysis.compare.published import published_claims
@@ -55,26 +55,36 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
     is bare metal's. ``judged``: with ratio, interval and verdict, where the answer does not give those of all.
     """
     units = {_unit(group) for group in groups}
-    apart, settings = len(units) > 1, differing([group.job for group in groups])
+    apart = len(units) > 1
+    settings = differing([group.job for group in groups])
     names = (_THROUGHPUT.name if apart else _unit(groups[0]), *(_JUDGED if judged else ()))
     rows = []
     for group in groups:
-        cell = ", ".join(filter(None, (group.model, *(getattr(group.job, name) for name in settings))))
+        values = [getattr(group.job, name) for name in settings]
+        cell = ", ".join(filter(None, (group.model, *values)))
         for summary in group.targets:
             # "resnet50, tuned: bare-metal", and for the targets below it "  vm accelerator:tcg [1]".
-            text = f"{cell}: {summary.target}" if summary is group.targets[0] else f"  {summary.target}"
-            head = Head(text, tuple(filter(None, (*summary.substitutes, footnotes.at(group, summary)))))
-            rows.append((head, _overview_cells(group, summary, units_differ=apart, judged=judged)))
+            text = f"  {summary.target}"
+            if summary is group.targets[0]:
+                text = f"{cell}: {summary.target}"
+            notes = filter(None, (*summary.substitutes, footnotes.at(group, summary)))
+            cells = _overview_cells(group, summary, units_differ=apart, judged=judged)
+            rows.append((Head(text, tuple(notes)), cells))
     heads = tuple(map(Head, (*names, *(metric.name for metric in _OTHERS))))
     table = Table("", "", heads, tuple(rows), compact=True)
-    return replace(table, narrower=table.only(*range(len(names)))) if judged else table
+    if judged:
+        return replace(table, narrower=table.only(*range(len(names))))
+    return table
 
 
 def _overview_cells(group: Group, summary: TargetSummary, *, units_differ: bool, judged: bool) -> tuple[Cell, ...]:
     measured = group.of_target(summary.target)
     throughput, *spent = (measured.get(metric.name) for metric in (_THROUGHPUT, *_OTHERS))
     value, *cells = _judged_cells(throughput)
-    value = f"{value} {_unit(group)}" if units_differ and throughput else value
+    if units_differ and throughput:
+        value = f"{value} {_unit(group)}"
+    else:
+        value = value
     others = (f"{number(cell.value or 0.0)} {cell.metric.unit}" if cell else "-" for cell in spent)
     return (value, *(cells if judged else ()), *others)
 
@@ -84,7 +94,12 @@ def _unit(group: Group) -> str:
 
 
 def differing(jobs: Sequence[ComparedJob]) -> list[str]:
-    return [field.name for field in fields(ComparedJob) if len({getattr(job, field.name) for job in jobs}) > 1]
+    names = []
+    for field in fields(ComparedJob):
+        values = {getattr(job, field.name) for job in jobs}
+        if len(values) > 1:
+            names.append(field.name)
+    return names
 
 
 def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
@@ -106,8 +121,11 @@ def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
 
 def _counted(throughput: Contrast) -> str:
     """Return the value; with its blocks where these are too few for a number that stands alone."""
-    value, blocks = number(throughput.value or 0.0), throughput.trials
-    return f"{value} ({count(blocks, 'block')})" if blocks < LEAST_BLOCKS else value
+    value = number(throughput.value or 0.0)
+    blocks = throughput.trials
+    if blocks < LEAST_BLOCKS:
+        return f"{value} ({count(blocks, 'block')})"
+    return value
 
 
 class Footnotes:
@@ -118,7 +136,8 @@ class Footnotes:
 
     def __init__(self, comparison: Comparison, stated: str) -> None:
         """Take a comparison, and the text above, whose findings need no note."""
-        self._comparison, self._stated = comparison, stated
+        self._comparison = comparison
+        self._stated = stated
         self._touched: dict[str, set[Touched]] = {}
         for warning in comparison.warnings:
             if warning.touches:
@@ -127,22 +146,29 @@ class Footnotes:
 
     def at(self, group: Group, summary: TargetSummary) -> str:
         """Return the numbers of the notes at a target: ``[1,3]``; empty if there are none."""
-        own = {Touched(group.job, summary.target, model) for model in ("", group.model)}
+        touching = {Touched(group.job, summary.target, model) for model in ("", group.model)}
+        at_target = [text for text, touched in self._touched.items() if touching & touched]
+        numbers = []
         # A change is a warning and a mark, in the same words.
-        at_target = dict.fromkeys((*(text for text, touched in self._touched.items() if own & touched), *summary.marks))
-        texts = [text for text in at_target if text not in self._stated]
-        self._numbered += [text for text in texts if text not in self._numbered]
-        return f"[{','.join(str(self._numbered.index(text) + 1) for text in texts)}]" if texts else ""
+        for text in dict.fromkeys((*at_target, *summary.marks)):
+            if text not in self._stated:
+                if text not in self._numbered:
+                    self._numbered.append(text)
+                numbers.append(str(self._numbered.index(text) + 1))
+        return f"[{','.join(numbers)}]" if numbers else ""
 
     def lines(self) -> Iterator[Line]:
         """Yield the notes that were asked for, then the warnings that stand at no number, or at none that is shown."""
-        yield from (Line(text, label=f"[{place}]") for place, text in enumerate(self._numbered, start=1))
-        left = [
-            one
-            for one in self._comparison.warnings
-            if not one.touches or (_finding(one) not in {*self._numbered} and _finding(one) not in self._stated)
-        ]
-        yield from (line for line in warnings(notices(left, self._comparison.jobs)) if line.label)
+        for number_of_note, text in enumerate(self._numbered, start=1):
+            yield Line(text, label=f"[{number_of_note}]")
+        unnumbered = []
+        for warning in self._comparison.warnings:
+            finding = _finding(warning)
+            if not warning.touches or (finding not in self._numbered and finding not in self._stated):
+                unnumbered.append(warning)
+        for line in warnings(notices(unnumbered, self._comparison.jobs)):
+            if line.label:
+                yield line
 
 
 def _finding(warning: AnalysisWarning) -> str:
@@ -166,10 +192,19 @@ def results_table(group: Group, *, full: bool = True) -> Table:
     if full and wide and any(expected):
         first, *others = cells.items()
         cells = dict([first, (EXPECTED, expected), *others])
-    trials = [f"{summary.ok}{f', {summary.failed} failed' * bool(summary.failed)}" for summary in group.targets]
+    trials = [_trials(summary) for summary in group.targets]
     table = _by_target(group, {**cells, "trials": trials})
-    table = table if wide else table.turned()
-    return replace(table, narrower=results_table(group, full=False)) if full else table
+    if not wide:
+        table = table.turned()
+    if full:
+        return replace(table, narrower=results_table(group, full=False))
+    return table
+
+
+def _trials(summary: TargetSummary) -> str:
+    if summary.failed:
+        return f"{summary.ok}, {summary.failed} failed"
+    return str(summary.ok)
 
 
 def _by_target(group: Group, cells: Mapping[str, Sequence[Cell]], caption: str = "") -> Table:
@@ -181,47 +216,68 @@ def _by_target(group: Group, cells: Mapping[str, Sequence[Cell]], caption: str =
 def _expected(contrast: Contrast | None) -> Cell:
     if not contrast or not contrast.expected:
         return None
-    return Effect(ratio=contrast.expected.ratio, blocks=contrast.blocks, interval=contrast.expected.interval)
+    return Effect(
+        ratio=contrast.expected.ratio,
+        blocks=contrast.blocks,
+        interval=contrast.expected.interval,
+    )
 
 
 def own_table(group: Group, *, losses: bool) -> Table | None:
     """Return what the workload measures itself: times of epochs, latencies, last losses. None if there is nothing."""
-    own = [each for each in group.metrics if each.model and not each.of_probe and each.name in group.measured]
+    measured = [metric for metric in group.metrics if metric.name in group.measured]
+    of_workload = [metric for metric in measured if metric.model and not metric.of_probe]
     last = _losses(group) if losses else {}
-    if not (cells := {**_estimates(group, own), **last}):
+    cells = {**_estimates(group, of_workload), **last}
+    if not cells:
         return None
-    scaled = ", scaled from a share of one" if group.epoch and group.epoch.name == SCALED_EPOCH else ""
+    scaled = ""
+    if group.epoch and group.epoch.name == SCALED_EPOCH:
+        scaled = ", scaled from a share of one"
     captions = [f"time per epoch{scaled}"] if group.epoch else []
     captions += [f"losses: the last {LATELY} steps, or all"] if last else []
     table = _by_target(group, cells, "; ".join(captions))
-    return table if len(cells) <= 2 * _MOST_METRICS else table.turned()
+    if len(cells) <= 2 * _MOST_METRICS:
+        return table
+    return table.turned()
 
 
 def _losses(group: Group) -> dict[str, list[Cell]]:
-    names = dict.fromkeys(name for summary in group.targets for name in summary.losses)
-    return {name: [_number(summary.losses.get(name)) for summary in group.targets] for name in names}
+    losses: dict[str, list[Cell]] = {}
+    for name in dict.fromkeys(chain.from_iterable(summary.losses for summary in group.targets)):
+        losses[name] = [_number(summary.losses.get(name)) for summary in group.targets]
+    return losses
 
 
 def _estimates(group: Group, metrics: Iterable[Metric]) -> dict[str, list[Cell]]:
     targets = [group.of_target(summary.target) for summary in group.targets]
-    return {title(metric): [measured.get(metric.name) for measured in targets] for metric in metrics}
+    estimates: dict[str, list[Cell]] = {}
+    for metric in metrics:
+        estimates[title(metric)] = [measured.get(metric.name) for measured in targets]
+    return estimates
 
 
 def kind_table(kind: ContrastKind, group: Group, arms: Mapping[Arm, Measured]) -> Table:
     """Return the arms of a kind of contrast below each other and metrics beside each other."""
     metrics = shown(kind.metrics or group.metrics)
-    heads = (Head(named_arm(arm.target, arm.ablation), notes_of(measured)) for arm, measured in arms.items())
-    cells = (tuple(measured.get(metric.name) for metric in metrics) for measured in arms.values())
-    rows = tuple(zip(heads, cells, strict=True))
+    rows = []
+    for arm, measured in arms.items():
+        head = Head(named_arm(arm.target, arm.ablation), notes_of(measured))
+        rows.append((head, tuple(measured.get(metric.name) for metric in metrics)))
     title = kind.title or kind.name
     caption = f"{title} in the same blocks, over {kind.over}"
-    table = Table(title, "metric", tuple(Head(metric.name) for metric in metrics), rows, caption)
-    return table if len(metrics) <= _MOST_METRICS else table.turned()
+    heads = tuple(Head(metric.name) for metric in metrics)
+    table = Table(title, "metric", heads, tuple(rows), caption)
+    if len(metrics) <= _MOST_METRICS:
+        return table
+    return table.turned()
 
 
 def title(metric: Metric) -> str:
     """Return the head of a metric; the throughput of a training goes by its unit alone."""
-    return metric.unit if metric.name == "throughput" and not metric.model else f"{metric.name} {metric.unit}".rstrip()
+    if metric.name == "throughput" and not metric.model:
+        return metric.unit
+    return f"{metric.name} {metric.unit}".rstrip()
 
 
 _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
@@ -230,9 +286,7 @@ _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
     "CPU s inside": lambda cost: _number(cost.cpu_inside_s),
     "CPU s all-in": lambda cost: _number(cost.cpu_all_in_s),
     "all-in/inside": lambda cost: None if cost.all_in_to_inside is None else times(cost.all_in_to_inside),
-    f"all-in to {BASELINE}": lambda cost: (
-        cost.normalised if cost.target not in BASES else None if cost.cpu_all_in_s is None else "1.000x"
-    ),
+    f"all-in to {BASELINE}": lambda cost: _over_base(cost),
     "memory": lambda cost: _both(cost.memory_inside_bytes, cost.memory_all_in_bytes),
     "disk read": lambda cost: _both(cost.disk_read_inside_bytes, cost.disk_read_all_in_bytes),
     "disk written": lambda cost: _both(cost.disk_written_inside_bytes, cost.disk_written_all_in_bytes),
@@ -246,23 +300,32 @@ def cost_table(group: Group) -> Table:
     """Return targets below each other and resources beside each other; no rows where nothing is known."""
     parted = not group.job.traits.probes  # which have no steps, of which the first two columns are
     cells = _COSTS if parted else dict([*_COSTS.items()][2:])
-    rows = tuple((Head(cost.target, cost.notes), tuple(cell(cost) for cell in cells.values())) for cost in group.costs)
-    split = f"steps are the measured ones per {group.costs[0].unit}, start-up the rest of the job; " if parted else ""
+    rows = []
+    for cost in group.costs:
+        rows.append((Head(cost.target, cost.notes), tuple(cell(cost) for cell in cells.values())))
+    split = ""
+    if parted:
+        split = f"steps are the measured ones per {group.costs[0].unit}, start-up the rest of the job; "
     caption = (
         f"taken of the host per trial: {split}inside is the job by its own accounting, all-in everything that serves "
         "the target by the host's; memory (the peak) and disk are inside / all-in; energy is the whole host's; used is "
         "all-in, of memory its peak, and allocated the envelope, both over the elapsed time"
     )
     heads = tuple(Head(name.replace(BASELINE, group.base)) for name in cells)
-    return Table("target", "", heads, rows, caption)
+    return Table("target", "", heads, tuple(rows), caption)
 
 
 def cost_lines(group: Group) -> Iterator[str]:
     """Yield why all-in may be less than inside, for the targets where it is."""
-    for what, why, (inside, all_in) in _BELOW:
-        pairs = ((cost.target, getattr(cost, inside), getattr(cost, all_in)) for cost in group.costs)
-        if below := [target for target, own, whole in pairs if None not in (own, whole) and whole < own]:
-            yield f"{what} all-in below inside ({', '.join(below)}): {why}"
+    for resource, why, (inside_name, all_in_name) in _BELOW:
+        below = []
+        for cost in group.costs:
+            inside = getattr(cost, inside_name)
+            all_in = getattr(cost, all_in_name)
+            if inside is not None and all_in is not None and all_in < inside:
+                below.append(cost.target)
+        if below:
+            yield f"{resource} all-in below inside ({', '.join(below)}): {why}"
 
 
 _BELOW = (
@@ -283,6 +346,12 @@ def _number(value: float | None) -> str | None:
     return None if value is None else number(value)
 
 
+def _over_base(cost: Cost) -> Cell:
+    if cost.target not in BASES:
+        return cost.normalised
+    return None if cost.cpu_all_in_s is None else "1.000x"
+
+
 def _used(used: float | None, allocated: float | None) -> Cell:
     """Return ``12.3``, ``40.0`` and ``31 %``; None where one is not known."""
     if used is None or not allocated:
@@ -291,7 +360,9 @@ def _used(used: float | None, allocated: float | None) -> Cell:
 
 
 def _both(inside: float | None, all_in: float | None) -> Cell:
-    return None if inside is None and all_in is None else (size(inside), size(all_in))
+    if inside is None and all_in is None:
+        return None
+    return (size(inside), size(all_in))
 
 
 def size(value: float | None) -> str:
@@ -320,16 +391,22 @@ def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
         for name, cell in _beside(of_job, arm, measured):
             rows[name][arm.target] = cell
     for (arm, measured), metric in product(victims.items(), SHARED_METRICS):
-        if metric.name in measured and (noise := measured[metric.name].noise):
-            rows[f"{_victim(arm)} alone: noise floor of {metric.name}"][arm.target] = floor(noise.share)
-    noted = ((arm.target, notes_of(measured)) for arm, measured in victims.items())
-    heads = tuple(starmap(Head, notes_by_target(noted).items()))
-    known = {row: tuple(cells.get(head.text) for head in heads) for row, cells in rows.items() if any(cells.values())}
-    return Table("victim", "target", heads, tuple((Head(row), cells) for row, cells in known.items()))
+        contrast = measured.get(metric.name)
+        if contrast and contrast.noise:
+            rows[f"{_victim(arm)} alone: noise floor of {metric.name}"][arm.target] = floor(contrast.noise.share)
+    notes = notes_by_target((arm.target, notes_of(measured)) for arm, measured in victims.items())
+    heads = tuple(starmap(Head, notes.items()))
+    filled = []
+    for name, cells in rows.items():
+        if any(cells.values()):
+            filled.append((Head(name), tuple(map(cells.get, notes))))
+    return Table("victim", "target", heads, tuple(filled))
 
 
 def _victim(arm: Arm) -> str:
-    return f"{arm.model}, {label_of(arm.ablation)}," if arm.ablation else arm.model
+    if arm.ablation:
+        return f"{arm.model}, {label_of(arm.ablation)},"
+    return arm.model
 
 
 def _beside(of_job: Comparison, arm: Arm, measured: Measured) -> Iterator[tuple[str, Cell]]:
@@ -347,7 +424,8 @@ def _beside(of_job: Comparison, arm: Arm, measured: Measured) -> Iterator[tuple[
 def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str]:
     """Yield the ranking of the targets, and what the paper says."""
     of_job = comparison.of(job)
-    if ranked := [contrast for contrast in of_job.contrasts if contrast.kind == "isolation"]:
+    ranked = [contrast for contrast in of_job.contrasts if contrast.kind == "isolation"]
+    if ranked:
         texts = (f"{Head(contrast.target, contrast.notes)} {ratio(contrast)}" for contrast in ranked)
         pairs = f"mean over {len(ranked[0].members)} victim-aggressor pairs"
         # No verdict stands on the difference between two of them: the order is that of the numbers.

@@ -61,7 +61,11 @@ class Terminal:
                 case Line() if element.column in columns:
                     yield _line(element)
                 case CommandLine():
-                    yield Padding(Text(f"{element.label}:", style=_colour(element.label)), (0, 0, 0, 2), expand=False)
+                    yield Padding(
+                        Text(f"{element.label}:", style=_colour(element.label)),
+                        (0, 0, 0, 2),
+                        expand=False,
+                    )
                     # Neither broken nor cut: it is to be pasted.
                     yield Text(element.text, no_wrap=True, overflow="ignore")
                 case Notes() if element.lines:
@@ -71,9 +75,9 @@ class Terminal:
 
 def _left_out(table: Table, form: Table) -> str:
     """Return the columns that a form of a table has no room for, and what shows them; empty for none."""
-    kept = {head.text for head in (*form.columns, *(head for head, _ in form.rows))}
-    left = ", ".join(head.text for head in table.columns if head.text not in kept)
-    return f"{left}: COLUMNS=160" if left else ""
+    kept = {head.text for head in form.columns} | {head.text for head, _ in form.rows}
+    names = ", ".join(head.text for head in table.columns if head.text not in kept)
+    return f"{names}: COLUMNS=160" if names else ""
 
 
 def _colour(style: str) -> str:
@@ -91,7 +95,9 @@ def _line(element: Line) -> RenderableType:
     if element.label:
         label = element.label if element.label.startswith("[") else f"{element.label}:"
         text = Text(f"{label} ", style=_colour(element.label)).append_text(text)
-    return Padding(text, (0, 0, 0, element.indent), expand=False) if element.indent else text
+    if element.indent:
+        return Padding(text, (0, 0, 0, element.indent), expand=False)
+    return text
 
 
 def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[RenderableType, Table]:
@@ -104,8 +110,10 @@ def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[R
     for form in forms:
         left = "" if form.corner else _left_out(table, form)
         if left and len(left) <= max(len(head.text) for head, _ in form.rows):
-            form, left = replace(form, corner=left), ""
-        if shown := _if_fitting(console, options, form):
+            form = replace(form, corner=left)
+            left = ""
+        shown = _if_fitting(console, options, form)
+        if shown:
             return Group(shown, *([Text(left, "dim")] if left else [])), form
     narrowest = forms[-1] if table.compact else forms[-2]
     return _list(narrowest), narrowest
@@ -114,13 +122,24 @@ def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[R
 def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> RichTable | None:
     if options.max_width < _NARROW and not table.compact:
         return None
-    shown = RichTable(box=None, pad_edge=False, padding=(0, 1 if table.compact else 2, 0, 0), header_style="dim")
+    shown = RichTable(
+        box=None,
+        pad_edge=False,
+        padding=(0, 1 if table.compact else 2, 0, 0),
+        header_style="dim",
+    )
     shown.show_header = table.headed
     columns = _columns(table)
-    spare, whole = 0, table.compact and table.narrower is not None
+    spare = 0
+    whole = table.compact and table.narrower is not None
     for texts, wraps in zip(columns, (True, *(head.wraps for head in table.columns)), strict=True):
         least, longest = _widths(texts) if wraps and not whole else (None, 0)
-        shown.add_column(texts[0], justify="left" if wraps else "right", no_wrap=not wraps, min_width=least)
+        shown.add_column(
+            texts[0],
+            justify="left" if wraps else "right",
+            no_wrap=not wraps,
+            min_width=least,
+        )
         spare += longest - (least or 0)
     for (head, _), *texts in zip(table.rows, *(texts[1:] for texts in columns), strict=True):
         shown.add_row(*texts, style=head.style and _colour(head.style))
@@ -131,8 +150,8 @@ def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> Rich
 
 def _columns(table: Table) -> list[list[Text]]:
     columns = [[Text(table.corner), *(_head(head, table, "  ") for head, _ in table.rows)]]
-    for place, head in enumerate(table.columns):
-        columns.append([_head(head, table, ""), *(_cell(cells[place]) for _, cells in table.rows)])
+    for column, head in enumerate(table.columns):
+        columns.append([_head(head, table, ""), *(_cell(cells[column]) for _, cells in table.rows)])
     return columns
 
 
@@ -186,7 +205,9 @@ def _cell(cell: Cell) -> Text:
     text = Text(ratio if value is None else f"{number(value)} {ratio:>6}".rstrip())
     if cell.difference:
         text.append(difference(cell.difference).removeprefix(ratio).replace(" (", "\n").removesuffix(")"), style="dim")
-        return text.append("\n").append_text(_cell(styled(cell.verdict))) if cell.verdict else text
+        if cell.verdict:
+            return text.append("\n").append_text(_cell(styled(cell.verdict)))
+        return text
     if cell.interval:
         text.append(f"\n{ends(cell.interval)}", style="dim")
         if cell.verdict:

@@ -14,19 +14,25 @@ from suite.targets import BASELINE, base_of
 from suite.units import count
 
 
-def reason(one: Explanation) -> str:
+def reason(explanation: Explanation) -> str:
     """Return the greatest part of a difference in time as a sentence; empty where no difference is shown."""
-    part = max(one.parts, key=lambda part: part.difference_s * (1 if one.whole.difference_s > 0 else -1))
-    if not (share := _share(one, part)):
+    sign = 1 if explanation.whole.difference_s > 0 else -1
+    part = max(explanation.parts, key=lambda part: sign * part.difference_s)
+    share = _share(explanation, part)
+    if not share:
         return ""
     name = "not explained by its parts" if part.name == UNEXPLAINED else part.name
-    took, how = seconds(one.whole.difference_s).lstrip("+-"), "longer" if one.whole.difference_s > 0 else "shorter"
-    return f"{one.model} on {one.target}: with opening, a trial takes {took} s {how}; {share} of that is {name}"
+    took = seconds(explanation.whole.difference_s).lstrip("+-")
+    how = "longer" if explanation.whole.difference_s > 0 else "shorter"
+    arm = f"{explanation.model} on {explanation.target}"
+    return f"{arm}: with opening, a trial takes {took} s {how}; {share} of that is {name}"
 
 
-def _share(one: Explanation, part: TimeDifference) -> str:
-    share = one.share(part)
-    return "" if share is None else f"{round(100 * share) + 0.0:.0f} %"
+def _share(explanation: Explanation, part: TimeDifference) -> str:
+    share = explanation.share(part)
+    if share is None:
+        return ""
+    return f"{round(100 * share) + 0.0:.0f} %"
 
 
 NOTHING = (
@@ -43,16 +49,19 @@ def explanation_document(explained: Explained) -> Iterator[Element]:
     if not explained.explanations and not explained.preempted:
         yield Line(NOTHING, "strong")
     yield from _parts(explained)
-    yield from warnings(notices(explained.warnings, {one.job for one in explained.explanations}))
+    yield from warnings(notices(explained.warnings, {explanation.job for explanation in explained.explanations}))
 
 
 def explained_job(explained: Explained, job: ComparedJob) -> Iterator[Element]:
     """Yield where the time of a job goes, for the page."""
-    explanations = tuple(one for one in explained.explanations if one.job == job)
-    preempted = tuple(one for one in explained.preempted if one.job == job)
+    explanations = tuple(explanation for explanation in explained.explanations if explanation.job == job)
+    preempted = tuple(preempted_job for preempted_job in explained.preempted if preempted_job.job == job)
     if explanations:
         yield Heading("Where the time goes")
-    yield from _parts(replace(explained, explanations=explanations, preempted=preempted), bars=True)
+    yield from _parts(
+        replace(explained, explanations=explanations, preempted=preempted),
+        bars=True,
+    )
 
 
 def _parts(explained: Explained, *, bars: bool = False) -> Iterator[Element]:
@@ -60,22 +69,29 @@ def _parts(explained: Explained, *, bars: bool = False) -> Iterator[Element]:
 
     ``bars`` adds a waterfall for the page.
     """
-    for one in explained.explanations:
-        yield Heading(f"{one.model} on {one.target}", f"{one.job}, {count(one.blocks, 'block')}", one.notes)
-        yield _table(one, bars=bars)
-        no_share = ("no part is a share of the difference, which has no verdict",) if one.withheld else ()
-        targets = [(one.job, one.model, target) for target in (one.target, base_of(one.target))]
-        ablations = (
-            f"switched in the same blocks: {named_arm(arm.target, arm.ablation)}{noted_effects(measured)}"
-            for arm, measured in explained.of_kind("ablation").items()
-            if arm[:3] in targets
+    for explanation in explained.explanations:
+        yield Heading(
+            f"{explanation.model} on {explanation.target}",
+            f"{explanation.job}, {count(explanation.blocks, 'block')}",
+            explanation.notes,
         )
-        yield Notes((*no_share, *_step_lines(one), *ablations))
-        yield from map(Line, prediction_lines(one))
+        yield _table(explanation, bars=bars)
+        yield Notes(tuple(_notes(explanation, explained)))
+        yield from map(Line, prediction_lines(explanation))
     if explained.explanations:
         yield Line(_LEGEND, "dim")
     for job in explained.preempted:
         yield from _preempted(job)
+
+
+def _notes(explanation: Explanation, explained: Explained) -> Iterator[str]:
+    if explanation.withheld:
+        yield "no part is a share of the difference, which has no verdict"
+    yield from _step_lines(explanation)
+    targets = (explanation.target, base_of(explanation.target))
+    for arm, measured in explained.of_kind("ablation").items():
+        if arm[:2] == (explanation.job, explanation.model) and arm.target in targets:
+            yield f"switched in the same blocks: {named_arm(arm.target, arm.ablation)}{noted_effects(measured)}"
 
 
 def _preempted(job: PreemptedJob) -> Iterator[Element]:
@@ -91,71 +107,119 @@ def _preempted(job: PreemptedJob) -> Iterator[Element]:
         yield Line(f"no verdict on whether measurement and prediction differ: {'; '.join(job.withheld)}")
         return
     differing = [number.name for number in job.numbers if number.differs]
-    how = f"differ in {' and '.join(differing)}" if differing else "are not shown to differ"
+    how = "are not shown to differ"
+    if differing:
+        how = f"differ in {' and '.join(differing)}"
     yield Line(f"measurement and prediction {how} (95 % intervals of the mean over the blocks)")
 
 
 def _mean(mean: float, ends: tuple[float, float] | None) -> str:
-    return f"{mean:.3g}" + (f" ({ends[0]:.3g} to {ends[1]:.3g})" if ends else "")
+    if ends:
+        return f"{mean:.3g} ({ends[0]:.3g} to {ends[1]:.3g})"
+    return f"{mean:.3g}"
 
 
-def _table(one: Explanation, *, bars: bool) -> Table:
-    columns = tuple(map(Head, (base_of(one.target), one.target, "difference s", "95 % interval", "of it", "")))
+def _table(explanation: Explanation, *, bars: bool) -> Table:
+    columns = tuple(
+        map(Head, (base_of(explanation.target), explanation.target, "difference s", "95 % interval", "of it", ""))
+    )
     rows: list[tuple[Head, tuple[Cell, ...]]] = []
-    for part, bar in zip((*one.parts, one.whole), _bars(one), strict=True):
-        rows.append((Head(part.name, style="strong" if part is one.whole else ""), (*_cells(one, part), bar)))
-        rows += [(Head(f"  {phase.name}", style="part"), (*_cells(one, phase), "")) for phase in part.phases]
+    for part, bar in zip((*explanation.parts, explanation.whole), _bars(explanation), strict=True):
+        head = Head(part.name, style="strong" if part is explanation.whole else "")
+        rows.append((head, (*_cells(explanation, part), bar)))
+        for phase in part.phases:
+            rows.append((Head(f"  {phase.name}", style="part"), (*_cells(explanation, phase), "")))
     table = Table("part", "", columns, tuple(rows), compact=not bars)
-    return table if bars else replace(table.only(*range(5)), narrower=table.only(2, 4))
+    if bars:
+        return table
+    return replace(table.only(*range(5)), narrower=table.only(2, 4))
 
 
-def _cells(one: Explanation, part: TimeDifference) -> tuple[str, ...]:
-    before, after = seconds(part.baseline_s).lstrip("+"), seconds(part.target_s).lstrip("+")
-    return before, after, seconds(part.difference_s), " to ".join(map(seconds, part.interval or ())), _share(one, part)
+def _cells(explanation: Explanation, part: TimeDifference) -> tuple[str, ...]:
+    before = seconds(part.baseline_s).lstrip("+")
+    after = seconds(part.target_s).lstrip("+")
+    return (
+        before,
+        after,
+        seconds(part.difference_s),
+        " to ".join(map(seconds, part.interval or ())),
+        _share(explanation, part),
+    )
 
 
-def _bars(one: Explanation) -> Iterator[Bar]:
+def _bars(explanation: Explanation) -> Iterator[Bar]:
     """Yield a bar for each part, beginning at the end of the one before, and one for the whole, from zero."""
-    ends = [0.0, *accumulate(part.difference_s for part in one.parts)]
-    low, high = min(ends), max(ends)
+    ends = [0.0, *accumulate(part.difference_s for part in explanation.parts)]
+    low = min(ends)
+    high = max(ends)
     scale = 100 / (high - low) if high > low else 0.0
-    kinds = ["rest" if part.name == UNEXPLAINED else "more" if part.difference_s > 0 else "less" for part in one.parts]
-    for (start, end), kind in zip([*pairwise(ends), (0.0, ends[-1])], [*kinds, "whole"], strict=True):
+    kinds = [*map(_kind_of_bar, explanation.parts), "whole"]
+    spans = [*pairwise(ends), (0.0, ends[-1])]
+    for (start, end), kind in zip(spans, kinds, strict=True):
         yield Bar((min(start, end) - low) * scale, abs(end - start) * scale, kind)
 
 
-def _step_lines(one: Explanation) -> Iterator[str]:
-    for name, steps in ((base_of(one.target), one.baseline_steps), (one.target, one.target_steps)):
+def _kind_of_bar(part: TimeDifference) -> str:
+    if part.name == UNEXPLAINED:
+        return "rest"
+    return "more" if part.difference_s > 0 else "less"
+
+
+def _step_lines(explanation: Explanation) -> Iterator[str]:
+    for name, steps in (
+        (base_of(explanation.target), explanation.baseline_steps),
+        (explanation.target, explanation.target_steps),
+    ):
         if steps:
             times_s = {"p50": steps.p50_s, "p95": steps.p95_s, "p99": steps.p99_s, "jitter": steps.jitter_s}
-            texts = (f"{what} {time_s * 1e3:.3g} ms" for what, time_s in times_s.items() if time_s is not None)
+            texts = [f"{span} {time_s * 1e3:.3g} ms" for span, time_s in times_s.items() if time_s is not None]
             yield f"steps on {name}: {', '.join(texts)}"
 
 
-def prediction_lines(one: Explanation) -> Iterator[str]:
+def prediction_lines(explanation: Explanation) -> Iterator[str]:
     """Yield what the probes predict for each part and for the whole, and where the measurement departs from it."""
-    if share := one.communicating:
-        carried = f" ({share.interface_bytes / 1e6:.3g} MB by its interface)" if share.interface_bytes else ""
-        speed = f"collectives at {share.bandwidth_mb_s:.3g} MB/s" if share.bandwidth_mb_s else ""
-        predicted = f"; {speed} predict {share.predicted:.0%} if nothing hides it" if share.predicted else ""
+    share = explanation.communicating
+    if share:
+        carried = ""
+        if share.interface_bytes:
+            carried = f" ({share.interface_bytes / 1e6:.3g} MB by its interface)"
+        speed = ""
+        if share.bandwidth_mb_s:
+            speed = f"collectives at {share.bandwidth_mb_s:.3g} MB/s"
+        predicted = ""
+        if share.predicted:
+            predicted = f"; {speed} predict {share.predicted:.0%} if nothing hides it"
         yield (
             f"communication: a rank sends {share.step_bytes / 1e6:.3g} MB in a step{carried}, "
             f"which takes {share.measured:.0%} of the step's time{predicted}"
         )
-    if (prediction := one.prediction) is None:
+    prediction = explanation.prediction
+    if prediction is None:
         return
     yield f"predicted by the probes: {'; '.join(map(_predicted, prediction.predicted))}"
-    silent = f"; no probe speaks for {', '.join(prediction.silent)}" if prediction.silent else ""
+    silent = ""
+    if prediction.silent:
+        silent = f"; no probe speaks for {', '.join(prediction.silent)}"
     yield (
         f"together {_seconds(prediction.difference_s, prediction.interval)} s predicted, "
-        f"{_seconds(one.whole.difference_s, one.whole.interval)} s measured{silent}"
+        f"{_seconds(explanation.whole.difference_s, explanation.whole.interval)} s measured{silent}"
     )
-    measured = {part.name: part for part in one.parts}
+    measured = {part.name: part for part in explanation.parts}
     for part in prediction.predicted:
         if part.parts:
-            yield _sentence(f"of {part.part}", part.difference_s, measured[part.part].difference_s, part.by or "")
+            yield _sentence(
+                f"of {part.part}",
+                part.difference_s,
+                measured[part.part].difference_s,
+                part.by or "",
+            )
     if prediction.parts:
-        yield _sentence("of the whole", prediction.difference_s, one.whole.difference_s, "the probes together")
+        yield _sentence(
+            "of the whole",
+            prediction.difference_s,
+            explanation.whole.difference_s,
+            "the probes together",
+        )
 
 
 def _predicted(part: Predicted) -> str:
@@ -167,9 +231,9 @@ def _seconds(difference_s: float, ends: tuple[float, float] | None) -> str:
     return seconds(difference_s) + (f" ({seconds(ends[0])} to {seconds(ends[1])})" if ends else "")
 
 
-def _sentence(what: str, predicted_s: float, measured_s: float, by: str) -> str:
+def _sentence(subject: str, predicted_s: float, measured_s: float, by: str) -> str:
     side = "more" if measured_s > predicted_s else "less"
     return (
-        f"measurement and prediction differ: the cost {what} is {seconds(measured_s)} s, {side} than the "
+        f"measurement and prediction differ: the cost {subject} is {seconds(measured_s)} s, {side} than the "
         f"{seconds(predicted_s)} s predicted by {by}, beyond both intervals"
     )

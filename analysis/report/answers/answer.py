@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 
 from analysis.compare.agreement import CONTRADICTION
 from analysis.compare.matching import named
@@ -88,14 +88,14 @@ def answer(comparison: Comparison) -> Answer:
         return Answer((), _nothing(comparison), step, facts)
     worst = min(claimed, key=_from_worst)
     shortened = _rows([*_of_several(comparison, "models"), worst])
-    found = formed(_rows(claimed), WORDS, step, facts, shortened)
-    return replace(found, where=_where(comparison, claimed), claims=tuple(claimed))
+    answer = formed(_rows(claimed), WORDS, step, facts, shortened)
+    return replace(answer, where=_where(comparison, claimed), claims=tuple(claimed))
 
 
-def _from_worst(one: Claim) -> tuple[bool, float]:
+def _from_worst(claim: Claim) -> tuple[bool, float]:
     """Return a sort key: targets that fail more often, then the slowest; last what has no verdict or no number."""
-    unknown = one.withheld or one.slower is None
-    return one.word != FAILS_MORE, math.inf if unknown else -(one.slower or 0.0)
+    unknown = claim.withheld or claim.slower is None
+    return claim.word != FAILS_MORE, math.inf if unknown else -(claim.slower or 0.0)
 
 
 def between_runs(comparison: Comparison) -> Answer:
@@ -104,7 +104,9 @@ def between_runs(comparison: Comparison) -> Answer:
     rows = []
     for change in comparison.between:
         ratio = change.ratio or 1.0
-        span = f"({' to '.join(map(brief, change.interval))})" if change.interval else ""
+        span = ""
+        if change.interval:
+            span = f"({' to '.join(map(brief, change.interval))})"
         slower = slower_by(ratio, more_is_faster=change.metric.more_is_faster)
         word = "slower" if slower > 0 else "faster"
         subject = f"{named(change.arm)}, {change.metric.name}, {new}"
@@ -131,11 +133,11 @@ def formed(
 
 
 def _rows(claimed: Sequence[Claim]) -> list[AnswerRow]:
-    return [row_of(one, subject) for one, subject in zip(claimed, _subjects(claimed), strict=True)]
+    return [row_of(claim, subject) for claim, subject in zip(claimed, _subjects(claimed), strict=True)]
 
 
-def row_of(one: Claim, subject: str) -> AnswerRow:
-    return AnswerRow(subject, one.word, one.value, one.over, one.span, one.failed, one.why)
+def row_of(claim: Claim, subject: str) -> AnswerRow:
+    return AnswerRow(subject, claim.word, claim.value, claim.over, claim.span, claim.failed, claim.why)
 
 
 def _subjects(claimed: Sequence[Claim]) -> list[str]:
@@ -143,12 +145,16 @@ def _subjects(claimed: Sequence[Claim]) -> list[str]:
 
     Throughput is what the reader expects.
     """
-    settings, several = differing([one.job for one in claimed]), len({one.what for one in claimed}) > 1
+    settings = differing([claim.job for claim in claimed])
+    several = len({claim.what for claim in claimed}) > 1
     subjects = []
-    for one in claimed:
-        metric = "" if one.metric == METRICS[0].name else one.metric
-        parts = (*(getattr(one.job, name) for name in settings), one.what if several else "", metric)
-        subjects.append(", ".join((*filter(None, parts), one.subject)))
+    for claimant in claimed:
+        parts = [getattr(claimant.job, name) for name in settings]
+        if several:
+            parts.append(claimant.what)
+        if claimant.metric != METRICS[0].name:
+            parts.append(claimant.metric)
+        subjects.append(", ".join((*filter(None, parts), claimant.subject)))
     return subjects
 
 
@@ -161,21 +167,30 @@ def _why(rows: Sequence[AnswerRow]) -> Iterator[str]:
     for shared, texts in by_reason.items():
         details = set(texts.values())
         text = details.pop() if len(details) == 1 else shared
-        some = f"{len(texts)} of {len(rows)}" if len(rows) > MOST_ROWS else _named([*texts])
-        yield text if len(texts) == len(rows) else f"{some}: {text}"
+        if len(texts) == len(rows):
+            yield text
+        elif len(rows) > MOST_ROWS:
+            yield f"{len(texts)} of {len(rows)}: {text}"
+        else:
+            yield f"{_named([*texts])}: {text}"
 
 
 def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    more = ""
+    if len(names) > _NAMED:
+        more = f" and {len(names) - _NAMED} more"
     return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _where(comparison: Comparison, claimed: Sequence[Claim]) -> str:
     """Return ``synthetic data, …; 20 blocks, host node7``: what all claims have in common, and their data sets."""
-    hosts = dict.fromkeys(host for one in claimed for host in one.around.hosts)
-    blocks = sorted({one.found.blocks for one in claimed if one.found.measured}) or [0]
-    span = count(blocks[-1], "block") if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]} blocks"
-    jobs = [one.job for one in claimed]
+    hosts = dict.fromkeys(chain.from_iterable(claim.around.hosts for claim in claimed))
+    blocks = sorted({claim.found.blocks for claim in claimed if claim.found.measured}) or [0]
+    if len(blocks) == 1:
+        span = count(blocks[-1], "block")
+    else:
+        span = f"{blocks[0]} to {blocks[-1]} blocks"
+    jobs = [claim.job for claim in claimed]
     job = replace(jobs[0], **dict.fromkeys(differing(jobs), ""))
     common = str(job).replace(", none data", "")
     if job.scenario in ("synthetic", "real"):  # its data says so
@@ -195,14 +210,19 @@ def _data_sets(comparison: Comparison) -> list[str]:
         if digest:
             paths.setdefault(digest, path)
     records = [read_record(path) for path in paths.values()]
-    jobs = [job_of(record.job) for record in records if not isinstance(record, AnalysisWarning)]
+    jobs = []
+    for record in records:
+        if not isinstance(record, AnalysisWarning):
+            jobs.append(job_of(record.job))
     return [job.dataset.label for job in jobs if job.dataset and job.command is None]
 
 
 def commands(comparison: Comparison) -> Iterator[str]:
     """Yield which commands are compared, if there are two, and the target that ran both."""
     trials = comparison.trials
-    for _, of_job in trials.groupby("settings", observed=True) if len(trials) else ():
+    if trials.empty:
+        return
+    for _, of_job in trials.groupby("settings", observed=True):
         settings = dict(of_job["settings"].iloc[0].pairs)
         if SECOND in settings:
             stacks = " and ".join(dict.fromkeys(of_job["stack"].astype(str)))
@@ -215,13 +235,14 @@ def switched(comparison: Comparison) -> Iterator[str]:
     clauses: dict[str, list[str]] = {}
     for group in comparison.groups:
         for (arm, measured), metric in product(group.of_kind("ablation").items(), group.deciding):
-            one = measured.get(metric.name)
-            if one and one.ratio and one.verdict and one.verdict.name in ("slower", "faster"):
-                what = f"{group.model} {metric.name}" if metric.of_probe else group.model
-                slower = direction(slower_by(one.ratio, more_is_faster=metric.more_is_faster))
-                clauses.setdefault(named_arm(arm.target, arm.ablation), []).append(f"{what} {slower}")
+            contrast = measured.get(metric.name)
+            if contrast and contrast.ratio and contrast.verdict and contrast.verdict.name in ("slower", "faster"):
+                subject = f"{group.model} {metric.name}" if metric.of_probe else group.model
+                slower = direction(slower_by(contrast.ratio, more_is_faster=metric.more_is_faster))
+                clauses.setdefault(named_arm(arm.target, arm.ablation), []).append(f"{subject} {slower}")
     if clauses:
-        yield f"Switched in the same blocks: {'; '.join(f'{name}: {_named(own)}' for name, own in clauses.items())}."
+        texts = [f"{name}: {_named(subjects)}" for name, subjects in clauses.items()]
+        yield f"Switched in the same blocks: {'; '.join(texts)}."
 
 
 def claims(comparison: Comparison) -> list[Claim]:
@@ -229,28 +250,31 @@ def claims(comparison: Comparison) -> list[Claim]:
 
     A training is compared by its throughput, or by its elapsed time if it prints none; a probe by every metric.
     """
-    found = (
-        Claim(
-            group.over_base(one.target, metric),
-            group.model,
-            group.circumstances,
-            notes=_notes(one),
-            failure=one.failure,
-        )
-        for group in comparison.groups
-        for one, metric in product(group.targets if group.job.traits.normalised else (), group.deciding)
-        if one.target not in BASES
-    )
-    return [*found, *_of_several(comparison, "isolation", "victims beside aggressors")]
+    claims = []
+    for group in comparison.groups:
+        if not group.job.traits.normalised:
+            continue
+        for summary, metric in product(group.targets, group.deciding):
+            if summary.target not in BASES:
+                claim = Claim(
+                    group.over_base(summary.target, metric),
+                    group.model,
+                    group.circumstances,
+                    notes=_notes(summary),
+                    failure=summary.failure,
+                )
+                claims.append(claim)
+    return [*claims, *_of_several(comparison, "isolation", "victims beside aggressors")]
 
 
-def _of_several(comparison: Comparison, kind: str, what: str = "") -> Iterator[Claim]:
-    """Yield the claim on throughput of each target over several models, which ``what`` stands for, or their number."""
-    for one in comparison.contrasts:
-        if one.kind == kind and one.metric == METRICS[0]:
+def _of_several(comparison: Comparison, kind: str, models: str = "") -> Iterator[Claim]:
+    """Yield the claim on throughput of each target over several models: by their name, or else by their number."""
+    for contrast in comparison.contrasts:
+        if contrast.kind == kind and contrast.metric == METRICS[0]:
             # The models of a job share the circumstances of the first.
-            around = next((group.circumstances for group in comparison.groups if group.job == one.job), Circumstances())
-            yield Claim(one, what or count(len(one.members), "model"), around, one.notes)
+            of_job = (group.circumstances for group in comparison.groups if group.job == contrast.job)
+            circumstances = next(of_job, Circumstances())
+            yield Claim(contrast, models or count(len(contrast.members), "model"), circumstances, contrast.notes)
 
 
 def _notes(summary: TargetSummary) -> tuple[str, ...]:
@@ -260,7 +284,7 @@ def _notes(summary: TargetSummary) -> tuple[str, ...]:
 
 def _nothing(comparison: Comparison) -> str:
     """Return why there is no comparison."""
-    summaries = [summary for group in comparison.groups for summary in group.targets]
+    summaries = comparison.summaries
     if not summaries:
         return "nothing was measured: no trial has finished"
     models = ", ".join(dict.fromkeys(group.model for group in comparison.groups))

@@ -4,6 +4,7 @@ A reason ends with what is its own in parentheses; what stands before them, seve
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
@@ -29,7 +30,9 @@ from analysis.warnings.conditions import who
 from suite.targets import CONTAINERS, base_of
 from suite.units import count, number
 
-UNDECIDED, NO_VERDICT, NO_NUMBER = "undecided", "no verdict", "no number"
+UNDECIDED = "undecided"
+NO_VERDICT = "no verdict"
+NO_NUMBER = "no number"
 _SIDES = {
     FAILS_MORE: "",
     "slower": "beyond",
@@ -84,7 +87,9 @@ class Claim:
     def equivalent_at(self) -> float | None:
         """Return a wider margin at which an undecided claim is decided already; None without one."""
         undecided = self.word == UNDECIDED and not hidden(self.found)
-        return self.found.verdict.equivalent_at if self.found.verdict and undecided else None
+        if self.found.verdict and undecided:
+            return self.found.verdict.equivalent_at
+        return None
 
     @property
     def slower(self) -> float | None:
@@ -132,13 +137,16 @@ class Claim:
         if why_not:
             return why_not
         if contrast.ratio is None:
-            return "-" if contrast.value is None else f"{number(contrast.value)} {contrast.metric.unit}".rstrip()
+            if contrast.value is None:
+                return "-"
+            return f"{number(contrast.value)} {contrast.metric.unit}".rstrip()
         return brief(contrast.ratio)
 
     @property
     def span(self) -> str:
         """Return the interval of the ratio: ``(0.975 to 0.989)``; empty without one that is shown."""
-        interval, after = self.found.interval, " after stopping" if self.around.decided else ""
+        interval = self.found.interval
+        after = " after stopping" if self.around.decided else ""
         if self.found.runs and self.found.spread is None:
             after = " in these runs alone"
         if not self.over or not interval:
@@ -149,12 +157,16 @@ class Claim:
     def word(self) -> str:
         if self.found.ratio is None:
             return NO_NUMBER
-        return (self.found.verdict.name or NO_VERDICT) if self.found.verdict else UNDECIDED
+        if self.found.verdict:
+            return self.found.verdict.name or NO_VERDICT
+        return UNDECIDED
 
     @property
     def failed(self) -> str:
         """Return ``6 of 20 failed (12 to 54 %), none on bare metal, p = 0.016``; empty if no trial failed."""
-        return failing(self.found.failures, self.base) if self.found.failures else ""
+        if self.found.failures:
+            return failing(self.found.failures, self.base)
+        return ""
 
     @property
     def awaits_blocks(self) -> bool:
@@ -200,7 +212,9 @@ class Claim:
         """Return that no trial finished, how many failed, and why."""
         if not self.found.failed:
             return "no trial finished"
-        why = f": {shorten(self.failure, _LONGEST_FAILURE, placeholder=' ...')}" if self.failure else ""
+        why = ""
+        if self.failure:
+            why = f": {shorten(self.failure, _LONGEST_FAILURE, placeholder=' ...')}"
         return f"no trial finished ({self.found.failed} failed{why})"
 
     def _of_tail(self) -> Iterator[str]:
@@ -222,42 +236,61 @@ class Claim:
         if low * high < 0 or abs(high) > 1 or abs(low) > 1:
             return f"{direction(high)} to {direction(low)}"
         least, most = sorted((abs(low), abs(high)))
-        span = percent(most) if least == most else f"{percent(least).removesuffix(' %')} to {percent(most)}"
+        if least == most:
+            span = percent(most)
+        else:
+            span = f"{percent(least).removesuffix(' %')} to {percent(most)}"
         return f"{span} {'slower' if (self.slower or 0.0) > 0 else 'faster'}"
 
     @property
     def more_blocks(self) -> int | None:
         """Return how many more blocks would probably decide it; None where that is not known, or out of reach."""
-        return reachable(self.found.verdict.more_blocks) if self.found.verdict else None
+        if self.found.verdict:
+            return reachable(self.found.verdict.more_blocks)
+        return None
 
     @property
     def lacking_blocks(self) -> int | None:
         """Return how many more blocks a verdict takes, where they are not disturbed; None for more than in reach."""
-        blocks = self.found.blocks
-        disturbed = [one for side in (self.target, self._base) for one in self.around.disturbed.get(side, ())]
-        # So many that trimming leaves out those that are disturbed now.
-        needed = [blocks * math.ceil(one.spoiled / (TRIM * one.of)) for one in disturbed]
         if not self.withheld:
             return self.more_blocks
-        return reachable(max(LEAST_BLOCKS, *needed, blocks + (self.more_blocks or 0)) - blocks)
+        blocks = self.found.blocks
+        needed = max(LEAST_BLOCKS, blocks + (self.more_blocks or 0))
+        for disturbance in self._disturbances:
+            # So many that trimming leaves out those that are disturbed now.
+            needed = max(needed, blocks * math.ceil(disturbance.spoiled / (TRIM * disturbance.of)))
+        return reachable(needed - blocks)
 
     @property
     def more_s(self) -> float | None:
-        return self.more_blocks * self.around.block_s if self.more_blocks and self.around.block_s else None
+        if self.more_blocks and self.around.block_s:
+            return self.more_blocks * self.around.block_s
+        return None
+
+    @property
+    def _disturbances(self) -> list[Disturbed]:
+        """What has disturbed the trials of either side."""
+        disturbed = self.around.disturbed
+        return [*disturbed.get(self.target, ()), *disturbed.get(self._base, ())]
 
     def _disturbed(self) -> Iterator[str]:
-        sides = [one for side in (self.target, self._base) for one in self.around.disturbed.get(side, ())]
-        by_finding = {one.finding: [other for other in sides if other.finding == one.finding] for one in sides}
+        by_finding: dict[str, list[Disturbed]] = defaultdict(list)
+        for disturbance in self._disturbances:
+            by_finding[disturbance.finding].append(disturbance)
         for disturbed in by_finding.values():
             yield _within_bounds(disturbed, trims=trimmed(self.found.blocks) > 0)
 
 
 def _within_bounds(disturbed: Sequence[Disturbed], *, trims: bool) -> str:
     """Return one kind of disturbance that withholds nothing, on one side or on both."""
-    first, trials, of = disturbed[0], sum(one.trials for one in disturbed), sum(one.of for one in disturbed)
+    first = disturbed[0]
+    trials = sum(disturbance.trials for disturbance in disturbed)
+    of = sum(disturbance.of for disturbance in disturbed)
     noticed = f"{first.noticed} " if first.noticed else ""
-    spoiled = sum(one.spoiled for one in disturbed)
-    left_out = f", {first.bound} in {spoiled}{', which trimming leaves out' if trims else ''}" if spoiled else ""
+    spoiled = sum(disturbance.spoiled for disturbance in disturbed)
+    left_out = ""
+    if spoiled:
+        left_out = f", {first.bound} in {spoiled}{', which trimming leaves out' if trims else ''}"
     by = who(disturbed)
     named = f"; most of it: {by}" if by else ""
     return f"{first.finding}, within bounds ({noticed}in {trials} of {count(of, 'trial')}{left_out}{named})"

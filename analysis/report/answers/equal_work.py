@@ -1,7 +1,8 @@
 """Equal work: what the targets computed and which images they generated, beside bare metal, as sentences."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 from analysis.compare.results import Comparison, SameImage, SameWork
 from analysis.load.computed import AGREEMENTS, Kind
@@ -9,39 +10,50 @@ from suite.targets import BASELINE
 from suite.units import number
 
 _OTHER = "generated other images"
-_Arm: TypeAlias = tuple[str, str, SameWork]
-"""The name of an arm, its model, and what it computed."""
+
+
+class _Arm(NamedTuple):
+    name: str
+    model: str
+    work: SameWork
 
 
 def same_work(comparison: Comparison) -> Iterator[str]:
     """Yield what the targets computed, and which images they generated, beside bare metal of their blocks, if known."""
-    arms = [(one.arm, group.model, one) for group in comparison.groups for one in group.same_work]
+    arms = []
+    for group in comparison.groups:
+        arms += [_Arm(work.arm, group.model, work) for work in group.same_work]
     by_kind: dict[str, list[_Arm]] = {}
-    for each in sorted(arms, key=lambda each: AGREEMENTS.index(each[2].kind)):
-        by_kind.setdefault(each[2].kind, []).append(each)
-    told = {_computed([one for *_, one in own]): own for own in by_kind.values()}
-    yield from _beside_baseline(told, arms, same="other" not in by_kind)
     by_images: dict[str, list[_Arm]] = {}
-    for each in arms:
-        if image := each[2].image:
-            by_images.setdefault(_generated(image), []).append(each)
-    yield from _beside_baseline(by_images, arms, same=not any(text.startswith(_OTHER) for text in by_images))
+    for arm in sorted(arms, key=lambda arm: AGREEMENTS.index(arm.work.kind)):
+        by_kind.setdefault(arm.work.kind, []).append(arm)
+    for arm in arms:
+        if arm.work.image:
+            by_images.setdefault(_generated(arm.work.image), []).append(arm)
+    by_work = {_computed([arm.work for arm in alike]): alike for alike in by_kind.values()}
+    yield from _beside_baseline(by_work, arms, same="other" not in by_kind)
+    others = any(text.startswith(_OTHER) for text in by_images)
+    yield from _beside_baseline(by_images, arms, same=not others)
 
 
-def _beside_baseline(told: dict[str, list[_Arm]], arms: Sequence[_Arm], *, same: bool) -> Iterator[str]:
+def _beside_baseline(by_text: dict[str, list[_Arm]], arms: Sequence[_Arm], *, same: bool) -> Iterator[str]:
     """Yield the sentence on what arms did, by its words; ``same``: those of all may be true of bare metal, too."""
-    if len(told) == 1 and same:
-        yield f"All targets {next(iter(told))}."
-    elif told:
-        clauses = (f"{_arms(own, arms)} {text}" for text, own in reversed(told.items()))
-        alone = ", or for victims the target alone" if any("-beside-" in work.arm for *_, work in arms) else ""
+    if len(by_text) == 1 and same:
+        yield f"All targets {next(iter(by_text))}."
+    elif by_text:
+        clauses = [f"{_arms(alike, arms)} {text}" for text, alike in reversed(by_text.items())]
+        alone = ""
+        if any("-beside-" in arm.name for arm in arms):
+            alone = ", or for victims the target alone"
         yield f"Beside {BASELINE}{alone}, {'; '.join(clauses)}."
 
 
 def _generated(image: SameImage) -> str:
     images = _OTHER if image.other_pixels else "generated the same images"
     weights = "other" if image.other_weights else "the same"
-    apart = "" if image.mean is None else f": pixels at most {image.most} of 255 apart, {number(image.mean)} on average"
+    apart = ""
+    if image.mean is not None:
+        apart = f": pixels at most {image.most} of 255 apart, {number(image.mean)} on average"
     return f"{images} from {weights} weights{apart}"
 
 
@@ -55,19 +67,25 @@ _UNPROVEN = ", which does not prove the same data, order or seed"
 
 
 def _computed(alike: Sequence[SameWork]) -> str:
-    kind, apart = alike[0].kind, max((one.apart for one in alike if one.apart is not None), default=None)
+    kind = alike[0].kind
+    apart = max((work.apart for work in alike if work.apart is not None), default=None)
     share = f"{number(apart * 100)} %" if apart else ""
     if kind == "other":
-        return ", ".join(dict.fromkeys(one.text for one in alike)) + (f" ({share} apart)" if share else "")
-    return _PROVEN[kind] if kind in _PROVEN and apart is None else _near(alike, kind, share)
+        texts = ", ".join(dict.fromkeys(work.text for work in alike))
+        return f"{texts} ({share} apart)" if share else texts
+    if kind in _PROVEN and apart is None:
+        return _PROVEN[kind]
+    return _near(alike, kind, share)
 
 
 def _near(alike: Sequence[SameWork], kind: Kind, share: str) -> str:
     """Return what arms computed whose early losses are this share apart."""
-    drew = f"{_PROVEN['drawn']} and " if all(one.drawn for one in alike) else ""
-    why = ", ".join(dict.fromkeys(one.rounding for one in alike))
-    seeds = min((one.seeds_apart for one in alike if one.seeds_apart is not None), default=None)
-    spread = f"other seeds: {number(seeds * 100)} %" if seeds else "no other seed was measured"
+    drew = f"{_PROVEN['drawn']} and " if all(work.drawn for work in alike) else ""
+    why = ", ".join(dict.fromkeys(work.rounding for work in alike))
+    seeds_apart = min((work.seeds_apart for work in alike if work.seeds_apart is not None), default=None)
+    spread = "no other seed was measured"
+    if seeds_apart:
+        spread = f"other seeds: {number(seeds_apart * 100)} %"
     within = f" within {share} ({why}; {spread})" if share else f" ({why})"
     losses = "the same losses" if kind == "near" else "losses"
     return f"{drew}computed {losses}{within}{_UNPROVEN if kind == 'unproven' else ''}"
@@ -75,6 +93,11 @@ def _near(alike: Sequence[SameWork], kind: Kind, share: str) -> str:
 
 def _arms(alike: Sequence[_Arm], arms: Sequence[_Arm]) -> str:
     """Return the names of arms; with the models where not all of an arm's are meant."""
-    names = {arm: [model for other, model, _ in alike if other == arm] for arm, *_ in alike}
-    of = {arm: sum(other == arm for other, *_ in arms) for arm in names}
-    return ", ".join(arm if len(own) == of[arm] else f"{arm} ({', '.join(own)})" for arm, own in names.items())
+    models: dict[str, list[str]] = defaultdict(list)
+    for arm in alike:
+        models[arm.name].append(arm.model)
+    of_all = Counter(arm.name for arm in arms)
+    texts = []
+    for name, of_arm in models.items():
+        texts.append(name if len(of_arm) == of_all[name] else f"{name} ({', '.join(of_arm)})")
+    return ", ".join(texts)

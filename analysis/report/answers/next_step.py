@@ -30,15 +30,15 @@ def next_step(comparison: Comparison, claims: Sequence[Claim]) -> NextStep | Non
     """Return the command that settles the first thing that is open, or explains what is decided."""
     if not claims:
         return _first_comparison(comparison)
-    still_open = [one for one in claims if one.awaits_blocks]
-    without_number = [one for one in claims if one.word == NO_NUMBER]
-    if any(one.found.measured for one in without_number):
+    still_open = [claim for claim in claims if claim.awaits_blocks]
+    without_number = [claim for claim in claims if claim.word == NO_NUMBER]
+    if any(claim.found.measured for claim in without_number):
         return _with_baseline(comparison)
     if still_open:
         return _deciding(comparison, still_open)
-    if any(one.awaits_repair for one in claims):
+    if any(claim.awaits_repair for claim in claims):
         return failures_of(comparison.places)
-    probes = all(one.job.traits.probes for one in claims)
+    probes = all(claim.job.traits.probes for claim in claims)
     return explaining(comparison.places, probes=probes, margin=comparison.requested_margin)
 
 
@@ -78,7 +78,7 @@ def extending(run: Path, more: int, *, block_s: float = 0.0, at_least: bool = Fa
 def _first_comparison(comparison: Comparison) -> NextStep | None:
     """Return the command that makes something to compare, or shows why there is nothing."""
     places = comparison.places
-    summaries = [summary for group in comparison.groups for summary in group.targets]
+    summaries = comparison.summaries
     if not places:
         return None
     if not summaries:
@@ -93,8 +93,7 @@ def _first_comparison(comparison: Comparison) -> NextStep | None:
 
 def _with_baseline(comparison: Comparison) -> NextStep | None:
     """Return the command of the same run with bare metal; where its trials have failed, the one that shows them."""
-    tried = any(summary.target in BASES for group in comparison.groups for summary in group.targets)
-    if tried:
+    if any(summary.target in BASES for summary in comparison.summaries):
         return failures_of(comparison.places)
     request = _request_of(_last_run(comparison))
     targets = request.targets.target if request else ()
@@ -105,38 +104,49 @@ def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> NextStep |
     worst = max(still_open, key=_lacking)
     run = _last_run(comparison, worst)
     request = _request_of(run)
-    if not measure(one.job.profile for one in still_open):
+    if not measure(claim.job.profile for claim in still_open):
         return _anew(comparison, request)  # another profile: nothing of it is decided
-    lacking, block_s = _lacking(worst), worst.around.block_s or 0.0
+    lacking = _lacking(worst)
+    block_s = worst.around.block_s or 0.0
     if lacking == math.inf or lacking * block_s > _LONG_S:
         in_turns = _in_turns(comparison, still_open, request)
         if in_turns or lacking == math.inf:
             return in_turns
     if run is None or sweep_around(run):  # a plan file gives the blocks of a sweep
         return _anew(comparison, request, still_open)
-    return extending(run, int(lacking), block_s=block_s, at_least=any(one.withheld for one in still_open))
+    return extending(
+        run,
+        int(lacking),
+        block_s=block_s,
+        at_least=any(claim.withheld for claim in still_open),
+    )
 
 
-def _lacking(one: Claim) -> float:
-    return math.inf if one.lacking_blocks is None else one.lacking_blocks
+def _lacking(claim: Claim) -> float:
+    return math.inf if claim.lacking_blocks is None else claim.lacking_blocks
 
 
 def _in_turns(comparison: Comparison, still_open: Sequence[Claim], request: RunRequest | None) -> NextStep | None:
     """Return the command of the same run in turns, which are disturbed alike; None unless all jobs can take them."""
-    taken = {group.job for group in comparison.groups if group.turns}
-    if not all(hasattr(one.job.traits, "turn_taker") and one.job not in taken for one in still_open):
+    in_turns = {group.job for group in comparison.groups if group.turns}
+    if not all(hasattr(claim.job.traits, "turn_taker") and claim.job not in in_turns for claim in still_open):
         return None
     return _anew(comparison, request, still_open, design="alternating", steps=None)
 
 
 def _last_run(comparison: Comparison, claim: Claim | None = None) -> Path | None:
     """Return the run, or the cell of a sweep, that measured something last, or the arm of a claim."""
-    trials = comparison.of(claim.job).trials if claim else comparison.trials
+    if claim:
+        trials = comparison.of(claim.job).trials
+    else:
+        trials = comparison.trials
     if claim and claim.found.model and len(trials):
         trials = trials[trials["model"] == claim.found.model]
     if len(trials):
         return Path(run_of(trials.sort_values("started_at", kind="stable")["path"].iloc[-1]))
-    return comparison.places[-1] if comparison.places and is_run(comparison.places[-1]) else None
+    if comparison.places and is_run(comparison.places[-1]):
+        return comparison.places[-1]
+    return None
 
 
 def _request_of(run: Path | None) -> RunRequest | None:
@@ -164,14 +174,14 @@ def _anew(
     try:
         changed = request.changed(target=_measured(comparison, targets), **changes)
         if not traits_of(request.scenario).normalised:
-            again = changed.changed(blocks=LEAST_BLOCKS, warmup_blocks=None)
-            return bench(*again.command()[1:], decides=f"to measure, {count(LEAST_BLOCKS, 'block')}")
+            repeated = changed.changed(blocks=LEAST_BLOCKS, warmup_blocks=None)
+            return bench(*repeated.command()[1:], decides=f"to measure, {count(LEAST_BLOCKS, 'block')}")
         margin = _margin(comparison, request, still_open)
-        again = until_decided(changed, margin)
+        repeated = until_decided(changed, margin)
     except RequestError:  # an option of this run goes with no verdict
         return None
     decides = f"until decided at {percent(margin)}, within a budget that it prints first"
-    return bench(*again.command()[1:], decides=decides)
+    return bench(*repeated.command()[1:], decides=decides)
 
 
 def _margin(comparison: Comparison, request: RunRequest, still_open: Sequence[Claim]) -> float:
@@ -180,14 +190,14 @@ def _margin(comparison: Comparison, request: RunRequest, still_open: Sequence[Cl
     if requested is not None:
         return requested
     chosen = request.repetitions.margin is not None or comparison.least_margin != MARGIN
-    decided = [one for one in still_open if one.equivalent_at and one.equivalent_at <= DEFAULT_MARGIN]
+    decided = [claim for claim in still_open if claim.equivalent_at and claim.equivalent_at <= DEFAULT_MARGIN]
     decides_more = len(decided) < len(still_open) or not still_open
     return DEFAULT_MARGIN if decides_more and not chosen else comparison.least_margin
 
 
 def _measured(comparison: Comparison, targets: Sequence[str]) -> tuple[str, ...] | None:
     """Return the targets without those that only prove their path; None, for those of the machine, if none compares."""
-    summaries = [summary for group in comparison.groups for summary in group.targets]
+    summaries = comparison.summaries
     path_only = {summary.target for summary in summaries if not is_measured(summary.substitutes)}
     measured = tuple(target for target in targets if target not in path_only)
     two_commands = any(summary.target in COMMANDS for summary in summaries)

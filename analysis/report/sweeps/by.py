@@ -4,7 +4,7 @@ Also the gain of CPUs by stage, whose cells are stages.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 from analysis.compare.results import Arm, Circumstances, Comparison, Contrast
@@ -43,13 +43,19 @@ def by_document(comparison: Comparison) -> Iterator[Element]:
 def by_answer(comparison: Comparison) -> Answer:
     """Return the answer of the values of keys, by the metric that decides; which machines are slow is its fact."""
     decisive = [row for row in rows_by_key(comparison) if row.metric.name == row.job.traits.deciding[0]]
-    claims = [Claim(row, row.model, Circumstances()) for row in decisive if row.verdict]
+    claims = []
+    for row in decisive:
+        if row.verdict:
+            claims.append(Claim(row, row.model, Circumstances()))
     facts = tuple(slow_machines(comparison))
     if not claims:
         return Answer((), "nothing to compare: no two values have a metric in common", None, facts)
     several = len({job_on(claim.found.arm) for claim in claims}) > 1
-    parts = ((job_on(claim.found.arm) if several else "", *claim.found.arm.cell) for claim in claims)
-    rows = [row_of(claim, ", ".join(filter(None, names))) for claim, names in zip(claims, parts, strict=True)]
+    rows = []
+    for claim in claims:
+        arm = claim.found.arm
+        names = (job_on(arm), *arm.cell) if several else arm.cell
+        rows.append(row_of(claim, ", ".join(filter(None, names))))
     worst = max(range(len(claims)), key=lambda number: abs(claims[number].slower or 0.0))
     return formed(rows, WORDS, _next(comparison, claims), facts, [rows[worst]])
 
@@ -57,13 +63,19 @@ def by_answer(comparison: Comparison) -> Answer:
 def _next(comparison: Comparison, claims: Sequence[Claim]) -> NextStep | None:
     """Return the command that explains what is decided, or extends the run with the fewest blocks."""
     still_open = [claim for claim in claims if claim.word in (UNDECIDED, NO_VERDICT)]
-    return _extending(comparison.places, still_open) if still_open else explaining(comparison.places)
+    if still_open:
+        return _extending(comparison.places, still_open)
+    return explaining(comparison.places)
 
 
 def _extending(places: Sequence[Path], still_open: Sequence[Claim]) -> NextStep | None:
     """Return the command that extends the run with the fewest blocks; None unless each place is a run that can be."""
     lacking = [claim.lacking_blocks for claim in still_open]
-    blocks = {place: plan.blocks for place in places if extendable([place]) and (plan := plan_of(place))}
+    blocks = {}
+    for directory in places:
+        plan = plan_of(directory)
+        if plan and extendable([directory]):
+            blocks[directory] = plan.blocks
     measured = measure(claim.job.profile for claim in still_open)
     if not measured or None in lacking or not places or len(blocks) < len(places):
         return None
@@ -77,26 +89,39 @@ def slow_machines(comparison: Comparison) -> Iterator[str]:
     rows = [row for row in comparison.contrasts if row.kind == "machine" and row.verdict]
     # Trainings, which come first, decide; if there are none, the probes do.
     decisive = [row for row in rows if row.metric.of_probe == rows[0].metric.of_probe]
-    if machines := len({row.arm.cell for row in decisive}):
+    machines = len({row.arm.cell for row in decisive})
+    if machines:
         slow = dict.fromkeys(row.arm.cell for row in decisive if _verdict(row) in _BEYOND)
-        names = "; ".join(f"{', '.join(values)} (by {_shown_by(values, rows)})" for values in slow)
+        names = [f"{', '.join(values)} (by {_shown_by(values, rows)})" for values in slow]
+        text = f"None of {machines} machines differs"
+        if names:
+            text = f"{'; '.join(names)} of {machines} machines differ"
         bound = f"from the median of the others by more than {margins(comparison)} (Holm)"
-        text = f"{names} of {machines} machines differ" if names else f"None of {machines} machines differs"
         yield f"{text} {bound}{_undecided(decisive)}."
 
 
 def _shown_by(values: Sequence[str], rows: Sequence[Contrast]) -> str:
-    differing = [row for row in rows if row.arm.cell == values and _verdict(row) in _BEYOND]
-    probes = (f"the probe {row.model}, " if row.metric.of_probe else "" for row in differing)
-    texts = (f"{row.metric.name} on {row.target} {ratio(row)}" for row in differing)
-    return "; ".join(map("".join, zip(probes, texts, strict=True)))
+    texts = []
+    for row in rows:
+        if row.arm.cell == values and _verdict(row) in _BEYOND:
+            probe = f"the probe {row.model}, " if row.metric.of_probe else ""
+            texts.append(f"{probe}{row.metric.name} on {row.target} {ratio(row)}")
+    return "; ".join(texts)
 
 
 def _undecided(decisive: Sequence[Contrast]) -> str:
     """Return how many machines are neither equivalent nor beyond the margin, and why; empty if there are none."""
-    rows = [row for row in decisive if _verdict(row) not in (*_BEYOND, "equivalent")]
+    rows = []
+    for row in decisive:
+        if _verdict(row) not in (*_BEYOND, "equivalent"):
+            rows.append(row)
+    if not rows:
+        return ""
+    machines = {row.arm.cell for row in rows}
     reasons = ", ".join(withheld(rows))
-    return f"; undecided: {len({row.arm.cell for row in rows})}{f' ({reasons})' * bool(reasons)}" * bool(rows)
+    if reasons:
+        return f"; undecided: {len(machines)} ({reasons})"
+    return f"; undecided: {len(machines)}"
 
 
 def _verdict(row: Contrast) -> str | None:
@@ -105,7 +130,8 @@ def _verdict(row: Contrast) -> str | None:
 
 def job_on(arm: Arm) -> str:
     """Return ``gan on vm (engine=runc)``, as far as the cells agree in it."""
-    return " on ".join(filter(None, (arm.model, arm.target))) + f" ({arm.job.variant})" * bool(arm.job.variant)
+    text = " on ".join(filter(None, (arm.model, arm.target)))
+    return f"{text} ({arm.job.variant})" if arm.job.variant else text
 
 
 def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
@@ -113,10 +139,11 @@ def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
     several = len(rows[0].base) > 1
     tables: dict[str, dict[str, dict[str, Contrast]]] = {}
     for row in rows:
+        first, *others = row.arm.cell
         table = tables.setdefault(row.metric.name if several else "", {})
-        table.setdefault(row.arm.cell[0], {})[", ".join(row.arm.cell[1:]) or row.metric.name] = row
+        table.setdefault(first, {})[", ".join(others) or row.metric.name] = row
     for name, table in tables.items():
-        columns = dict.fromkeys(column for cells in table.values() for column in cells)
+        columns = dict.fromkeys(chain.from_iterable(table.values()))
         body = tuple((Head(head), tuple(map(cells.get, columns))) for head, cells in table.items())
         yield Table(name, "", tuple(map(Head, columns)), body, compact=True)
 
@@ -124,17 +151,22 @@ def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
 def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], answered: Answer) -> Iterator[str]:
     """Yield what else differs, why there is no verdict unless the answer has it, and the ratios of the probes."""
     for values in dict.fromkeys(row.arm.cell for row in rows):
-        of_cell, of_probes = ([row for row in some if row.arm.cell == values] for some in (rows, probes))
-        ratios = (f"{row.model} {row.metric.name} {ratio(row)}" for row in of_probes)
-        why = [text for text in withheld(of_cell) if text.partition(" (")[0] not in answered.why]
-        texts = {"besides": of_cell[0].notes, "no verdict": why, "probes": ratios}
-        joined = {name: "; ".join(part) for name, part in texts.items()}
-        yield from (f"{', '.join(values)}: {name}: {text}" for name, text in joined.items() if text)
+        of_cell = [row for row in rows if row.arm.cell == values]
+        of_probes = [row for row in probes if row.arm.cell == values]
+        texts = {
+            "besides": of_cell[0].notes,
+            "no verdict": [why for why in withheld(of_cell) if why.partition(" (")[0] not in answered.why],
+            "probes": [f"{row.model} {row.metric.name} {ratio(row)}" for row in of_probes],
+        }
+        for name, parts in texts.items():
+            if parts:
+                yield f"{', '.join(values)}: {name}: {'; '.join(parts)}"
 
 
 def withheld(rows: Sequence[Contrast]) -> list[str]:
     """Return why rows have no verdict, each reason once."""
-    return list(dict.fromkeys(why for row in rows if row.verdict for why in row.verdict.withheld))
+    reasons = chain.from_iterable(row.verdict.withheld for row in rows if row.verdict)
+    return list(dict.fromkeys(reasons))
 
 
 def allocation_document(comparison: Comparison) -> Iterator[Element]:
@@ -145,7 +177,8 @@ def allocation_document(comparison: Comparison) -> Iterator[Element]:
     rows = tuple((Head(job_on(gain.arm), gain.notes), (", ".join(gain.members), gain)) for gain in gains)
     caption = _GAIN.format(margin=margins(comparison))
     yield Table("job", "", (Head("CPUs of each stage"), Head("gain")), rows, caption)
-    if reasons := withheld(gains):
+    reasons = withheld(gains)
+    if reasons:
         yield Line("; ".join(reasons), label="no verdict")
     stages = (contrast for contrast in every if contrast.arm.cell)
     for arm, of_arm in groupby(stages, lambda contrast: contrast.arm._replace(cell=())):

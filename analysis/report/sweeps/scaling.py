@@ -5,7 +5,7 @@ together have a row for each number of them.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import groupby
+from itertools import chain, groupby
 
 from analysis.compare.results import Arm, Comparison, Contrast, Measured
 from analysis.compare.scaling import EACH, FAILED, SCALED, TIMES
@@ -43,15 +43,23 @@ def scaling_elements(comparison: Comparison) -> Iterator[Element]:
     for kind, (title, caption) in _KINDS.items():
         for (job, model), arms in groupby(comparison.of_kind(kind).items(), lambda item: item[0][:2]):
             yield Heading(f"{model}: {title}", str(job))
-            yield _table(dict(arms), caption.format(margin=margins(comparison)), seen=kind == "division")
+            yield _table(
+                dict(arms),
+                caption.format(margin=margins(comparison)),
+                seen=kind == "division",
+            )
 
 
 def _table(arms: Mapping[Arm, Measured], caption: str, *, seen: bool) -> Table:
-    every = dict.fromkeys(name for measured in arms.values() for name in measured)
-    names = [*every] if seen else [name for name in SCALED if name in every]
+    every = dict.fromkeys(chain.from_iterable(arms.values()))
+    if seen:
+        names = [*every]
+    else:
+        names = [name for name in SCALED if name in every]
     rows = []
     for arm, measured in arms.items():
-        if way := arm.division:
+        way = arm.division
+        if way:
             images = way.images_seen or 0
             before = [f"{way.batch} / {way.global_batch}", f"{images:,} / {images // way.global_batch:,}"]
             head = f"{arm.target}, {count(way.workers, 'worker')}{f', {way.strategy}' * seen}"
@@ -78,13 +86,21 @@ def _text(contrast: Contrast | None) -> Cell:
 
 def growth_elements(comparison: Comparison) -> Iterator[Element]:
     """Yield a table for each job, a row for each number of instances of a target, and what each further one adds."""
-    together, slopes = comparison.of_kind("together"), comparison.of_kind("growth")
+    together = comparison.of_kind("together")
+    slopes = comparison.of_kind("growth")
     for job, of_job in groupby(together, lambda arm: arm.job):
         arms = sorted(of_job, key=lambda arm: (named(arm), instances_in(arm.model)))
         yield Heading("Many at once", str(job))
         heads = (Head(f"{metric.name.replace('-per-instance', '')} {metric.unit}") for metric in (*TIMES, *EACH))
         rows = tuple(_row(arm, together[arm]) for arm in arms)
-        yield Table("opened together", "", tuple(heads), rows, "memory and CPU: of each instance", compact=True)
+        yield Table(
+            "opened together",
+            "",
+            tuple(heads),
+            rows,
+            "memory and CPU: of each instance",
+            compact=True,
+        )
         further = dict.fromkeys(arm._replace(model="") for arm in arms)
         yield Notes(tuple(_further(arm, slopes[arm]) for arm in further if arm in slopes))
 
@@ -103,15 +119,20 @@ def named(arm: Arm) -> str:
     return named_arm(arm.target, arm.ablation)
 
 
-def _value(one: Contrast | None) -> str:
-    return "-" if one is None or one.value is None else number(one.value)
+def _value(contrast: Contrast | None) -> str:
+    if contrast is None or contrast.value is None:
+        return "-"
+    return number(contrast.value)
 
 
 def _further(arm: Arm, measured: Measured) -> str:
     """Return ``each further instance of vm: 1.25 s (1.20 to 1.31), 310 MB, …``."""
     parts = []
     for name, unit in _UNITS_OF_FURTHER.items():
-        if one := measured.get(name):
-            ends = f" ({' to '.join(map(number, one.value_interval))})" if one.value_interval else ""
-            parts.append(f"{_value(one)} {unit}{ends}")
+        contrast = measured.get(name)
+        if contrast:
+            ends = ""
+            if contrast.value_interval:
+                ends = f" ({' to '.join(map(number, contrast.value_interval))})"
+            parts.append(f"{_value(contrast)} {unit}{ends}")
     return f"each further instance of {named(arm)}: {', '.join(parts)}"
