@@ -117,7 +117,15 @@ def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | 
             floors[name] = floor
     groups = [group for _, group, _ in cells]
     first = groups[0]
-    return draw_bars(pd.DataFrame(bars), drawing.legend(groups), floors, title, str(first.job), unit, first.base)
+    return draw_bars(
+        pd.DataFrame(bars),
+        drawing.legend(groups),
+        floors,
+        title,
+        str(first.job),
+        unit,
+        first.base,
+    )
 
 
 def _printed(group: Group, metric: Metric, target: str, reference: Reference) -> dict[str, float]:
@@ -167,14 +175,22 @@ def draw_bars(
         axes = chart.subplots()
         drawing.grouped(axes, bars, places, targets)
         bars["top"] = bars[["height", "high"]].max(axis=1)
-        published = bars[bars["published"].notna()] if normalised else bars[:0]
+        if normalised:
+            published = bars[bars["published"].notna()]
+        else:
+            published = bars[:0]
         heights = [bars["height"], bars["low"], bars["top"], published["published"]]
         drawing.scale(axes, pd.concat(heights))
         if axes.get_yscale() == "log":
             drawing.dots(axes, bars)
         _write_values(axes, bars)
-        what = f"relative to {over}" if normalised else f"{unit}, not normalised"
-        drawing.label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
+        drawing.label(
+            axes,
+            title,
+            f"{job}\nabove the marks: {unit}",
+            f"relative to {over}" if normalised else f"{unit}, not normalised",
+            normalised=normalised,
+        )
         entries: list[Artist | Container | None] = [*legend.values()]
         if normalised:
             entries.append(drawing.intervals(axes, bars))
@@ -202,7 +218,15 @@ def _write_values(axes: Axes, bars: pd.DataFrame) -> None:
             if not drawn:
                 why_not = bar["why_not"] or "not normalised"
                 text = f"{text}\n{why_not}"
-        drawing.above(axes, text, bar["x"], top, rotation=rotation, xytext=(0, gap), bbox=_VALUE_BOX)
+        drawing.above(
+            axes,
+            text,
+            bar["x"],
+            top,
+            rotation=rotation,
+            xytext=(0, gap),
+            bbox=_VALUE_BOX,
+        )
 
 
 def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str]) -> Artist | None:
@@ -213,7 +237,13 @@ def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str])
         top = 1 + floor.share
         if floor.share <= 1:
             look: dict[str, Any] = {"colors": "0.25", "linestyles": ":", "linewidth": 1.2, "zorder": 3}
-            lines = axes.hlines([1 / top, top], middle - 0.46, middle + 0.46, label="noise floor", **look)
+            lines = axes.hlines(
+                [1 / top, top],
+                middle - 0.46,
+                middle + 0.46,
+                label="noise floor",
+                **look,
+            )
     return lines
 
 
@@ -227,12 +257,19 @@ def value_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         if not visible(rows):
             continue
         keys = [value.partition("=")[0] for value in rows[0].base]
-        what = "Time per epoch" if name in EPOCH_METRICS else name.capitalize()
-        title = f"{what} by {' and '.join(keys)}"
+        subject = "Time per epoch"
+        if name not in EPOCH_METRICS:
+            subject = name.capitalize()
+        title = f"{subject} by {' and '.join(keys)}"
         chart = _chart_of_values(rows, title)
         drawing.stamp(chart, rows[0].job.profile)
         stem = "-".join(("by", *keys, name))
-        yield drawing.Drawing(stem, title, chart, description="the table holds the values")
+        yield drawing.Drawing(
+            stem,
+            title,
+            chart,
+            description="the table holds the values",
+        )
 
 
 def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
@@ -251,7 +288,15 @@ def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
     notes = notes_by_target((row.target, row.notes) for row in rows)
     legend = {target: drawing.entry(target, texts) for target, texts in notes.items()}
     job = str(rows[0].job)
-    return draw_bars(pd.DataFrame(bars), legend, {}, title, job, rows[0].metric.unit, over=" or ".join(bases))
+    return draw_bars(
+        pd.DataFrame(bars),
+        legend,
+        {},
+        title,
+        job,
+        rows[0].metric.unit,
+        over=" or ".join(bases),
+    )
 
 
 def _values(cell: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -70,7 +71,9 @@ FigureKind = Callable[[Comparison, Reference], Iterator[Drawing]]
 
 def title_of(figure: int | None, what: str) -> str:
     """Return the title of a drawing: with the number of the paper's figure, or with a capital."""
-    return f"Figure {figure}: {what}" if figure else f"{what[0].upper()}{what[1:]}"
+    if figure:
+        return f"Figure {figure}: {what}"
+    return f"{what[0].upper()}{what[1:]}"
 
 
 def canvas(width: float, height: float) -> Figure:
@@ -127,9 +130,19 @@ def stamp(chart: Figure, profile: str) -> None:
         return
     width, height = chart.get_size_inches()
     rotation = min(25, 0.7 * math.degrees(math.atan2(height, width)))
-    look: dict[str, Any] = {"ha": "center", "va": "center", "alpha": 0.28, "zorder": 9, "rotation": rotation}
     with style():
-        chart.text(0.5, 0.5, "smoke run: not a measurement", fontsize=3.2 * width, color="crimson", **look)
+        chart.text(
+            0.5,
+            0.5,
+            "smoke run: not a measurement",
+            fontsize=3.2 * width,
+            color="crimson",
+            ha="center",
+            va="center",
+            alpha=0.28,
+            zorder=9,
+            rotation=rotation,
+        )
 
 
 def svg(chart: Figure) -> bytes:
@@ -158,30 +171,54 @@ def palette(targets: Sequence[str]) -> dict[str, object]:
 
 def legend(groups: Sequence[Group]) -> dict[str, Patch]:
     """Return an entry for each target, those of the paper first, which names its substitutes and marks."""
-    noted = ((summary.target, summary.notes) for group in groups for summary in group.targets)
-    return {target: entry(target, notes) for target, notes in notes_by_target(noted).items()}
+    summaries = chain.from_iterable(group.targets for group in groups)
+    notes_of_targets = notes_by_target((summary.target, summary.notes) for summary in summaries)
+    return {target: entry(target, notes) for target, notes in notes_of_targets.items()}
 
 
 def entry(target: str, notes: Iterable[str]) -> Patch:
-    look = {"facecolor": _COLOURS.get(target, "0.5"), "hatch": _HATCHES.get(target, "..."), "edgecolor": "white"}
     lines = [target, *(textwrap.fill(note, 40) for note in notes)]
-    return Patch(**look, label="\n".join(lines))
+    return Patch(
+        facecolor=_COLOURS.get(target, "0.5"),
+        hatch=_HATCHES.get(target, "..."),
+        edgecolor="white",
+        label="\n".join(lines),
+    )
 
 
 def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: int) -> None:
     """Put the legend under the figure, in as many columns as its width has room for, and ``columns`` at most."""
-    labels = [str(entry.get_label()) for entry in entries]
-    widest = max(len(line) for text in labels for line in text.splitlines())
+    lines = "\n".join(str(entry.get_label()) for entry in entries).splitlines()
+    widest = max(map(len, lines))
     fitting = int(chart.get_figwidth() / (0.8 + 0.08 * widest))  # inches of the patch and of a letter at this size
     columns = min(columns, max(fitting, 1))
-    chart.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    chart.legend(
+        handles=entries,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def grouped(axes: Axes, bars: pd.DataFrame, places: Sequence[str], targets: Sequence[str]) -> None:
     """Draw a bar of its ``height`` for each row, by ``place`` and, inside that, ``target``; add ``x``, its middle."""
-    order = {"x": "place", "y": "height", "hue": "target", "order": places, "hue_order": targets}
-    look = {"saturation": 1, "errorbar": None, "width": WIDTH, "edgecolor": "white", "linewidth": 0.8, "legend": False}
-    sns.barplot(bars, **order, **look, palette=palette(targets), ax=axes)
+    sns.barplot(
+        bars,
+        x="place",
+        y="height",
+        hue="target",
+        order=places,
+        hue_order=targets,
+        palette=palette(targets),
+        saturation=1,
+        errorbar=None,
+        width=WIDTH,
+        edgecolor="white",
+        linewidth=0.8,
+        legend=False,
+        ax=axes,
+    )
     for number, target in enumerate(targets):
         for patch in axes.containers[number]:
             patch.set_hatch(_HATCHES.get(target, "..."))
@@ -196,8 +233,15 @@ def dots(axes: Axes, bars: pd.DataFrame) -> None:
         container.remove()
     colours = palette([str(target) for target in bars["target"].unique()])
     for target, rows in bars.groupby("target"):
-        look: dict[str, Any] = {"color": colours[str(target)], "markersize": 9, "markeredgecolor": "0.1", "zorder": 3}
-        axes.plot(rows["x"], rows["height"], MARKERS.get(str(target), "P"), **look)
+        axes.plot(
+            rows["x"],
+            rows["height"],
+            MARKERS.get(str(target), "P"),
+            color=colours[str(target)],
+            markersize=9,
+            markeredgecolor="0.1",
+            zorder=3,
+        )
 
 
 def intervals(axes: Axes, bars: pd.DataFrame) -> Container | None:
@@ -207,8 +251,16 @@ def intervals(axes: Axes, bars: pd.DataFrame) -> Container | None:
         return None
     below = bounded["height"] - bounded["low"]
     beyond = bounded["high"] - bounded["height"]
-    look: dict[str, Any] = {"fmt": "none", "ecolor": "0.1", "elinewidth": 1.2, "capsize": 3, "label": "95 % interval"}
-    return axes.errorbar(bounded["x"], bounded["height"], [below, beyond], **look)
+    return axes.errorbar(
+        bounded["x"],
+        bounded["height"],
+        [below, beyond],
+        fmt="none",
+        ecolor="0.1",
+        elinewidth=1.2,
+        capsize=3,
+        label="95 % interval",
+    )
 
 
 def printed_range(job: ComparedJob, model: str, target: str, metric: str, aggressor: str = "") -> tuple[float, float]:
@@ -272,10 +324,20 @@ def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) ->
         axes.axhline(1, color="0.2", linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
     # A longer line would leave the axes no room.
     chart = axes.get_figure(root=True)
-    letters = int(14 * chart.get_figwidth()) if chart else len(below)
+    if chart:
+        letters = int(14 * chart.get_figwidth())
+    else:
+        letters = len(below)
     below = "\n".join(textwrap.fill(line, letters) for line in below.splitlines())
     height = 6 + 12 * len(below.splitlines())
     axes.set_title(title, loc="left", fontweight="bold", pad=max(30, height))
-    above_axes: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (0, 5), "textcoords": "offset points"}
-    axes.annotate(below, (0, 1), **above_axes, fontsize=9, color="0.3")
+    axes.annotate(
+        below,
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(0, 5),
+        textcoords="offset points",
+        fontsize=9,
+        color="0.3",
+    )
     sns.despine(ax=axes, left=True)

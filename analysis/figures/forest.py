@@ -7,7 +7,7 @@ noise floor a whisker at bare metal. The title is the answer, the foot where and
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -24,8 +24,11 @@ from suite.targets import BASES, base_of
 from suite.units import count
 
 _INCHES = 8.0
-_ROW, _AROUND = 0.42, 1.1  # inches
-_TITLE_LETTERS, _FOOT_LETTERS, _VERDICT_LETTERS = 86, 120, 26
+_ROW = 0.42
+_AROUND = 1.1  # inches
+_TITLE_LETTERS = 86
+_FOOT_LETTERS = 120
+_VERDICT_LETTERS = 26
 """The letters of a line of the title and the foot, and of a verdict."""
 _ROOM = 0.04
 """The share of the axis on each side that no mark reaches."""
@@ -69,7 +72,10 @@ def forest(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
         yield from _drawing(comparison, "forest")
         return
     for group in comparison.groups:
-        yield from _drawing(replace(comparison, groups=(group,)), f"{group.model}-forest")
+        yield from _drawing(
+            replace(comparison, groups=(group,)),
+            f"{group.model}-forest",
+        )
 
 
 def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
@@ -88,7 +94,12 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
         chart.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
         chart.supxlabel(foot, fontsize=8, color="0.3", x=0.01, ha="left")
     text = "every ratio to bare metal with its blocks, interval and verdict"
-    yield Drawing(name, f"{comparison.jobs[0]}: {text}", chart, description=one_line(title))
+    yield Drawing(
+        name,
+        f"{comparison.jobs[0]}: {text}",
+        chart,
+        description=one_line(title),
+    )
 
 
 def _rows(comparison: Comparison) -> Iterator[Contrast]:
@@ -112,25 +123,46 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
     for band in bands:
         axes.axvspan(*band, color="0.85", zorder=0)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
-    for place, contrast in enumerate(rows):
+    for row, contrast in enumerate(rows):
         look: dict[str, Any] = {"color": colours[contrast.target], "zorder": 3}
         shown = readable(contrast)
         if shown.ratio is not None:
-            below = [place + 0.22] * len(contrast.by_block)
+            below = [row + 0.22] * len(contrast.by_block)
             axes.plot(contrast.by_block, below, ".", markersize=5, alpha=0.6, **look)
             span = _span(contrast) or ()
-            axes.plot(span, [place] * len(span), marker="|", markersize=6, linewidth=2.2, **look)
-            axes.plot(shown.ratio, place, MARKERS.get(contrast.target, "P"), markersize=7, mec="0.1", **look)
-        end: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-        axes.annotate(_text(contrast), (1, place), (8, 0), **end, fontsize=8.5)
+            axes.plot(
+                span,
+                [row] * len(span),
+                marker="|",
+                markersize=6,
+                linewidth=2.2,
+                **look,
+            )
+            axes.plot(
+                shown.ratio,
+                row,
+                MARKERS.get(contrast.target, "P"),
+                markersize=7,
+                mec="0.1",
+                **look,
+            )
+        axes.annotate(
+            _text(contrast),
+            (1, row),
+            (8, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+        )
     names = []
     for contrast in rows:
-        what = contrast.model
+        subject = contrast.model
         if contrast.metric.of_probe:
-            what += f", {contrast.metric.name}"
+            subject += f", {contrast.metric.name}"
         if contrast.arm.aggressor:
-            what += f" beside {contrast.arm.aggressor}"
-        names.append(f"{what}: {contrast.target}")
+            subject += f" beside {contrast.arm.aggressor}"
+        names.append(f"{subject}: {contrast.target}")
     axes.set_yticks(range(len(rows)), names, fontsize=9)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     _label(axes, rows, margins(comparison))
@@ -138,7 +170,7 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
 
 def _limits(rows: Sequence[Contrast], bands: Sequence[Interval]) -> tuple[float, float]:
     """Return the ends of the axis, which holds every dot and interval."""
-    ends = [end for band in bands for end in band]
+    ends = [*chain.from_iterable(bands)]
     for contrast in rows:
         ends += [contrast.ratio or 1.0, *contrast.by_block, *(_span(contrast) or ())]
     low = min(ends)
@@ -160,21 +192,21 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     base = base_of(rows[0].target)
     if any(contrast.kind == "aggressor" for contrast in rows):
         base = "the same victim alone"
-    what = f"ratio to {base}, log scale; grey band: the margin of {margin}; small dots: blocks"
-    axes.set_xlabel(what, fontsize=8.5)
+    text = f"ratio to {base}, log scale; grey band: the margin of {margin}; small dots: blocks"
+    axes.set_xlabel(text, fontsize=8.5)
     axes.grid(visible=False, axis="y")
 
 
 def _foot(comparison: Comparison) -> Iterator[str]:
     claimed = claims(comparison)
-    yield from dict.fromkeys(f"host {' and '.join(each.around.hosts)}" for each in claimed if each.around.hosts)
-    yield from dict.fromkeys(contrast.around.engine for contrast in claimed if contrast.around.engine)
-    blocks = max((contrast.found.blocks for contrast in claimed), default=0)
+    circumstances = [claim.around for claim in claimed]
+    yield from dict.fromkeys(f"host {' and '.join(around.hosts)}" for around in circumstances if around.hosts)
+    yield from dict.fromkeys(around.engine for around in circumstances if around.engine)
+    blocks = max((claim.found.blocks for claim in claimed), default=0)
     yield count(blocks, "block")
     yield str(comparison.jobs[0])
     if len(comparison.trials):
         yield str(comparison.trials["started_at"].min())[:10]
-    summaries = [summary for group in comparison.groups for summary in group.targets]
-    names = dict.fromkeys(name for summary in summaries for name in summary.substitutes)
+    names = dict.fromkeys(chain.from_iterable(summary.substitutes for summary in comparison.summaries))
     if names:
         yield f"substitutes: {', '.join(names)}"

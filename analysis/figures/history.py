@@ -7,6 +7,7 @@ A figure of a history is a function ``(History) -> Iterator[Drawing]``, and a me
 import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ def draw_history(history: History, directory: Path) -> list[Path]:
     """Write every figure of a history as PNG and SVG, and return the paths. Raises RequestError if it cannot."""
     broken = HISTORY_FIGURES.failures()
     figures: list[HistoryFigure] = [HISTORY_FIGURES.get(name) for name in HISTORY_FIGURES if name not in broken]
-    charts = ((drawing.name, drawing.chart) for figure in figures for drawing in figure(history))
-    return write(charts, directory)
+    drawings = chain.from_iterable(figure(history) for figure in figures)
+    return write(((drawing.name, drawing.chart) for drawing in drawings), directory)
 
 
 def values(history: History) -> Iterator[Drawing]:
@@ -55,12 +56,23 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
         parts = (first.scenario, first.data, first.profile, first.recipe, first.variant, first.host)
         job = ", ".join(filter(None, parts))
         below = f"{job}\none dot per run with its 95 % interval; dashed: the level of {first.metric} changed"
-        label(axes, f"{first.model}: {first.what}", below, unit, normalised=first.normalised)
+        label(
+            axes,
+            f"{first.model}: {first.what}",
+            below,
+            unit,
+            normalised=first.normalised,
+        )
         axes.tick_params(axis="x", labelrotation=30)
         legend_below(chart, entries, 4)
     stamp(chart, first.profile)
     changes = sum(len(row.shifts) for row in series)
-    return Drawing(name, f"{first.model}: {first.what}", chart, description=f"over time, with {changes} changes")
+    return Drawing(
+        name,
+        f"{first.model}: {first.what}",
+        chart,
+        description=f"over time, with {changes} changes",
+    )
 
 
 def _line(axes: Axes, series: Series, colour: object) -> Line2D:
@@ -76,9 +88,22 @@ def _line(axes: Axes, series: Series, colour: object) -> Line2D:
         highs.append(high)
     look: dict[str, Any] = {"color": colour, "linewidth": 1}
     axes.vlines(times, lows, highs, alpha=0.4, **look)
-    axes.plot(times, [point.value for point in series.points], marker="o", markersize=3, **look)
+    axes.plot(
+        times,
+        [point.value for point in series.points],
+        marker="o",
+        markersize=3,
+        **look,
+    )
     changes = _times(shift.started_at for shift in series.shifts)
-    axes.vlines(changes, 0, 1, transform=axes.get_xaxis_transform(), linestyle=(0, (4, 3)), **look)
+    axes.vlines(
+        changes,
+        0,
+        1,
+        transform=axes.get_xaxis_transform(),
+        linestyle=(0, (4, 3)),
+        **look,
+    )
     name = ", ".join(filter(None, (series.target, series.arm)))
     return Line2D([], [], marker="o", markersize=3, label=name, **look)
 

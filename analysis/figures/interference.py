@@ -45,13 +45,17 @@ Rows = Mapping[Arm, Measured]
 
 
 def _as_they_are(comparison: Comparison) -> Rows:
-    rows = {arm: drawable(of_arm) for arm, of_arm in comparison.of_kind("aggressor").items() if not arm.ablation}
+    rows = {}
+    for arm, of_arm in comparison.of_kind("aggressor").items():
+        if not arm.ablation:
+            rows[arm] = drawable(of_arm)
     return {arm: measured for arm, measured in rows.items() if measured}
 
 
 def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
     """Draw bars by target, and the ranges that the paper's text gives as outlines."""
-    victims, notes = _victims(rows), _notes(rows)
+    victims = _victims(rows)
+    notes = _notes(rows)
     targets = list(notes)
     measured_rows = {arm: measured[metric.name] for arm, measured in rows.items() if metric.name in measured}
     bars = pd.DataFrame(
@@ -70,16 +74,30 @@ def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
     entries.append(drawing.ranges(axes, bars, len(targets)))
     direction = "lost" if metric.more_is_faster else "added"
     job = next(iter(rows)).job
-    drawing.label(axes, title, str(job), f"{metric.name} {direction}, %", normalised=False)
+    drawing.label(
+        axes,
+        title,
+        str(job),
+        f"{metric.name} {direction}, %",
+        normalised=False,
+    )
     axes.axhline(0, color="0.2", linewidth=1)
     drawing.legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
 
 
 def _map(rows: Rows, title: str) -> Figure:
-    victims, notes = _victims(rows), _notes(rows)
+    victims = _victims(rows)
+    notes = _notes(rows)
     aggressors = sorted({arm.aggressor for arm in rows}, key=lambda name: known_first(aggressor_names(), name))
-    tables = {target: pd.DataFrame(math.nan, index=pd.Index(victims), columns=pd.Index(aggressors)) for target in notes}
+    tables = {
+        target: pd.DataFrame(
+            math.nan,
+            index=pd.Index(victims),
+            columns=pd.Index(aggressors),
+        )
+        for target in notes
+    }
     top = 10.0
     for arm, measured in rows.items():
         if "throughput" in measured:
@@ -97,7 +115,12 @@ def _map(rows: Rows, title: str) -> Figure:
             sns.heatmap(table, ax=axes, **scale, **look, cbar=column == len(notes) - 1)
             heading = "\n".join((target, *notes[target]))
             axes.set_title(heading, fontsize=10)
-        chart.suptitle(f"{title}\n{next(iter(rows)).job}", fontsize=10, x=0.01, ha="left")
+        chart.suptitle(
+            f"{title}\n{next(iter(rows)).job}",
+            fontsize=10,
+            x=0.01,
+            ha="left",
+        )
     return chart
 
 
@@ -118,6 +141,12 @@ def _lost(contrast: Contrast) -> dict[str, float]:
     arm = contrast.arm
     height = lost(contrast.ratio or math.nan)
     low, high = sorted(map(lost, contrast.interval or (math.nan, math.nan)))
-    printed = drawing.printed_range(arm.job, arm.model, arm.target, contrast.metric.name, arm.aggressor)
+    printed = drawing.printed_range(
+        arm.job,
+        arm.model,
+        arm.target,
+        contrast.metric.name,
+        arm.aggressor,
+    )
     least, most = sorted(map(lost, printed))
     return {"height": height, "low": low, "high": high, "least": least, "most": most}

@@ -63,11 +63,23 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
     width = 2.0 + 0.75 * len(models) * len(targets)
     chart = drawing.canvas(max(6.4, width), 4.2)
     axes = chart.subplots()
-    order = {"x": "model", "y": "ratio", "hue": "target", "order": models, "hue_order": targets}
-    # Not jittered: the same records give the same picture, and equal values are to lie on each other.
-    look = {"dodge": True, "jitter": False, "alpha": 0.6, "size": 6, "legend": False, "ax": axes}
-    many = len(dots) > _MOST_VECTORS
-    sns.stripplot(dots, **order, **look, palette=drawing.palette(targets), rasterized=many)
+    sns.stripplot(
+        dots,
+        x="model",
+        y="ratio",
+        hue="target",
+        order=models,
+        hue_order=targets,
+        palette=drawing.palette(targets),
+        # Not jittered: the same records give the same picture, and equal values are to lie on each other.
+        jitter=False,
+        dodge=True,
+        alpha=0.6,
+        size=6,
+        legend=False,
+        rasterized=len(dots) > _MOST_VECTORS,
+        ax=axes,
+    )
     drawing.scale(axes, dots["ratio"])
     if axes.get_yscale() == "linear":
         low = dots["ratio"].min()
@@ -75,7 +87,13 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
         margin = 0.1 * (high - low) or 0.1
         axes.set_ylim(low - margin, high + margin)
     below = f"{groups[0].job}\none dot per trial, over the geometric mean of {groups[0].base}"
-    drawing.label(axes, "Every trial: throughput", below, f"relative to {groups[0].base}", normalised=True)
+    drawing.label(
+        axes,
+        "Every trial: throughput",
+        below,
+        f"relative to {groups[0].base}",
+        normalised=True,
+    )
     for entry in legend.values():
         entry.set_hatch("")
     drawing.legend_below(chart, [*legend.values()], len(targets))
@@ -91,7 +109,12 @@ def latency_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Draw
             with drawing.style():
                 chart = _latencies(group, panels, title)
             text = "in ms; the table holds the values"
-            yield drawing.Drawing(f"{group.model}-latency", title, chart, description=text)
+            yield drawing.Drawing(
+                f"{group.model}-latency",
+                title,
+                chart,
+                description=text,
+            )
 
 
 def _panels(group: Group) -> Panels:
@@ -118,7 +141,13 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
         axes.yaxis.set_minor_locator(NullLocator())
         unit = next(iter(metrics.values())).unit
         below = f"{way}\nbars: the 95 % interval of the ratio to {BASELINE}"
-        drawing.label(axes, title if axes is every[0] else "", below, unit, normalised=False)
+        drawing.label(
+            axes,
+            title if axes is every[0] else "",
+            below,
+            unit,
+            normalised=False,
+        )
     drawing.legend_below(chart, [*legend.values()], len(legend))
     return chart
 
@@ -127,19 +156,22 @@ def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
     percents = sorted(metrics)
     colours = drawing.palette([summary.target for summary in group.targets])
     look: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.5}
-    names = {place: metrics[percent].name for place, percent in enumerate(percents)}
     for summary in group.targets:
         measured = drawable(group.of_target(summary.target))
-        points = {place: measured[name] for place, name in names.items() if name in measured}
+        points = {}
+        for tick, percent in enumerate(percents):
+            name = metrics[percent].name
+            if name in measured:
+                points[tick] = measured[name]
         colour = colours[summary.target]
         heights = [latency.value or float("nan") for latency in points.values()]
         axes.plot(list(points), heights, color=colour, **look)
-        for place, latency in points.items():
+        for tick, latency in points.items():
             if latency.value and latency.ratio and latency.interval:
                 base = latency.value / latency.ratio
                 low, high = latency.interval
-                axes.vlines(place, base * low, base * high, color=colour, linewidth=1)
-    axes.set_xticks(range(len(percents)), [f"p{each}" for each in percents])
+                axes.vlines(tick, base * low, base * high, color=colour, linewidth=1)
+    axes.set_xticks(range(len(percents)), [f"p{percent}" for percent in percents])
 
 
 def speed_up_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
@@ -150,14 +182,22 @@ def speed_up_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
             arms = dict(rows)
             notes = {arm.target: notes_of(measured) for arm, measured in arms.items()}
             smallest = Effect(ratio=1.0)
-            speed_ups = {arm: measured.get("speed-up", smallest) for arm, measured in arms.items()}
-            points = {arm: speed_up for arm, speed_up in speed_ups.items() if arm.division and not hidden(speed_up)}
+            points = {}
+            for arm, measured in arms.items():
+                speed_up = measured.get("speed-up", smallest)
+                if arm.division and not hidden(speed_up):
+                    points[arm] = speed_up
             if all(speed_up is smallest for speed_up in points.values()):
                 continue
             with drawing.style():
                 chart = _speed_ups(points, notes, title)
             text = "speed-up; the table holds the values"
-            yield drawing.Drawing(f"{model}-{kind}-scaling", title, chart, description=text)
+            yield drawing.Drawing(
+                f"{model}-{kind}-scaling",
+                title,
+                chart,
+                description=text,
+            )
 
 
 def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]], title: str) -> Figure:
@@ -166,8 +206,14 @@ def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]
     numbers = sorted(set(map(_workers, points)))
     targets = list(dict.fromkeys(arm.target for arm in points))
     for target, colour in drawing.palette(targets).items():
-        _speed_up_line(axes, {arm: speed_up for arm, speed_up in points.items() if arm.target == target}, colour)
-    axes.plot(numbers, [number / numbers[0] for number in numbers], linestyle=":", color="0.2")
+        of_target = {arm: speed_up for arm, speed_up in points.items() if arm.target == target}
+        _speed_up_line(axes, of_target, colour)
+    axes.plot(
+        numbers,
+        [number / numbers[0] for number in numbers],
+        linestyle=":",
+        color="0.2",
+    )
     axes.set_xticks(numbers)
     below = f"over {count(numbers[0], 'worker')}, with 95 % intervals; dotted: the ideal"
     drawing.label(axes, title, below, "speed-up", normalised=False)
@@ -184,7 +230,12 @@ def _workers(arm: Arm) -> int:
 def _speed_up_line(axes: Axes, points: Mapping[Arm, Effect], colour: object) -> None:
     look: dict[str, Any] = {"color": colour}
     workers = list(map(_workers, points))
-    axes.plot(workers, [speed_up.ratio or 1.0 for speed_up in points.values()], marker="o", **look)
+    axes.plot(
+        workers,
+        [speed_up.ratio or 1.0 for speed_up in points.values()],
+        marker="o",
+        **look,
+    )
     for number, speed_up in zip(workers, points.values(), strict=True):
         ratio = speed_up.ratio or 1.0
         low, high = speed_up.interval or (ratio, ratio)
@@ -213,16 +264,29 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
                 drawing.label(axes, heading, below, unit, normalised=False)
                 axes.set_xlabel("instances")
                 axes.set_xticks(numbers)
-            chart.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-        yield drawing.Drawing("together", title, chart, description="in s and MB; the table holds the values")
+            chart.legend(
+                *right.get_legend_handles_labels(),
+                loc="outside lower center",
+                ncols=2,
+                frameon=False,
+            )
+        yield drawing.Drawing(
+            "together",
+            title,
+            chart,
+            description="in s and MB; the table holds the values",
+        )
 
 
 def _together(axes: Axes, lines: Mapping[str, Mapping[int, Measured]], metric: Metric) -> None:
     """Draw a line for each name, of one metric by the number of instances."""
-    for place, (name, of_name) in enumerate(lines.items()):
-        points = {number: of[metric.name] for number, of in sorted(of_name.items()) if metric.name in of}
-        colour = f"C{place}"
-        marker = _MARKERS[place % len(_MARKERS)]
+    for index, (name, by_number) in enumerate(lines.items()):
+        points = {}
+        for number, measured in sorted(by_number.items()):
+            if metric.name in measured:
+                points[number] = measured[metric.name]
+        colour = f"C{index}"
+        marker = _MARKERS[index % len(_MARKERS)]
         values = [point.value or 0.0 for point in points.values()]
         axes.plot(list(points), values, color=colour, marker=marker, label=name)
         for number, point in points.items():
@@ -250,12 +314,29 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
                 y, up = _point(row[name])
                 look: dict[str, Any] = {"fmt": drawing.MARKERS.get(arm.target, "P"), "color": colours[arm.target]}
                 axes.errorbar(x, y, up, across, capsize=3, **look)
-                axes.annotate(name_of(arm, every), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=9)
-            drawing.label(axes, title, "with 95 % intervals; better is left and below", currency, normalised=False)
+                axes.annotate(
+                    name_of(arm, every),
+                    (x, y),
+                    xytext=(6, 6),
+                    textcoords="offset points",
+                    fontsize=9,
+                )
+            drawing.label(
+                axes,
+                title,
+                "with 95 % intervals; better is left and below",
+                currency,
+                normalised=False,
+            )
             axes.set_xlabel("seconds")
             axes.margins(0.2)
         drawing.stamp(chart, first.job.profile)
-        yield drawing.Drawing(f"time-{name}", title, chart, description="the table holds the values")
+        yield drawing.Drawing(
+            f"time-{name}",
+            title,
+            chart,
+            description="the table holds the values",
+        )
 
 
 def _point(row: Contrast) -> tuple[float, list[list[float]]]:

@@ -86,7 +86,10 @@ def figure_of(comparison: "Comparison", metric: str) -> int | None:
         return number
     first = comparison.trials.drop_duplicates(["run_id", "model"])
     records = [read_record(path) for path in first["path"]]
-    jobs = [job_of(record.job) for record in records if not isinstance(record, AnalysisWarning)]
+    jobs = []
+    for record in records:
+        if not isinstance(record, AnalysisWarning):
+            jobs.append(job_of(record.job))
     return None if any(job.repeats_images for job in jobs) else number
 
 
