@@ -30,7 +30,8 @@ def inside(trials: pd.DataFrame) -> Iterator[Finding]:
         key = (facts, job, *arm)
         if key not in problems:
             problems[key] = tuple(_problems(facts, job.job, *arm))
-        yield from (INSIDE.at(path, problem) for problem in problems[key])
+        for problem in problems[key]:
+            yield INSIDE.at(path, problem)
 
 
 def _problems(recorded: Facts, job: Job, target: str, ablation: str | None) -> Iterator[str]:

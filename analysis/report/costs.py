@@ -52,7 +52,8 @@ def costs_document(
 ) -> Iterator[Element]:
     """Yield the decision, then every value with its interval, then prices and what is counted."""
     every = arms(comparison)
-    yield from (Line(sentence, "strong") for sentence in decisions(comparison, amount, places))
+    for sentence in decisions(comparison, amount, places):
+        yield Line(sentence, "strong")
     step = step_after(comparison)
     if step:
         yield CommandLine(str(step), LABEL)

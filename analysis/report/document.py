@@ -46,7 +46,9 @@ def document(
         yield from _overview(comparison, answered, costs=costs)
         yield from published_elements(comparison.claims)
         return
-    yield from (Line(text, indent=2) for text in map(reason, explained.explanations if explained else ()) if text)
+    for text in map(reason, explained.explanations if explained else ()):
+        if text:
+            yield Line(text, indent=2)
     overall = (arm.job for arm in comparison.of_kind("models"))
     for job in dict.fromkeys((*comparison.jobs, *tables.jobs_with_aggressors(comparison), *overall)):
         yield from _job(comparison, job, costs=costs, explained=explained, figures=figures)
@@ -207,7 +209,8 @@ def _job(
     first = next(drawn, None)
     if first is not None:
         yield Heading("Figures")
-        yield from (replace(figure, folded=not figure.small) for figure in chain((first,), drawn))
+        for figure in chain((first,), drawn):
+            yield replace(figure, folded=not figure.small)
     if explained:
         yield from explained_job(explained, job)
 

@@ -33,7 +33,8 @@ def _block(element: Element) -> Iterator[str]:
     match element:
         case Heading():
             yield f"{'#' * element.rank} {_escaped(': '.join(filter(None, (element.text, element.context))))}"
-            yield from (f"- {_escaped(note)}" for note in element.notes)
+            for note in element.notes:
+                yield f"- {_escaped(note)}"
         case Line():
             text = f"{element.label}: {element.text}" if element.label else element.text
             if element.style == "strong":
