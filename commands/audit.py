@@ -14,7 +14,7 @@ from analysis.report.elements import Line
 from analysis.report.rows import WarningOutput, warning_outputs
 from analysis.report.terminal import Terminal
 from commands.output import Output
-from commands.paths import UserPath
+from commands.paths import RunPath, with_packs
 from commands.run.options import latest
 from suite.untrusted.console import PlainConsole
 
@@ -29,7 +29,7 @@ class AuditOutput(Output):
 
 
 @click.command()
-@click.argument("directories", nargs=-1, type=UserPath())
+@click.argument("directories", nargs=-1, type=RunPath())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def audit(directories: tuple[Path, ...], as_json: bool) -> None:
     """Check every record and run for consistency. Default: the latest run in results/.
@@ -45,14 +45,18 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
       bench audit results/night
       bench audit results/sweep --json
     """
-    records = load(list(directories) or [latest()], warm_ups=True)
+    records = load(list(with_packs(directories)) or [latest()], warm_ups=True)
     result = audit_records(records)
     if as_json:
-        AuditOutput(runs=tuple(records.directories), warnings=warning_outputs(records.warnings), **vars(result)).tell()
+        audit_output(result, records).tell()
     else:
         PlainConsole().print(Terminal(_lines(result, records)))
     if result.refused:
         sys.exit(1)
+
+
+def audit_output(audited: Audit, records: Records) -> AuditOutput:
+    return AuditOutput(runs=tuple(records.directories), warnings=warning_outputs(records.warnings), **vars(audited))
 
 
 def _lines(audited: Audit, records: Records) -> Iterator[Line]:

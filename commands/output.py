@@ -30,6 +30,7 @@ OUTPUTS = {
     "results list": "commands.results.command:ListOutput",
     "results show RUN": "commands.results.show:ShownRunOutput",
     "results show RUN/TRIAL": "suite.records.record:TrialRecord",
+    "results verify": "commands.results.pack:VerifiedPack",
     "run": "commands.compare.output:RunOutput",
     "run --dry-run": "commands.run.forecast:Forecast",
     "selftest": "suite.selftest.certificate:Certificate",

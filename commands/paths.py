@@ -1,5 +1,6 @@
 """Paths on a command line."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from suite.results.layout import RESULTS
+from suite.results.layout import ENDING, RESULTS
 
 
 class UserPath(click.Path):
@@ -27,13 +28,29 @@ class UserPath(click.Path):
 
 
 class RunPath(UserPath):
-    """The directory of a run, or one that holds runs."""
+    """The directory of a run, one that holds runs, or a pack of runs."""
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the runs and sweeps in results/ that begin like this; where there are none, directories."""
         names = [str(place) for place in _stored_places()]
         items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return items or [CompletionItem(incomplete, type="dir")]
+
+
+def with_packs(places: Sequence[Path]) -> tuple[Path, ...]:
+    """Return places with each pack replaced by its runs, unpacked in a directory that goes when the command ends."""
+    if not any(place.name.endswith(ENDING) for place in places):
+        return tuple(places)
+    from suite.results.archive import unpacked  # few commands read a pack, and each waits for every import
+
+    opened: list[Path] = []
+    for place in places:
+        if place.name.endswith(ENDING):
+            directory, listed = click.get_current_context().with_resource(unpacked(place))
+            opened += [directory / run for run in listed.runs]
+        else:
+            opened.append(place)
+    return tuple(opened)
 
 
 def complete_run_name(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

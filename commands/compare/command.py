@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commands.compare.kept import listing, once
-from commands.paths import RunPath, UserPath, complete_key
+from commands.paths import RunPath, UserPath, complete_key, with_packs
 from commands.run.options import choice, latest, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
-from suite.results.layout import REPORT
+from suite.results.layout import ENDING, REPORT
 from suite.results.runs import runs_and_sweeps
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     """Show tables and figures of runs, normalised to bare metal. Default: the latest run in results/.
 
     Several runs are pooled; those of several hosts need --pool host. With two runs, differences of the second from
-    the first are listed. A directory stands for the runs that it holds. With --by, the values of a key are compared
-    with the first; two keys give a table.
+    the first are listed. A directory or a pack stands for the runs that it holds. With --by, the values of a key are
+    compared with the first; two keys give a table.
 
     With --fail-above the last run is judged against those before it; three or more show how runs differ. Exit codes:
     0 not slower, 3 slower or fails more, 4 cannot tell, 1 it lacks something of the last old one, 2 wrong request.
@@ -109,7 +109,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
         return Shown(chosen, options)
 
     made: dict[str, Callable[[], Iterable[Path]]] = {"compare": lambda: shown().tell()}
-    if options["plots"] or not (options["form"] or options["allocation"] or options["explain"]):
+    if _draws(directories, options):
         made["figures"] = lambda: shown().draw()
     listed = listing(chosen)
     for name, make in made.items():
@@ -119,8 +119,17 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
             once(chosen, {"command": name, **options}, make, listed)
 
 
+def _draws(directories: Sequence[Path], options: Mapping[str, Any]) -> bool:
+    """Return whether figures are drawn: where they are named, or next to the runs of a comparison that shows all."""
+    if options["plots"]:
+        return True
+    of_pack = directories and directories[0].name.endswith(ENDING)
+    return not (of_pack or options["form"] or options["allocation"] or options["explain"])
+
+
 def _held(directories: Sequence[Path]) -> tuple[Path, ...]:
     """Return the runs and sweeps that are meant; name those that a directory holds. Raises RequestError for none."""
+    directories = with_packs(directories)
     places = tuple(runs_and_sweeps(directories))
     if places != tuple(dict.fromkeys(directories)):
         click.echo(f"comparing {', '.join(map(str, places))}", err=True)
@@ -183,6 +192,8 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float | Non
       bench report
       bench report results/night --html night.html
     """
+    if html is None and any(directory.name.endswith(ENDING) for directory in directories):
+        raise RequestError("nothing is written to a pack", remedy="name the page: --html report.html")
     chosen = list(_held(directories)) or [latest()]
 
     def write() -> Iterable[Path]:

@@ -1,4 +1,4 @@
-"""``bench results list``, ``show``, ``export`` and ``remove``: what has been measured so far."""
+"""``bench results``: lists, shows, exports, packs and removes runs."""
 
 import json
 import sys
@@ -13,6 +13,7 @@ from rich.table import Table
 from commands.lazy import SuggestingGroup
 from commands.output import Output
 from commands.paths import UserPath, complete_run_name
+from commands.results.pack import pack, verify
 from commands.results.removal import described, removable
 from commands.results.removal import remove as remove_contents
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
@@ -32,15 +33,16 @@ places = click.argument("places", nargs=-1, type=UserPath())
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(cls=SuggestingGroup)
+@click.group(cls=SuggestingGroup, commands=(pack, verify))
 def results() -> None:
-    """List, show, export and remove runs and records.
+    """List, show, export, pack and remove runs and records.
 
     \b
     Examples:
       bench results list
       bench results show 20180312T101500-4242
       bench results export --format parquet --out trials.parquet
+      bench results pack results/night --out night.tar.gz
     """
 
 

@@ -17,6 +17,8 @@ FIRING = "schedule.json"
 """The result of one firing of a schedule, in the directory of its sweep."""
 LOGS = "logs"
 """The directory for the logs of a sweep's blocks."""
+ENDING = ".tar.gz"
+"""How the name of a pack ends; see ``suite.results.archive``."""
 DOOMED = ".virtbench-removal"
 """How the name of a directory begins whose content is being deleted."""
 

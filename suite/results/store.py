@@ -72,6 +72,10 @@ class ListedFile(Part):
         with open(path, "rb", opener=files.open_regular) as file:
             return cls(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size_bytes=file.tell())
 
+    @classmethod
+    def of_content(cls, content: bytes) -> "ListedFile":
+        return cls(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+
 
 class Manifest(Part):
     """The content of ``manifest.json``; ``files`` by their paths in the run's directory.

@@ -1,0 +1,165 @@
+"""``bench results pack`` and ``verify``: a pack holds all that its numbers need, and nothing that it must not hold."""
+
+import json
+import re
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from suite.results.anonymous import Anonymiser
+from suite.results.archive import LIST, unpacked, write_pack
+from suite.results.store import ListedFile, Run
+from tests.analysis.conftest import edited
+from tests.commands.conftest import Bench
+from tests.hostile.conftest import RUNS
+
+USER, HOST = "alice", "cellar7"
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Path:
+    """A run with a manifest, of a host and a user whose names stand in its records."""
+    run = Path(shutil.copytree(RUNS / "command", tmp_path / "results/night"))
+    for path in (run / "trials").iterdir():
+        edited(path, _named)
+    Run(run).seal()
+    return run
+
+
+def _named(record: dict[str, object]) -> None:
+    text = json.dumps(record["environment"]).replace('"hostname": "vm"', f'"hostname": "{HOST}"')
+    record["environment"] = json.loads(text)
+    record["details"] = {
+        "working_directory": {"directory": "/home/alice/data"},
+        "note": f"on {HOST}.example.org by {USER}",
+        "notes": [f'File "/srv/data of {USER}/x.py" at 81.2.69.142'],
+    }
+
+
+def ended(bench: Bench, *words: str) -> None:
+    done = bench(*words)
+    assert done.exit_code == 0, done.output
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as archive:
+        return {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+
+
+def repacked(path: Path, changes: Mapping[str, bytes]) -> Path:
+    """Write the pack again with other contents, listed as they are now, as its author could."""
+    target = path.with_name("repacked.tar.gz")
+    with unpacked(path) as (directory, listed):
+        for name, content in changes.items():
+            (directory / name).write_bytes(content)
+        contents = {name: directory / name for name in listed.files}
+        described = {name: ListedFile.of(file) for name, file in contents.items()}
+        write_pack(target, contents, listed.model_copy(update={"files": described}))
+    return target
+
+
+def test_a_pack_holds_what_a_reader_needs_and_is_verified_bit_for_bit(bench: Bench, night: Path) -> None:
+    ended(bench, "results", "pack", str(night), "--out", "night.tar.gz")
+    packed = members(Path("night.tar.gz"))
+    assert {"CITATION.cff", "image/requirements.txt", "environment.json", "report.html", "audit.json"} < packed.keys()
+    assert {f"runs/night/{name}" for name in ("plan.json", "manifest.json")} < packed.keys()
+    assert "virtbench-pack-" not in packed["comparison.json"].decode() + packed["report.html"].decode()
+    listed = json.loads(packed[LIST])
+    assert re.fullmatch(r"0\.1\.0\+[0-9a-f]{12}", listed["suite_version"])
+    done = bench("results", "verify", "night.tar.gz", "--json")
+    verified = json.loads(done.stdout)
+    assert (done.exit_code, verified["differing"], verified["refused"]) == (0, [], 0)
+    assert verified["numbers"] > 100
+    assert verified["records"] == len(list((night / "trials").iterdir()))
+
+
+def test_equal_runs_give_equal_packs(bench: Bench, night: Path) -> None:
+    for name in ("a.tar.gz", "b.tar.gz"):
+        ended(bench, "results", "pack", str(night), "--out", name, "--anonymous")
+    assert Path("a.tar.gz").read_bytes() == Path("b.tar.gz").read_bytes()
+
+
+def test_a_pack_is_compared_as_its_runs_are(bench: Bench, night: Path) -> None:
+    bench("results", "pack", str(night), "--out", "night.tar.gz")
+    rows = [json.loads(bench("compare", place, "--json").stdout)["rows"] for place in (str(night), "night.tar.gz")]
+    assert rows[0] == rows[1]
+    ended(bench, "audit", "night.tar.gz")
+    refused = bench("report", "night.tar.gz")
+    assert (refused.exit_code, "--html" in refused.output) == (2, True)
+
+
+def test_an_edited_record_changes_numbers_that_verify_names(bench: Bench, night: Path) -> None:
+    bench("results", "pack", str(night), "--out", "night.tar.gz")
+    packed = members(Path("night.tar.gz"))
+    name = next(name for name in packed if "/trials/" in name and "container" in name)
+    record = json.loads(packed[name])
+    record["timeline"]["teardown_s"] += 0.5
+    record["elapsed_s"] += 0.5
+    forged = repacked(Path("night.tar.gz"), {name: json.dumps(record).encode()})
+    done = bench("results", "verify", str(forged))
+    assert done.exit_code == 1
+    assert "comparison.json: rows." in done.output
+    assert "1 refused by the audit" in done.output, "its digest is not that of the manifest"
+
+
+def test_an_anonymous_pack_has_no_host_user_or_path_and_consistent_names(bench: Bench, night: Path) -> None:
+    ended(bench, "results", "pack", str(night), "--out", "night.tar.gz", "--anonymous")
+    packed = members(Path("night.tar.gz"))
+    text = b"".join(content for name, content in packed.items() if not name.startswith("image/")).decode()
+    for secret in (HOST, USER, "example.org", "81.2.69.142", "/home", "/srv", "night", str(night.parent)):
+        assert secret not in text, secret
+    assert "runs/run-1/plan.json" in packed
+    records = [json.loads(content) for name, content in packed.items() if "/trials/" in name]
+    assert {record["environment"]["host"]["hostname"] for record in records} == {"host-1"}
+    assert {record["details"]["working_directory"]["directory"] for record in records} == {"/path-2"}
+    ended(bench, "results", "verify", "night.tar.gz")
+
+
+def test_a_host_named_as_a_target_is_renamed_and_the_target_is_not(bench: Bench, night: Path) -> None:
+    for path in (night / "trials").iterdir():
+        path.write_text(path.read_text().replace(HOST, "vm"))
+    (night / "manifest.json").unlink()
+    ended(bench, "results", "pack", str(night), "--out", "night.tar.gz", "--anonymous")
+    packed = members(Path("night.tar.gz"))
+    records = [json.loads(content) for name, content in packed.items() if "/trials/" in name]
+    assert {record["environment"]["host"]["hostname"] for record in records} == {"host-1"}
+    assert {record["target"] for record in records} >= {"bare-metal", "container"}
+
+
+def test_an_edit_before_packing_is_found_in_an_anonymous_pack_too(bench: Bench, night: Path) -> None:
+    record = min((night / "trials").iterdir())
+    edited(record, lambda one: one["details"].update(note="edited"))
+    bench("results", "pack", str(night), "--out", "night.tar.gz", "--anonymous")
+    done = bench("results", "verify", "night.tar.gz")
+    assert (done.exit_code, "1 refused by the audit" in done.output) == (1, True)
+
+
+def test_a_pack_that_would_still_hold_a_name_is_not_written(
+    bench: Bench, night: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Anonymiser, "replaced", lambda _, value: value)
+    done = bench("results", "pack", str(night), "--out", "night.tar.gz", "--anonymous")
+    assert (done.exit_code, Path("night.tar.gz").exists()) == (2, False)
+    assert f"would still hold '{HOST}'" in done.output
+
+
+def test_a_sweep_is_packed_with_its_cells(bench: Bench, tmp_path: Path) -> None:
+    sweep = Path(shutil.copytree(RUNS / "sweep", tmp_path / "results/sweep"))
+    ended(bench, "results", "pack", str(sweep), "--out", "sweep.tar.gz", "--anonymous")
+    ended(bench, "results", "verify", "sweep.tar.gz")
+    assert "runs/run-1/sweep.json" in members(Path("sweep.tar.gz"))
+
+
+def test_nothing_is_left_of_an_unpacked_pack(
+    bench: Bench, night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    bench("results", "pack", str(night), "--out", "night.tar.gz")
+    for words in (("compare", "--json"), ("results", "verify"), ("audit",)):
+        bench(*words, "night.tar.gz")
+    assert list(temporary.iterdir()) == []
