@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from suite.errors import RequestError
 from suite.registries import DATA_KINDS
 from tests.commands.conftest import ended_well, refused
 from tests.kubernetes_schema import invalid
-from tests.provisioning.kubernetes.namespace import DEPLOYMENT, JOB, Namespace, defaulted
+from tests.provisioning.kubernetes.namespace import DEPLOYMENT, JOB, Namespace
 from worker.spec import ServeSpec, parse_spec, parsed
 
 IMAGE = f"registry.example.org/virtbench@sha256:{'a' * 64}"
@@ -238,16 +239,49 @@ def test_a_server_that_ends_again_and_again_is_a_failure(server: Namespace) -> N
     assert "it does not answer" in bench("status").stdout
 
 
-def test_what_was_made_with_another_request_or_by_somebody_else_is_refused_with_what_differs(server: Namespace) -> None:
+def edit(server: Namespace, kind: str, **changed: Any) -> None:
+    """Change fields of a specification as ``kubectl edit`` does."""
+    (path,) = (place for place in server.objects if f"/{kind}/" in place)
+    live = server.objects[path]
+    server.request("PUT", path, {**live, "spec": {**live["spec"], **changed}}, query={"fieldManager": "kubectl-edit"})
+
+
+def test_another_request_changes_what_may_change_and_is_refused_for_the_rest(server: Namespace) -> None:
     up()
     refused(up("--access-mode", "ReadWriteMany"), "has the access mode ReadWriteOnce, and ReadWriteMany is requested")
-    differs = "Deployment pipeline-serve exists already, and differs from the request: spec.template.spec"
-    refused(up("--model", "dcgan"), differs)
-    assert len(kinds(server)) == 5, "nothing is trained that could not be served"
-    next(each for place, each in server.objects.items() if "/services/" in place)["spec"]["type"] = "LoadBalancer"
-    differs = 'differs from the request: spec.type: "LoadBalancer" instead of "ClusterIP"'
-    refused(done := up(), differs)
-    assert "bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
+    made = len(server.changes)
+    rejected = "the Job pipeline-train-gan-synthetic exists already: the server rejects it: spec.template: Invalid"
+    refused(done := up("--seed", "1"), rejected)
+    assert re.search(r"core\.PodTemplateSpec\{x+ … x+\}: field is immutable$", done.stderr.splitlines()[0])
+    assert "remove it with bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
+    assert len(server.changes) == made, "nothing is changed for a request that is refused"
+    ended_well(up("--model", "dcgan"))
+    (deployment,) = (each for place, each in server.objects.items() if "/deployments/" in place)
+    assert parsed(ServeSpec, container_of(deployment)["command"][-1]).model == "dcgan"
+    assert sorted(kinds(server)).count("jobs") == 2, "the Job of the other model stays"
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "found"),
+    [
+        ("services", {"type": "LoadBalancer"}, "kubectl-edit has added spec.type, which is not in the request"),
+        (
+            "networkpolicies",
+            {"ingress": [{}]},
+            'a field another value: spec.ingress: conflict with "kubectl-edit" using v1',
+        ),
+        ("deployments", {"replicas": 3}, 'spec.replicas: conflict with "kubectl-edit" using v1'),
+    ],
+)
+def test_what_somebody_else_has_changed_is_refused_by_field_and_manager(
+    server: Namespace, kind: str, changed: Object, found: str
+) -> None:
+    up()
+    edit(server, kind, **changed)
+    made = len(server.changes)
+    refused(done := up(), found)
+    assert "remove it with bench kubernetes pipeline down" in done.stderr.partition("what to do:")[2]
+    assert len(server.changes) == made
 
 
 def test_an_object_without_the_labels_is_refused_and_said_to_be_of_somebody_else(server: Namespace) -> None:
@@ -277,20 +311,38 @@ def mutations(value: Any) -> Iterator[Any]:
 
 
 def test_every_single_change_of_a_specification_is_found(server: Namespace) -> None:
+    """Each is refused, by the server at once or by ``up`` with who made it, or taken back."""
     up()
-    tried = 0
+    outcomes: Counter[str] = Counter()
     for manifest in listed()[1:]:
         path = f"{server.path_of(manifest)}/{manifest['metadata']['name']}"
-        selector = {"selector": server.objects[path]["spec"]["selector"]} if manifest["kind"] == JOB else {}
-        made = defaulted(manifest, given=False)
-        server.objects[path] = made | {"spec": made["spec"] | selector}
+        made = server.objects[path]
         lifecycle.ensure(server, manifest)
+        assert server.objects[path] == made
         for spec in mutations(made["spec"]):
-            server.objects[path] = made | {"spec": spec | selector}
-            with pytest.raises(RequestError, match="differs from the request"):
-                lifecycle.ensure(server, manifest)
-            tried += 1
-    assert tried > 300
+            server.objects[path] = made
+            outcomes[outcome(server, path, {**made, "spec": spec}, manifest)] += 1
+    assert outcomes["refused by the server"] > 150  # the template of a Job
+    assert outcomes["refused by field and manager"] > 150
+    assert outcomes["taken back"] > 20
+    assert set(outcomes) == {"refused by the server", "refused by field and manager", "taken back", "a default"}
+
+
+def outcome(server: Namespace, path: str, changed: Object, manifest: Object) -> str:
+    """Store a change as ``kubectl edit`` does and apply the manifest again; return what became of the change."""
+    made = server.objects[path]
+    try:
+        stored = server.request("PUT", path, changed, query={"fieldManager": "kubectl-edit"})
+    except ApiError:
+        return "refused by the server"
+    if stored["spec"] == made["spec"]:
+        return "a default"
+    try:
+        lifecycle.ensure(server, manifest)
+    except RequestError as error:
+        return "refused by field and manager" if "kubectl-edit" in error.message else error.message
+    assert server.objects[path]["spec"] == made["spec"], changed["spec"]
+    return "taken back"
 
 
 def test_a_namespace_or_a_right_that_is_missing_is_a_wrong_request_before_anything_is_made(
@@ -303,7 +355,7 @@ def test_a_namespace_or_a_right_that_is_missing_is_a_wrong_request_before_anythi
     def missing(*_: object, **__: object) -> Object:
         raise ApiError('the namespace is missing: namespaces "lab" not found', 404, kind="namespace", remedy="create")
 
-    monkeypatch.setattr(Namespace, "create", missing)
+    monkeypatch.setattr(Namespace, "apply", missing)
     refused(up(), 'namespaces "lab" not found')
     assert not server.objects
 

@@ -118,9 +118,10 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--storage-class", help="Class of the volume. Default: the cluster's.")
 @click.option("--dry-run", is_flag=True, help="Print the manifests for kubectl apply, without contacting a cluster.")
 def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) -> None:
-    """Train generators in a cluster, serve them, and request a test image of each. Existing objects are reused.
+    """Train generators in a cluster, serve them, and request a test image of each.
 
-    The pipeline stays until down removes it. An existing claim is used unchanged.
+    Existing objects are brought to the request by server-side apply; an existing claim is used unchanged. The pipeline
+    stays until down removes it.
 
     \b
     Examples:
@@ -195,7 +196,7 @@ def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
     for claim in filter(None, {item.claim for item in requested.models}):
         demand_claim(cluster, claim)
     for manifest in manifests:  # all of them, before hours of training
-        lifecycle.ensure(cluster, manifest, create=False)
+        lifecycle.ensure(cluster, manifest, dry_run=True)
     for manifest in manifests:
         lifecycle.ensure(cluster, manifest)
         # A ReadWriteOnce volume is on one node at a time: so one by one.

@@ -1,10 +1,9 @@
 """A pipeline in a cluster: its objects are created, followed until an image was made, and removed."""
 
 import json
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from commands.kubernetes.manifests import PORT, Pipeline, PipelineModel, labels_of
 from provisioning.batch.patience import AWAY_AT_MOST_S, AwayError
-from provisioning.kubernetes.cluster import Cluster, Object
+from provisioning.kubernetes.cluster import FIELD_MANAGER, Cluster, Object
 from provisioning.kubernetes.opening import SCHEDULED_WITHIN_S
 from provisioning.kubernetes.owned import find, remove_selected
 from provisioning.kubernetes.refusals import ApiError, fault, refused_as_request
@@ -108,11 +107,10 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> JobState:
 
 
 RIGHTS = {
-    "persistentvolumeclaims": ("get", "create"),
-    "networkpolicies.networking.k8s.io": ("get", "create"),
-    "jobs.batch": ("get", "create"),
-    "services": ("get", "create"),
-    "deployments.apps": ("get", "create"),
+    **dict.fromkeys(
+        ("persistentvolumeclaims", "networkpolicies.networking.k8s.io", "jobs.batch", "services", "deployments.apps"),
+        ("get", "create", "patch"),
+    ),
     "pods": ("list",),
     "pods/log": ("get",),
     "events": ("list",),
@@ -120,39 +118,45 @@ RIGHTS = {
 """What ``up`` needs; ``services/proxy`` besides, to ask for an image from here."""
 LOOKED_EVERY_S, SAID_WITHIN_S = 1.0, 30.0
 SAID_LINES = 20
-MOST_SHOWN, MOST_TEXT = 4, 200
-"""How many differences to an object that is there are shown, and how many characters of each value."""
-_GIVEN = re.compile(
-    r"spec\.clusterIPs?(\[\d\])?|spec\.(selector\.matchLabels|template\.metadata\.labels)\.(batch\.kubernetes\.io/)?"
-    "(controller-uid|job-name)"
-)
-"""What the server gives to each Service and each Job by itself."""
 INTERNAL_ERROR = 500
 _REMEDIES = {
     "unschedulable": "free what is missing, and the same command continues; or remove it with down and request less",
     "killed": "remove the pipeline with bench kubernetes pipeline down, and give it more with --memory",
     "timeout": "remove the pipeline with bench kubernetes pipeline down, and give it fewer --epochs or more --deadline",
 }
+_REMADE = "remove it with bench kubernetes pipeline down, or choose another --name"
 _AGAIN = "fix the cause, remove the pipeline with bench kubernetes pipeline down, and bring it up again"
 
 
-def ensure(cluster: Cluster, manifest: Object, *, create: bool = True) -> None:
-    """Create an object unless it is there. Raises RequestError where another one has its name, or it is refused."""
+def ensure(cluster: Cluster, manifest: Object, *, dry_run: bool = False) -> None:
+    """Bring an object to the request, or with ``dry_run`` check that the server would: it keeps what is equal.
+
+    Raises RequestError if another object has its name, or another manager has changed or added to its specification,
+    or the server refuses it.
+    """
+    title = f"{manifest['kind']} {manifest['metadata']['name']}"
     live = find(cluster, f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}")
+    if live is not None:
+        _refuse_other(title, manifest, live)
+        if manifest["kind"] == "PersistentVolumeClaim":
+            return
     with refused_as_request():
-        if live is not None:
-            _refuse_other(cluster, manifest, live)
-        elif create:
-            cluster.create(manifest)
+        try:
+            applied = cluster.apply(manifest, **({"dryRun": "All"} if dry_run else {}))
+        except ApiError as error:
+            if live is None or error.kind not in ("conflict", "invalid"):
+                raise
+            remedy = f"{error.remedy}, {_REMADE}"
+            raise RequestError(f"the {title} exists already: {error.message}", remedy=remedy) from error
+    _refuse_additions(title, applied)
 
 
-def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
-    """Raise RequestError unless an object is the one that would be made: its labels, and its whole specification."""
-    called = f"{manifest['kind']} {manifest['metadata']['name']}"
+def _refuse_other(title: str, manifest: Object, live: Object) -> None:
+    """Raise RequestError for an object without the pipeline's labels, and for a claim of another access mode."""
     labels, there = manifest["metadata"]["labels"], live["metadata"].get("labels", {})
     if missing := [f"{key}={value}" for key, value in labels.items() if there.get(key) != value]:
         raise RequestError(
-            f"the {called} exists already, and does not belong to this pipeline: it has no label {missing[0]}",
+            f"the {title} exists already, and does not belong to this pipeline: it has no label {missing[0]}",
             remedy="choose another --name, or remove it yourself; a claim that you made is used if it has "
             + ", ".join(f"{key}={value}" for key, value in labels.items()),
         )
@@ -160,32 +164,37 @@ def _refuse_other(cluster: Cluster, manifest: Object, live: Object) -> None:
         wanted, present = (item["spec"]["accessModes"] for item in (manifest, live))
         if wanted != present:
             raise RequestError(
-                f"the {called} has the access mode {', '.join(present)}, and {', '.join(wanted)} is requested",
+                f"the {title} has the access mode {', '.join(present)}, and {', '.join(wanted)} is requested",
                 remedy=f"take it as it is with --access-mode {present[0]}, or choose another --name",
             )
-        return
-    # The server's own answer holds its defaults, and what admission adds: both are its version's.
-    unnamed = {key: value for key, value in manifest["metadata"].items() if key != "name"}
-    metadata = {**unnamed, "generateName": f"{manifest['metadata']['name']}-"}
-    expected = cluster.create({**manifest, "metadata": metadata}, dryRun="All")
-    if different := list(_differences(expected["spec"], live["spec"])):
-        more = f", and {len(different) - MOST_SHOWN} more" if len(different) > MOST_SHOWN else ""
-        raise RequestError(
-            f"the {called} exists already, and differs from the request: {'; '.join(different[:MOST_SHOWN])}{more}",
-            remedy="remove it with bench kubernetes pipeline down, or choose another --name",
-        )
 
 
-def _differences(wanted: object, live: object, path: str = "spec") -> Iterator[str]:
-    """Yield where two values differ, in either direction. Nothing is taken for equal that is not."""
-    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
-        for key in sorted({*wanted, *live}):
-            yield from _differences(wanted.get(key), live.get(key), f"{path}.{key}")
-    elif isinstance(wanted, list) and isinstance(live, list) and len(wanted) == len(live):
-        for number, (first, second) in enumerate(zip(wanted, live, strict=True)):
-            yield from _differences(first, second, f"{path}[{number}]")
-    elif wanted != live and not _GIVEN.fullmatch(path):
-        yield f"{path}: {json.dumps(live)[:MOST_TEXT]} instead of {json.dumps(wanted)[:MOST_TEXT]}"
+def _refuse_additions(title: str, applied: Object) -> None:
+    """Raise RequestError if another manager has added to the specification: an apply leaves that in place."""
+    managers = applied["metadata"]["managedFields"]
+    requested: Object = {}
+    for entry in managers:
+        if (entry["manager"], entry["operation"]) == (FIELD_MANAGER, "Apply"):
+            requested = entry["fieldsV1"]["f:spec"]
+    for entry in managers:
+        for field in _additions(entry["fieldsV1"].get("f:spec", {}), requested):
+            raise RequestError(
+                f"the {title} exists already: {entry['manager']} has added spec{field}, which is not in the request",
+                remedy=_REMADE,
+            )
+
+
+def _additions(fields: Object, requested: Object) -> Iterator[str]:
+    """Yield the paths of ``fields`` that are not ``requested``: trees as ``fieldsV1`` of a manager has them."""
+    for key, below in fields.items():
+        if key == ".":  # the mark of a list or an object that holds nothing yet
+            continue
+        kind, _, name = key.partition(":")
+        place = f".{name}" if kind == "f" else f"[{name}]"
+        if key not in requested:
+            yield place
+        else:
+            yield from (f"{place}{rest}" for rest in _additions(below, requested[key]))
 
 
 def follow(cluster: Cluster, name: str, manifest: Object, note: Callable[[str], None]) -> None:

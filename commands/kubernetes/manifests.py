@@ -132,7 +132,7 @@ def service(pipeline: Pipeline) -> list[Object]:
     (container,) = template["spec"]["containers"]
     health = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": _PROBED_EVERY_S}
     container |= {
-        "ports": [{"name": "http", "containerPort": PORT}],
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "startupProbe": {**health, "failureThreshold": _FIRST_ANSWER_S // _PROBED_EVERY_S},
         "readinessProbe": health,
         "livenessProbe": {**health, "periodSeconds": 30},
@@ -144,7 +144,7 @@ def service(pipeline: Pipeline) -> list[Object]:
         "strategy": {"type": "Recreate"},
         "template": template,
     }
-    ports = [{"name": "http", "port": PORT, "targetPort": PORT}]
+    ports = [{"name": "http", "port": PORT, "targetPort": PORT, "protocol": "TCP"}]
     service = {"selector": deployment["selector"]["matchLabels"], "ports": ports}
     return [
         _object(pipeline, "serve", "v1", "Service", "serve", service),

@@ -28,12 +28,16 @@ Query = Mapping[str, object]
 OWNER = "virtbench.dev/owner"
 """The label of everything that the suite makes in a cluster: the name in the ledger by which it is removed."""
 MANAGED = {"app.kubernetes.io/managed-by": "virtbench"}
+FIELD_MANAGER = "virtbench"
+"""The manager under which the server records the fields that ``Cluster.apply`` sets."""
 REQUEST_WITHIN_S, ANSWERS_WITHIN_S = 30.0, 5.0
 RETRIED_EVERY_S = 1.0
 BUSY_AT_MOST_S = 30.0
 """How long a request is repeated to a server that is there, and busy."""
 AUTHENTICATION = ["BearerToken"]
 _OF_PODS = re.compile(r"/log$|/proxy/")
+_APPLIED = "application/apply-patch+yaml"
+"""The type of a manifest for server-side apply; JSON is YAML, too."""
 _PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
 
 
@@ -152,6 +156,15 @@ class Cluster:
         """Create an object of the namespace, and return it as admission has left it."""
         return self.request("POST", self.path_of(manifest), manifest, query=query)
 
+    def apply(self, manifest: Object, **query: object) -> Object:
+        """Bring an object to its manifest by server-side apply, and return it as admission has left it.
+
+        Other fields, and those of other managers, stay. Raises ApiError of kind ``conflict`` if another manager has
+        given a field of the manifest another value.
+        """
+        path = f"{self.path_of(manifest)}/{manifest['metadata']['name']}"
+        return self.request("PATCH", path, manifest, query={"fieldManager": FIELD_MANAGER, **query})
+
     def path_of_kind(self, kind: str) -> str:
         group, _, plural = kind.rpartition("/")
         return self.path(plural, group=group)
@@ -232,8 +245,14 @@ class Cluster:
         )
 
     def _serialized(self, method: str, path: str, body: Object | None, query: object) -> Any:  # noqa: ANN401
-        headers = {"Accept": "application/json", **({"Content-Type": "application/json"} if body else {})}
-        options = {"header_params": headers, "query_params": query, "body": body, "auth_settings": AUTHENTICATION}
+        headers = {"Accept": "application/json"}
+        content: object = body
+        if body:
+            headers["Content-Type"] = "application/json"
+        if method == "PATCH":
+            headers["Content-Type"] = _APPLIED
+            content = json.dumps(body)
+        options = {"header_params": headers, "query_params": query, "body": content, "auth_settings": AUTHENTICATION}
         try:
             serialized = self.api.param_serialize(method, path, **options)
         except Exception as error:  # a plugin of a cloud's credentials is asked here once more

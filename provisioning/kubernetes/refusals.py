@@ -1,10 +1,11 @@
 """Errors, with a remedy, for what a cluster's server refuses, and for a server that does not answer."""
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+
+from pydantic import BaseModel, ValidationError
 
 from provisioning.batch.patience import AwayError
 from suite.errors import MeasurementError, RequestError, option
@@ -171,8 +172,10 @@ _CAUSES = (
     ),
 )
 """The first that fits counts."""
+SHOWN_END = 80
+"""How many characters of a long reason are shown from its beginning, and from its end."""
 _BUSY = re.compile(r"failed calling webhook|too many requests|the object has been modified|etcdserver: ")
-_REFUSED = {"invalid", "unschedulable", *(cause.kind for cause in _CAUSES)}
+_REFUSED = {"conflict", "invalid", "unschedulable", *(cause.kind for cause in _CAUSES)}
 """The kinds of what stays so until the request or the cluster is changed."""
 _REMEDIES = {
     "unschedulable": f"free what is missing, choose another {option('node')}, "
@@ -192,6 +195,36 @@ class ApiError(MeasurementError):
         self.status = status
 
 
+class _FieldCause(BaseModel):
+    """A field that the server names, such as ``.spec.type``, and its reason."""
+
+    field: str = ""
+    message: str = ""
+
+    def __str__(self) -> str:
+        reason = self.message
+        if len(reason) > 2 * SHOWN_END:  # a whole template stands in its middle
+            reason = f"{reason[:SHOWN_END]} … {reason[-SHOWN_END:]}"
+        return f"{self.field.lstrip('.')}: {reason}"
+
+
+class _Details(BaseModel):
+    causes: tuple[_FieldCause, ...] = ()
+
+
+class _Status(BaseModel):
+    """The server's ``Status``: its answer to a request that it refuses."""
+
+    message: str = ""
+    details: _Details | None = None
+
+    @property
+    def fields(self) -> str:
+        """Every field that is named, with its reason; empty if none is."""
+        causes = self.details.causes if self.details else ()
+        return "; ".join(str(cause) for cause in causes if cause.field)
+
+
 class BusyError(ApiError):
     """An answer after which the same request may succeed a moment later: nothing of it was done."""
 
@@ -209,12 +242,10 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
     """Return the error for an answer of the server: the request, the reason without secrets, and a remedy."""
     text = without_secrets(text)
     try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = None
-    # A ``Status`` object has a message.
-    message = answer.get("message") if isinstance(answer, dict) else None
-    reason = str(message or text.strip() or "no reason given")[:1000]
+        answer = _Status.model_validate_json(text)
+    except ValidationError:  # a proxy on the way answers in its own words
+        answer = _Status()
+    reason = (answer.message or text.strip() or "no reason given")[:1000]
     if status == 401:
         return ApiError(f"the server does not accept the credentials: {reason}", status, remedy=SIGN_IN)
     if cause := cause_of(reason):
@@ -224,7 +255,12 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
         remedy = "the cluster is busy, or one of its webhooks is down: see kubectl get events; then run it again"
         return BusyError(f"{method} {path}: {reason} (status {status})", status, remedy=remedy)
     if status == 422:
-        return ApiError(f"the server rejects it: {reason}", status, kind="invalid", remedy="change what it names")
+        message = f"the server rejects it: {answer.fields or reason}"
+        return ApiError(message, status, kind="invalid", remedy="change what it names")
+    if status == 409 and answer.fields:
+        # ``conflict with "kubectl-edit" using v1`` follows each field.
+        message = f"another manager has given a field another value: {answer.fields}"
+        return ApiError(message, status, kind="conflict", remedy="undo that change with kubectl edit")
     if status == 403:
         # The server's own words name the verb, the resource and the namespace.
         unknown = 'User "system:anonymous"' in reason

@@ -131,16 +131,23 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
     assert "the service returned a test image" in pipeline("up", *asked).stderr, "what is there is gone on with"
     refused = pipeline("up", *asked, "--access-mode", "ReadWriteMany", code=2)
     assert "has the access mode ReadWriteOnce" in refused.stderr
+    immutable = pipeline("up", *asked, "--seed", "1", code=2)
+    assert f"Job {NAME}-train-gan-synthetic exists already: the server rejects it: spec.template: " in immutable.stderr
+    assert "field is immutable" in immutable.stderr
     policy = api.path("networkpolicies", f"{NAME}-network", "networking.k8s.io/v1")
-    live = api.get(policy)
-    for changed, said in (
-        ({"spec": {**live["spec"], "ingress": [{}]}}, "spec.ingress[0].from: null instead of"),
-        ({"metadata": {"labels": {}}}, "does not belong to this pipeline: it has no label"),
+    service = api.path("services", f"{NAME}-serve")
+    conflict = 'spec.ingress: conflict with "OpenAPI-Generator" using networking.k8s.io/v1'
+    for path, spec, labels, said in (
+        (policy, {"ingress": [{}]}, None, conflict),
+        (policy, {}, {}, "does not belong to this pipeline: it has no label"),
+        (service, {"type": "NodePort"}, None, "OpenAPI-Generator has added spec.type, which is not in the request"),
     ):
-        api.request("PUT", policy, live | changed | {"metadata": live["metadata"] | changed.get("metadata", {})})
+        live = api.get(path)
+        metadata = live["metadata"] if labels is None else {**live["metadata"], "labels": labels}
+        api.request("PUT", path, {**live, "spec": {**live["spec"], **spec}, "metadata": metadata})
         assert said in pipeline("up", *asked, code=2).stderr
-        live["metadata"]["resourceVersion"] = api.get(policy)["metadata"]["resourceVersion"]
-    api.request("PUT", policy, live)
+        live["metadata"]["resourceVersion"] = api.get(path)["metadata"]["resourceVersion"]
+        api.request("PUT", path, live)
     manifests = tmp_path / "pipeline.json"
     manifests.write_text(pipeline("up", *asked, "--dry-run").stdout)
     first = ("-f", str(manifests), "-l", "app.kubernetes.io/component=train")

@@ -24,7 +24,8 @@ class Server:
     answers: dict[str, Answer | Callable[[], Answer]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)
-    """The bodies of the requests that have one."""
+    types: list[str] = field(default_factory=list)
+    """The bodies of the requests that have one, and their types."""
     url: str = ""
     cuts: bool = False
     """Whether it ends the streams of commands with their first output."""
@@ -52,6 +53,7 @@ def server() -> Iterator[Server]:
         def answer(self) -> None:
             if sent := self.rfile.read(int(self.headers.get("Content-Length") or 0)):
                 found.sent.append(sent.decode())
+                found.types.append(self.headers["Content-Type"])
             if self.headers.get("Upgrade"):
                 words = [value for key, value in parse_qsl(urlsplit(self.path).query) if key == "command"]
                 serve(self, words, found.started, cut=found.cuts)
@@ -65,7 +67,7 @@ def server() -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_DELETE = answer  # noqa: N815 (the library's names)
+        do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 (the library's names)
 
         def log_message(self, *_: object) -> None: ...
 

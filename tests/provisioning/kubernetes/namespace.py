@@ -5,10 +5,12 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 
 from provisioning.kubernetes.cluster import Cluster, Object
 from provisioning.kubernetes.refusals import ApiError, away
+from tests.provisioning.kubernetes.managed_fields import applied, demand_mutable, updated
 
 JOB, DEPLOYMENT = "Job", "Deployment"
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
@@ -20,19 +22,27 @@ DEFAULTS: dict[str, Object] = {
 }
 
 
-def defaulted(manifest: Object, *, given: bool = True) -> Object:
-    """Return an object as a server makes it: with defaults, and with what it gives to each one by itself."""
-    made = copy.deepcopy(manifest)
-    number, spec = str(next(NUMBERS)), made["spec"]
-    spec |= DEFAULTS.get(made["kind"], {})
+def defaulted(made: Object, live: Object | None) -> Object:
+    """Return an object with its defaults and its address, which a server gives to every object that it stores."""
+    made = copy.deepcopy(made)
+    kept = {key: live["spec"][key] for key in ("clusterIP", "clusterIPs") if key in live["spec"]} if live else {}
+    made["spec"] = spec = DEFAULTS.get(made["kind"], {}) | kept | made["spec"]
     if "template" in spec:
-        spec["template"]["spec"] |= {"dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler"}
-    if made["kind"] == "Service" and given:
+        pod = {"dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler"}
+        spec["template"]["spec"] = pod | spec["template"].get("spec", {})
+    return made
+
+
+def created(manifest: Object) -> Object:
+    """Return a new object with what a server gives to each one by itself."""
+    made = defaulted(manifest, None)
+    number, spec = str(next(NUMBERS)), made["spec"]
+    if made["kind"] == "Service":
         spec |= {"clusterIP": f"10.0.0.{number}", "clusterIPs": [f"10.0.0.{number}"]}
-    if made["kind"] == JOB and given:
+    if made["kind"] == JOB:
         spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": number}}
         own = dict.fromkeys(("controller-uid", "batch.kubernetes.io/controller-uid"), number)
-        spec["template"]["metadata"]["labels"] |= {**own, "job-name": made["metadata"].get("name", number)}
+        spec["template"]["metadata"]["labels"] |= {**own, "job-name": made["metadata"]["name"]}
     return made
 
 
@@ -110,17 +120,24 @@ class Namespace(Cluster):
             raise away("test", "gone for a moment")
 
     def _change(self, method: str, path: str, body: Object, query: Mapping[str, object]) -> Object:
-        body = defaulted(body)
-        place = path if method == "PUT" else f"{path}/{body['metadata'].get('name')}"
-        if "dryRun" in query:
-            return body
-        if method == "POST" and place in self.objects:
+        place = f"{path}/{body['metadata'].get('name')}" if method == "POST" else path
+        live = self.objects.get(place)
+        if method == "POST" and live:
             raise ApiError(f"{place} already exists", 409)
+        stored = partial(defaulted, live=live) if live else created
+        if method == "PATCH":
+            made = stored(applied(live, body, str(query["fieldManager"]), f"{method} {place}"))
+        else:
+            made = updated(live, stored(body), str(query.get("fieldManager", "test")))
+        if live:
+            demand_mutable(live, made, f"{method} {place}")
+        if "dryRun" in query:
+            return made
         self.changes.append(f"{method} {place}")
-        kind, metadata = body["kind"], {"uid": str(next(NUMBERS)), **body["metadata"]}
-        self.objects[place] = body | {"metadata": metadata, "status": self.status.get(kind, {})}
+        kind, metadata = made["kind"], {"uid": str(next(NUMBERS)), **made["metadata"]}
+        self.objects[place] = made | {"metadata": metadata, "status": self.status.get(kind, {})}
         if kind in self.pod:
-            template, name = body["spec"]["template"], f"{metadata['name']}-x"
+            template, name = made["spec"]["template"], f"{metadata['name']}-x"
             pod = {"metadata": {"name": name, **template["metadata"]}, "spec": {"nodeName": "n1"}}
             self.objects[self.path("pods", name)] = pod | {"status": self.pod[kind]}
         return self.objects[place]

@@ -328,6 +328,36 @@ def test_a_busy_server_is_asked_again_and_one_that_stays_busy_is_named(
     assert len(server.asked) == asked + 1
 
 
+def test_an_apply_is_one_patch_under_the_suites_name_and_its_refusals_name_fields_and_managers(
+    server: Server, cluster: Cluster
+) -> None:
+    """The answers are those of a server of 1.20."""
+    path = "/apis/apps/v1/namespaces/lab/deployments/serve"
+    manifest = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "serve"}, "spec": {"replicas": 1}}
+    server.answers[f"PATCH {path}"] = 201, manifest
+    assert cluster.apply(manifest, dryRun="All") == manifest
+    assert server.asked == [f"PATCH {path}?fieldManager=virtbench&dryRun=All Bearer secret"]
+    assert (json.loads(server.sent[-1]), server.types[-1]) == (manifest, "application/apply-patch+yaml")
+    conflict = {"message": 'conflict with "kubectl-edit" using apps/v1', "field": ".spec.replicas"}
+    template = f"Invalid value: core.PodTemplateSpec{{{'x' * 4000}}}: field is immutable"
+    immutable = {"message": template, "field": "spec.template"}
+    for status, cause, words in (
+        (409, conflict, 'given a field another value: spec.replicas: conflict with "kubectl-edit" using apps/v1'),
+        (
+            422,
+            immutable,
+            r"rejects it: spec.template: Invalid value: core.PodTemplateSpec\{x+ … x+\}: field is immutable",
+        ),
+    ):
+        server.answers[f"PATCH {path}"] = status, {"message": "Apply failed", "details": {"causes": [cause]}}
+        with pytest.raises(RequestError, match=f"{words}$") as refused, refused_as_request():
+            cluster.apply(manifest)
+        assert refused.value.remedy
+    server.answers[f"PATCH {path}"] = 422, {"message": "it is invalid", "details": None}
+    with pytest.raises(ApiError, match="rejects it: it is invalid"):
+        cluster.apply(manifest)
+
+
 FORBIDDEN = 'pods "p" is forbidden: '
 
 
