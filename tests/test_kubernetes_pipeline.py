@@ -264,7 +264,7 @@ def test_another_request_changes_what_may_change_and_is_refused_for_the_rest(ser
 @pytest.mark.parametrize(
     ("kind", "changed", "found"),
     [
-        ("services", {"type": "LoadBalancer"}, "kubectl-edit has added spec.type, which is not in the request"),
+        ("services", {"type": "LoadBalancer"}, "kubectl-edit has added to it: spec.type"),
         (
             "networkpolicies",
             {"ingress": [{}]},

@@ -118,6 +118,8 @@ RIGHTS = {
 """What ``up`` needs; ``services/proxy`` besides, to ask for an image from here."""
 LOOKED_EVERY_S, SAID_WITHIN_S = 1.0, 30.0
 SAID_LINES = 20
+MOST_SHOWN = 4
+"""How many fields that another manager has added are shown."""
 INTERNAL_ERROR = 500
 _REMEDIES = {
     "unschedulable": "free what is missing, and the same command continues; or remove it with down and request less",
@@ -177,10 +179,11 @@ def _refuse_additions(title: str, applied: Object) -> None:
         if (entry["manager"], entry["operation"]) == (FIELD_MANAGER, "Apply"):
             requested = entry["fieldsV1"]["f:spec"]
     for entry in managers:
-        for field in _additions(entry["fieldsV1"].get("f:spec", {}), requested):
+        if added := [f"spec{field}" for field in _additions(entry["fieldsV1"].get("f:spec", {}), requested)]:
+            more = f" and {len(added) - MOST_SHOWN} more" if len(added) > MOST_SHOWN else ""
+            fields = f"{', '.join(added[:MOST_SHOWN])}{more}"
             raise RequestError(
-                f"the {title} exists already: {entry['manager']} has added spec{field}, which is not in the request",
-                remedy=_REMADE,
+                f"the {title} exists already, and {entry['manager']} has added to it: {fields}", remedy=_REMADE
             )
 
 

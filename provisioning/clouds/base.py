@@ -29,6 +29,9 @@ REMEDIES = {
     "quota": "free some of it, choose a smaller flavor, or ask the cloud for more",
     "no valid host": "choose a flavor for which a host has room, or ask for fewer machines",
     "no available nodes": "wait until a node of this --resource-class is available, or choose another",
+    "flavors with zero disk": "choose a flavor whose disk is at least the image's: machines boot from an image here, "
+    "not from a volume",
+    "disk is too small": "choose a flavor whose disk is at least the image's",
     "policy": "leave out what only an administrator may do, such as --on-host",
 }
 """The next step by words of a refusal."""

@@ -96,6 +96,8 @@ class Docker(CommandLineEngine):
     denied = "add the user to the group docker and sign in again, or use root"
     machine_field = "{{.Name}} {{.KernelVersion}} {{.MemTotal}}"
     guest_store = GuestStore(STORE, docker_store)
+    # A daemon with userns-remap would give the directories of this user to a root that may not write there.
+    own_namespaces = ("--userns=host",)
 
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:
         return [image_reference(spec.image)]
@@ -115,6 +117,19 @@ class Docker(CommandLineEngine):
                 remedy=f"unset DOCKER_HOST, or use {option('engine')} podman",
             )
         return version
+
+    def check_machine(self, node: Node) -> None:
+        super().check_machine(node)
+        if self._info(node, "{{.MemoryLimit}}").strip() == "false":
+            raise RequestError(
+                f"the docker of {node.name} cannot limit memory: its daemon may not make control groups",
+                remedy="a rootless daemon needs systemd and control groups of version 2; or use root's daemon, or "
+                f"{option('engine')} podman",
+            )
+
+    def pins_by_affinity(self, node: Node) -> bool:
+        """Return whether it is rootless without the controller ``cpuset``, which systemd does not delegate."""
+        return self._info(node, "{{.CPUSet}}").strip() == "false"
 
     def layers_at(self, node: Node) -> str:
         """Return where layers are: by default of Docker 29, and where chosen before, in the store of containerd."""

@@ -175,11 +175,13 @@ _CAUSES = (
 SHOWN_END = 80
 """How many characters of a long reason are shown from its beginning, and from its end."""
 _BUSY = re.compile(r"failed calling webhook|too many requests|the object has been modified|etcdserver: ")
-_REFUSED = {"conflict", "invalid", "unschedulable", *(cause.kind for cause in _CAUSES)}
+_REFUSED = {"conflict", "gated", "invalid", "unschedulable", *(cause.kind for cause in _CAUSES)}
 """The kinds of what stays so until the request or the cluster is changed."""
 _REMEDIES = {
     "unschedulable": f"free what is missing, choose another {option('node')}, "
     f"or lower {option('cpus')} and {option('memory')}",
+    "gated": "wait until its queue admits it (of Kueue: kubectl get workloads shows what it waits for), or choose "
+    f"another {option('namespace')}",
     "evicted": "see why the node was short of it: kubectl describe node",
     "killed": f"give the targets more with {option('memory')}, or make {option('batch')} smaller",
     "node-lost": "see why: kubectl describe node",
@@ -254,19 +256,26 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
     if status in (409, 429, 500, 503) and _BUSY.search(reason):
         remedy = "the cluster is busy, or one of its webhooks is down: see kubectl get events; then run it again"
         return BusyError(f"{method} {path}: {reason} (status {status})", status, remedy=remedy)
-    if status == 422:
-        message = f"the server rejects it: {answer.fields or reason}"
-        return ApiError(message, status, kind="invalid", remedy="change what it names")
-    if status == 409 and answer.fields:
-        # ``conflict with "kubectl-edit" using v1`` follows each field.
-        message = f"another manager has given a field another value: {answer.fields}"
-        return ApiError(message, status, kind="conflict", remedy="undo that change with kubectl edit")
+    if rejected := _rejected(status, answer.fields, reason):
+        return rejected
     if status == 403:
         # The server's own words name the verb, the resource and the namespace.
         unknown = 'User "system:anonymous"' in reason
         role = "give the user the role in docs/guide/kubernetes.md"
         return ApiError(reason, status, remedy=SIGN_IN if unknown else role)
     return ApiError(f"{method} {path}: {reason} (status {status})", status)
+
+
+def _rejected(status: int, fields: str, reason: str) -> ApiError | None:
+    """Return the error for fields that the server rejects, or that another manager holds; None for other refusals."""
+    if status == 422:
+        message = f"the server rejects it: {fields or reason}"
+        return ApiError(message, status, kind="invalid", remedy="change what it names")
+    if status == 409 and fields:
+        # ``conflict with "kubectl-edit" using v1`` follows each field.
+        message = f"another manager has given a field another value: {fields}"
+        return ApiError(message, status, kind="conflict", remedy="undo that change with kubectl edit")
+    return None
 
 
 def cause_of(text: str, *, lasting: bool = False) -> MeasurementError | None:

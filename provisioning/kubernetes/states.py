@@ -56,7 +56,7 @@ class PodState:
             return cls("waiting", failure.message, failure, begun=begun)
         if placed := condition(pod, "PodScheduled", status="False"):
             why = f"the pod cannot be scheduled: {placed.get('message', placed.get('reason'))}"
-            unplaced = fault("unschedulable", why)
+            unplaced = fault("gated" if placed.get("reason") == "SchedulingGated" else "unschedulable", why)
             return cls("waiting", unplaced.message, hindrance=unplaced, begun=begun)
         return cls(*_progress(pod, begun=begun), begun=begun)
 
@@ -74,6 +74,9 @@ class JobState(PodState):
         """Derive the state from the live Job, the pods that it has made, and without a pod from its events."""
         pod = max(pods, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
         now = PodState.of(pod, events)
+        if pod is None and (suspended := condition(job, "Suspended")):
+            held = fault("gated", f"the Job is suspended: {suspended.get('message')}")
+            now = PodState("waiting", held.message, hindrance=held)
         found = cls(**vars(now), name=job["metadata"]["name"], pod=pod["metadata"]["name"] if pod else None)
         end = condition(job, "Complete", "Failed")
         if end and end["type"] == "Complete":

@@ -34,6 +34,9 @@ PRINTED_LINES = 20
 REMEDIES = {
     "Please login as": "let root log in there: disable_root: false for cloud-init, or root's authorized_keys",
     "Host key verification failed": "connect once by hand, and compare its key: {ssh}",
+    # The key was taken then: what is left of sshd's AuthenticationMethods is asked of a person.
+    "Permission denied (keyboard-interactive": "ssh asks for a second factor, which no program can answer: let the key "
+    "alone suffice from this machine (AuthenticationMethods in a Match block of its sshd_config), or run bench on it",
     "Permission denied": "give ssh a key that needs no asking (an agent's, or an IdentityFile): {ssh} true",
     "Could not resolve": "write a name that is known here, or an alias of the ssh_config",
     "or newer is needed": "install a newer Python there, as the python3 of the user that ssh enters",

@@ -61,6 +61,9 @@ class Capacity:
     memory_bytes: int
     name: str = ""
     """Empty for this machine."""
+    offline: tuple[int, ...] = ()
+    isolated: tuple[int, ...] = ()
+    """CPUs that the kernel's scheduler leaves alone (``isolcpus``): it moves no thread between them."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,8 @@ class Site(ABC):
                     wanted.threads,
                     host_cpus=place.cpus,
                     host_memory_bytes=place.memory_bytes,
+                    offline=place.offline,
+                    isolated=place.isolated,
                 )
             except RequestError as error:
                 raise error.within(f"on {place.name}") if place.name else error from None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import psutil
 
@@ -26,13 +27,15 @@ from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes
 from suite.errors import RequestError, option
 from suite.interfaces import Instance, Layer, Node, Note, open_stack
 from suite.job.ablations import properties_of
-from suite.job.envelope import Envelope
+from suite.job.envelope import Envelope, parse_cpu_list
 from suite.job.job import CpuCapability
 from suite.measurable import EMULATED_CPU
 from suite.plan import Plan, Trial
 from suite.request.parts import gpu_words
 from suite.request.request import OPTIONS, RunRequest
 from suite.targets import TARGETS, VMS
+
+CPUS = Path("/sys/devices/system/cpu")
 
 
 class Here(Site):
@@ -73,7 +76,9 @@ class Here(Site):
         return replace(inputs.on(found.usual or TARGETS), checks=checks)
 
     def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:  # noqa: ARG002 (others look at it)
-        return (Capacity(tuple(sorted(os.sched_getaffinity(0))), psutil.virtual_memory().total),)
+        cpus = tuple(sorted(os.sched_getaffinity(0)))
+        memory_bytes = psutil.virtual_memory().total
+        return (Capacity(cpus, memory_bytes, offline=_cpus("offline"), isolated=_cpus("isolated")),)
 
     def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:
         guest = GuestSpec(self.choices.image, self.choices.accelerator, envelope)
@@ -121,6 +126,14 @@ class Here(Site):
 
 class KilledError(Exception):
     """The instance was killed. Layers clean up as after any error: a guest, for one, is not shut down in order."""
+
+
+def _cpus(state: str) -> tuple[int, ...]:
+    """Return the CPUs that the kernel lists as ``offline`` or ``isolated``."""
+    try:
+        return parse_cpu_list((CPUS / state).read_text())
+    except (OSError, RequestError):  # an empty list; older kernels write (null)
+        return ()
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The envelope: the CPUs, memory and threads that every target of a run gets alike."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -101,27 +101,28 @@ def parse_bytes(text: str) -> int:
 
 
 def plan_envelope(
-    cpus: str | None, memory_bytes: int, threads: int | None, *, host_cpus: Iterable[int], host_memory_bytes: int
+    cpus: str | None,
+    memory_bytes: int,
+    threads: int | None,
+    *,
+    host_cpus: Iterable[int],
+    host_memory_bytes: int,
+    offline: Collection[int] = (),
+    isolated: Collection[int] = (),
 ) -> Envelope:
     """Return the envelope that a user asks for. Raises RequestError, with the arithmetic, for what the host has not.
 
     ``cpus`` is None (all allowed ones), a count such as ``"2"``, or a list such as ``"0,2"`` or ``"0-1"``.
     """
-    allowed = tuple(sorted(host_cpus))
-    have = f"this host allows CPUs {format_cpu_list(allowed)} ({len(allowed)})"
-    if cpus is None:
-        chosen = allowed
-    elif cpus.isascii() and cpus.strip().isdigit():
-        count = int(cpus)
-        if not 0 < count <= len(allowed):
-            raise RequestError(f"{option('cpus')} {count}: {have}", remedy=f"ask for 1 to {len(allowed)}")
-        chosen = allowed[:count]
-    else:
-        chosen = parse_cpu_list(cpus)
-        if missing := set(chosen) - set(allowed):
-            raise RequestError(
-                f"{option('cpus')} {cpus}: no CPU {format_cpu_list(missing)}; {have}", remedy="choose among them"
-            )
+    chosen = _chosen_cpus(cpus, tuple(sorted(host_cpus)), {"offline": offline, "isolated": isolated})
+    unbalanced = set(isolated).intersection(chosen)
+    if unbalanced and len(chosen) > 1:
+        raise RequestError(
+            f"{option('cpus')} {format_cpu_list(chosen)}: CPUs {format_cpu_list(unbalanced)} are isolated (isolcpus): "
+            "the kernel keeps all threads of a job on the CPU where they start",
+            remedy=f"use others with {option('cpus')}, or one alone; a cpuset partition (cpuset.cpus.partition: "
+            "root) keeps other programs away and shares the load",
+        )
     if memory_bytes > host_memory_bytes:
         raise RequestError(
             f"{memory_bytes / GIB:.1f} GiB of memory asked for, the host has {host_memory_bytes / GIB:.1f} GiB",
@@ -129,4 +130,24 @@ def plan_envelope(
         )
     if threads is not None and not 0 < threads <= len(chosen):
         raise RequestError(f"{option('threads')} {threads} on {len(chosen)} CPUs", remedy=f"ask for 1 to {len(chosen)}")
-    return Envelope(cpus=chosen, memory_bytes=memory_bytes, threads=threads or len(chosen))
+    return Envelope(cpus=tuple(chosen), memory_bytes=memory_bytes, threads=threads or len(chosen))
+
+
+def _chosen_cpus(cpus: str | None, allowed: Sequence[int], states: Mapping[str, Collection[int]]) -> Sequence[int]:
+    """Return the CPUs that are asked for; ``states`` has the reasons for those that are not allowed."""
+    have = f"this host allows CPUs {format_cpu_list(allowed)} ({len(allowed)})"
+    if cpus is None:
+        return allowed
+    if cpus.isascii() and cpus.strip().isdigit():
+        count = int(cpus)
+        if not 0 < count <= len(allowed):
+            raise RequestError(f"{option('cpus')} {count}: {have}", remedy=f"ask for 1 to {len(allowed)}")
+        return allowed[:count]
+    chosen = parse_cpu_list(cpus)
+    if missing := set(chosen) - set(allowed):
+        lacking = f"no CPU {format_cpu_list(missing)}"
+        for state, numbers in states.items():
+            if found := missing.intersection(numbers):
+                lacking += f" ({format_cpu_list(found)} {state})"
+        raise RequestError(f"{option('cpus')} {cpus}: {lacking}; {have}", remedy="choose among them")
+    return chosen

@@ -106,9 +106,22 @@ class Slurm:
     def start_controller(self) -> None:
         self.start("slurmctld", "slurmctld", "-D", "-f", f"{self.place}/slurm.conf")
 
-    def stop_controller(self) -> None:
-        self.daemons["slurmctld"].terminate()
-        self.daemons["slurmctld"].wait(30)
+    @contextmanager
+    def without_controller(self, *, halted: bool) -> Iterator[None]:
+        """End the controller and start it again, or halt it: it takes connections then, and answers nobody."""
+        daemon = self.daemons["slurmctld"]
+        if halted:
+            daemon.send_signal(signal.SIGSTOP)
+        else:
+            daemon.terminate()
+            daemon.wait(30)
+        try:
+            yield
+        finally:
+            if halted:
+                daemon.send_signal(signal.SIGCONT)
+            else:
+                self.start_controller()
 
     def start_node(self, name: str) -> None:
         self.start(name, "slurmd", "-D", "-N", name, "-f", f"{self.place}/slurm.conf")

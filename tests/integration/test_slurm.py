@@ -68,7 +68,7 @@ def test_a_node_that_is_lost_in_mid_run_costs_no_trial(slurm: Slurm, tmp_path: P
 
 def in_second_trial(sweep: RemoteSweep) -> int:
     """How many blocks have come so far."""
-    return sum("[1/4]" in path.read_text() for path in (sweep.out / "logs").glob("slurm-*.log"))
+    return sum("[1/4]" in path.read_text() for path in (sweep.out / "logs").glob("*.log"))
 
 
 @pytest.mark.thorough
@@ -148,14 +148,19 @@ def test_each_block_has_all_cpus_of_a_node_alone_whichever_way_it_is_started(
 
 @pytest.mark.thorough
 @pytest.mark.beside
-def test_a_controller_that_is_stopped_for_a_minute_costs_nothing(slurm: Slurm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["sbatch", "srun"])
+@pytest.mark.parametrize("away", ["ended", "halted"])
+def test_a_controller_that_is_away_for_a_minute_costs_nothing(
+    slurm: Slurm, tmp_path: Path, away: str, way: str
+) -> None:
     slurm.wait_until_idle()
     bench = fake_bench(tmp_path / "fake", slow_s=5)
-    sweep = RemoteSweep(tmp_path, FAST.format(blocks=3) + engine(bench=bench), slurm.env)
-    wait_for("two in mid run", lambda: in_second_trial(sweep) >= 1, sweep.said)
-    slurm.stop_controller()
-    time.sleep(60)
-    slurm.start_controller()
+    without_shared_files = {"scratch": str(tmp_path / "scratch")} if way == "srun" else {}
+    plan = FAST.format(blocks=3) + engine(bench=bench, **without_shared_files)
+    sweep = RemoteSweep(tmp_path, plan, slurm.env)
+    wait_for("one in mid run", lambda: in_second_trial(sweep) >= 1, sweep.said)
+    with slurm.without_controller(halted=away == "halted"):
+        time.sleep(60)
     assert len(sweep.end_complete()) == 12
     assert "the controller of Slurm does not answer" in sweep.said()
     assert "lost on" not in sweep.said()

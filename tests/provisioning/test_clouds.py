@@ -244,6 +244,20 @@ def test_what_nova_refuses_is_told_in_its_words_and_the_machines_before_are_remo
     assert [method for method, path, _ in cloud.asked if method == "DELETE"] == ["DELETE"] * 2
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (403, "Only volume-backed servers are allowed for flavors with zero disk."),
+        (400, "Flavor's disk is too small for requested image. Flavor disk is 1 bytes, image is 2 bytes."),
+    ],
+)
+def test_a_flavor_without_a_disk_for_the_image_is_named(cloud: OpenStack, status: int, words: str) -> None:
+    once(cloud, "POST", ".*/servers", refused(status, words))
+    message = failed(cloud, *NOVA)
+    assert words in message
+    assert "choose a flavor whose disk is at least the image's" in message
+
+
 def test_a_server_that_does_not_come_is_told_with_its_state_and_all_are_removed(cloud: OpenStack) -> None:
     fault = {"message": "No valid host was found. There are not enough hosts available.", "code": 500}
     cloud.course[:] = [{}, {"status": "ERROR", "OS-EXT-STS:task_state": None, "fault": fault}]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from provisioning.machines.libvirt import LIBVIRT
 from provisioning.machines.qemu import QEMU
 from provisioning.nodes import LocalNode
 from provisioning.processes import PROGRAMS, installing, program_argv
+from provisioning.sites import here
 from provisioning.sites.base import Capacity
 from provisioning.sites.here import Here
 from provisioning.targets import Choices
@@ -34,7 +36,7 @@ from suite.registries import ENGINES, MACHINES
 from suite.request.request import RunRequest
 from suite.targets import TARGETS
 from tests.extensions.conftest import REPOSITORY
-from tests.provisioning.conftest import MakeImage, Program, raises
+from tests.provisioning.conftest import MakeImage, Program, make, raises
 from tests.sites import IMAGE, inputs_of
 
 
@@ -280,6 +282,45 @@ def test_a_guest_of_more_cpus_than_it_can_have_is_refused(
     site = Here(Choices(IMAGE, "runc", "tcg"), request.targets.target)
     with raises(RequestError, f"{count} CPUs: a virtual machine of qemu", "--cpus 255") if refused else nullcontext():
         assert len(site.envelopes(inputs_of(request))[0].cpus) == count
+
+
+@pytest.mark.parametrize(
+    ("offline", "isolated", "cpus", "allowed", "refused"),
+    [
+        ("3\n", "\n", "2-3", (0, 1, 2), r"--cpus 2-3: no CPU 3 \(3 offline\); this host allows CPUs 0-2 \(3\)"),
+        ("\n", "2-3\n", "2-3", (0, 1), r"no CPU 2-3 \(2-3 isolated\)"),
+        ("\n", "2-3\n", "2-3", (0, 1, 2, 3), r"CPUs 2-3 are isolated \(isolcpus\): the kernel keeps all threads"),
+        ("\n", "2-3\n", None, (2, 3), r"--cpus 2-3: CPUs 2-3 are isolated"),
+        ("\n", "2-3\n", "0,2", (0, 1, 2, 3), "--cpus 0,2: CPUs 2 are isolated"),
+        ("\n", "2-3\n", "2-2", (0, 1, 2, 3), ""),
+        ("4-127\n", "(null)\n", None, (0, 1), ""),
+    ],
+    ids=[
+        "offline",
+        "isolated, not allowed",
+        "isolated",
+        "started on isolated ones",
+        "mixed",
+        "one alone",
+        "not plugged in",
+    ],
+)
+def test_offline_and_isolated_cpus_are_named(
+    offline: str,
+    isolated: str,
+    cpus: str | None,
+    allowed: tuple[int, ...],
+    refused: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make(tmp_path, {"offline": offline, "isolated": isolated})
+    monkeypatch.setattr(here, "CPUS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*allowed})
+    request = RunRequest.of({"target": ("bare-metal",), "cpus": cpus} if cpus else {"target": ("bare-metal",)})
+    site = Here(Choices(IMAGE, "runc", "tcg"), request.targets.target)
+    with pytest.raises(RequestError, match=refused) if refused else nullcontext():
+        assert site.envelopes(inputs_of(request))[0].cpus == ((2,) if cpus else allowed)
 
 
 def test_a_program_without_a_package_of_debian_is_given_none() -> None:

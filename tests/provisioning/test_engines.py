@@ -79,6 +79,23 @@ def test_rootless_podman_pins_by_affinity_where_no_cpus_are_delegated_to_the_use
     assert here.by_affinity is False, "a guest's podman is root's"
 
 
+@pytest.mark.parametrize(("cpuset", "pins"), [("false", True), ("true", False)])
+def test_a_rootless_docker_pins_by_affinity_where_no_cpus_are_delegated_to_the_user(cpuset: str, pins: bool) -> None:
+    asking = ("docker", "info", "--format")
+    assert DOCKER.pins_by_affinity(fake_node({(*asking, "{{.CPUSet}}"): answered(f"{cpuset}\n")})) is pins
+    assert "--userns=host" in DOCKER.run_argv(CONTAINER), "a remapped root may not write to the user's directories"
+    own = Path("/proc/meminfo").read_text().split()[1]
+    machine = f"fake 6.1 {int(own) * 1024}\n"
+    about = {(*asking, DOCKER.machine_field): answered(machine), ("cat",): answered(f"MemTotal: {own} kB\n")}
+    about |= {("uname",): answered("fake 6.1\n"), (*asking, "{{.MemoryLimit}}"): answered("true\n")}
+    DOCKER.check_machine(fake_node(about))
+    about[*asking, "{{.MemoryLimit}}"] = answered("false\n")
+    with raises(
+        RequestError, "the docker of fake cannot limit memory", "systemd and control groups of version 2; or use"
+    ):
+        DOCKER.check_machine(fake_node(about))
+
+
 def test_a_container_that_is_gone_is_removed_and_any_other_failure_is_raised() -> None:
     gone = {("podman", "rm"): Completed(1, "", "Error: no container with name or ID found: No such container")}
     PODMAN.remove(fake_node(gone), "c1")

@@ -90,6 +90,17 @@ def test_what_is_printed_where_no_greeting_comes_is_the_cause(entered: Any) -> N
         raise AssertionError("nobody may enter")
 
 
+@pytest.mark.parametrize(
+    ("methods", "remedy"), [("keyboard-interactive", "second factor"), ("publickey,keyboard-interactive", "a key that")]
+)
+def test_a_second_factor_is_named_and_nobody_is_asked_for_it(methods: str, remedy: str, entered: Any) -> None:
+    """After the key was taken sshd names the other methods alone."""
+    asks = f"echo 'alice@gpu1: Permission denied ({methods}).' >&2; exit 255"
+    assert "BatchMode=yes" in ssh_argv(["n1"], ["true"])
+    with raises(MeasurementError, rf"n1 .*Permission denied \({methods}\)", remedy), entered(asks):
+        raise AssertionError("nobody may enter")
+
+
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8"])
 def test_a_python_that_is_too_old_is_named_with_the_version_that_is_needed(version: str, entered: Any) -> None:
     ast.parse(program_argv(agent)[3], feature_version=(3, 6))  # it comes as far as the sentence

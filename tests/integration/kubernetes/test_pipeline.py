@@ -140,7 +140,7 @@ def test_from_a_claim_to_an_image_and_nothing_is_left(
     for path, spec, labels, said in (
         (policy, {"ingress": [{}]}, None, conflict),
         (policy, {}, {}, "does not belong to this pipeline: it has no label"),
-        (service, {"type": "NodePort"}, None, "OpenAPI-Generator has added spec.type, which is not in the request"),
+        (service, {"type": "NodePort"}, None, "OpenAPI-Generator has added to it: spec.externalTrafficPolicy, "),
     ):
         live = api.get(path)
         metadata = live["metadata"] if labels is None else {**live["metadata"], "labels": labels}
