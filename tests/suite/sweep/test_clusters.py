@@ -139,6 +139,22 @@ def test_blocks_in_the_queue_of_another_cluster_are_followed_and_not_submitted_a
     assert (machine.place / "calls").read_text().splitlines()[-1].startswith("scancel --clusters=alpha ")
 
 
+HELD = """
+[ -e "$0.asked" ] || { touch "$0.asked"; exit 0; }
+for block in 0 1 2; do echo "4712|$block|PD||launch failed requeued held"; done"""
+
+
+def test_a_sweep_whose_tasks_are_held_ends_with_the_remedy_of_each(machine: Machine) -> None:
+    machine.with_engine('kind = "slurm"', "poll_s = 0.1")
+    env = machine.stand_in(sbatch="cat >/dev/null; echo 4712", scancel="", squeue=HELD)
+    ended = machine.sweep_to_its_end(**env)
+    assert ended.returncode == 1
+    for block in range(3):
+        assert f"task 4712_{block} will not start by waiting: launch failed requeued held; " in ended.stderr
+        assert f"then: scontrol release 4712_{block})" in ended.stderr
+    assert "3 of 3 blocks not completed" in ended.stderr
+
+
 def test_the_cluster_of_a_sweep_is_kept_for_commands_with_another_environment(machine: Machine) -> None:
     machine.with_engine('kind = "slurm"', "poll_s = 0.1")
     squeue = f'[ -e "$0.sent" ] && {{ {ALPHA}\n}}; exit 0'
