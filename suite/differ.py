@@ -18,7 +18,9 @@ UNKNOWN = "unknown"
 
 
 def gib(value: object) -> str:
-    return f"{value / GIB:.4g} GiB" if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return f"{value / GIB:.4g} GiB"
+    return str(value)
 
 
 def machine_of(machine_id: str | None, hostname: str | None) -> str:
@@ -41,7 +43,8 @@ class FactRule:
         if first is None or second is None:
             return first is second
         if self.counts:
-            first, second = self.counts(first), self.counts(second)
+            first = self.counts(first)
+            second = self.counts(second)
         if isinstance(first, list) and isinstance(second, list):
             return len(first) == len(second) and all(map(self.agree, first, second))
         if not self.tolerance:
@@ -49,7 +52,9 @@ class FactRule:
         return bool(abs(first - second) <= self.tolerance * min(abs(first), abs(second)))
 
     def shown(self, value: object) -> str:
-        return UNKNOWN if value is None else self.text(value)
+        if value is None:
+            return UNKNOWN
+        return self.text(value)
 
 
 class Differing(NamedTuple):
@@ -83,7 +88,8 @@ def differ(
     The first of the ``rules`` whose pattern matches a path holds for it; without one, values must be equal.
     """
     for path in dict.fromkeys((*first, *second)):
-        rule = next((rule for pattern, rule in (rules or {}).items() if fnmatchcase(path, pattern)), _EXACT)
+        matching = (rule for pattern, rule in (rules or {}).items() if fnmatchcase(path, pattern))
+        rule = next(matching, _EXACT)
         values = first.get(path), second.get(path)
         if not rule.agree(*values):
             yield Differing(path, *values, rule)
@@ -115,7 +121,8 @@ class Host(BaseModel):
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Host":
         """Make a host from fields of ``records.Environment``; others are ignored. Raises ValueError for other types."""
-        flaws, cpus = facts.get("mitigations"), facts.get("cpus")
+        flaws = facts.get("mitigations")
+        cpus = facts.get("cpus")
         if not isinstance(flaws, dict | None) or not isinstance(cpus, list | None):
             raise ValueError("mitigations must be an object and cpus a list")
         counted = {"mitigations": flaws and tuple(sorted(flaws.items())), "cpus": cpus and len(cpus)}
@@ -148,7 +155,8 @@ def differences(hosts: Iterable[Host]) -> tuple[str, ...]:
 
 def _between(first: Host, second: Host) -> Iterator[str]:
     keys = {"cpu_model", "cpus", "memory_bytes", "kernel"}
-    facts = differ(first.model_dump(include=keys), second.model_dump(include=keys), _OF_HOST)
+    second_fields = second.model_dump(include=keys)
+    facts = differ(first.model_dump(include=keys), second_fields, _OF_HOST)
     yield from (fact.between(first.name, second.name) for fact in facts)
     flaws = sorted(fact.path for fact in differ(dict(first.mitigations or ()), dict(second.mitigations or ())))
     if flaws:

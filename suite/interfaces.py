@@ -44,6 +44,11 @@ class Completed:
     stdout: str
     stderr: str
 
+    def complaint(self, otherwise: str = "no answer") -> str:
+        """Return the last line on standard error, where programs name their reason."""
+        lines = self.stderr.strip().splitlines()
+        return lines[-1] if lines else otherwise
+
 
 class Process(Protocol):
     """A command that is running on a node. Its standard input, or the end that it reads, was given at the start."""
@@ -97,8 +102,10 @@ class Stopwatch:
     def _switch(self, part: str | None) -> None:
         now_s = time.monotonic()
         if self._part is not None:
-            self.parts[self._part] = self.parts.get(self._part, 0.0) + now_s - self._since_s
-        self._part, self._since_s = part, now_s
+            before_s = self.parts.get(self._part, 0.0)
+            self.parts[self._part] = before_s + now_s - self._since_s
+        self._part = part
+        self._since_s = now_s
 
 
 class Node(Protocol):
@@ -137,7 +144,12 @@ class Node(Protocol):
         """
 
     def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = COMMAND_WITHIN_S,
+        check: bool = True,
     ) -> Completed:
         """Run to the end. With ``check``, a non-zero exit status raises CommandError."""
 
@@ -287,7 +299,13 @@ class Scenario(Protocol):
 
     name: str
 
-    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: Context,
+    ) -> Measurement:
         """Run the trial's job on its opened instances. Raises MeasurementError when it does not come to its end.
 
         ``account`` is entered right before the job is launched and left right after it has ended; see ``Account``.

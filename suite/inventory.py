@@ -77,8 +77,12 @@ class InventoryNode(ListedMachine):
     @classmethod
     def _split(cls, values: Any) -> Any:  # noqa: ANN401 (of any type before it is validated)
         """Return the values with the port apart from the host."""
-        text = values.get("host") if isinstance(values, dict) else None
-        written = _WRITTEN.fullmatch(text) if isinstance(text, str) else None
+        text = None
+        if isinstance(values, dict):
+            text = values.get("host")
+        written = None
+        if isinstance(text, str):
+            written = _WRITTEN.fullmatch(text)
         if written is None:
             return values
         port = written["port"]
@@ -101,7 +105,9 @@ class Inventory(Part):
 
     def opened_as(self, target: str) -> str:
         """Return the target that the suite opens: on a machine that is listed as the virtual one, it boots none."""
-        return IN_PLACE.get(target, target) if self.of_target(target) else target
+        if self.of_target(target):
+            return IN_PLACE.get(target, target)
+        return target
 
     def opened_on(self, node: InventoryNode, targets: Sequence[str]) -> list[str]:
         """Return what is opened of the targets on one machine; those that no machine lists are on each."""
@@ -121,18 +127,21 @@ def read_inventory(path: Path) -> Inventory:
         raise _refusal(path, written, dict(error.errors()[0])) from None
     for key in ("name", "address"):
         values = [value for node in inventory.nodes if (value := getattr(node, key))]
-        if twice := sorted({value for value in values if values.count(value) > 1}):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
             raise RequestError(
                 f"{option('inventory')} {path}: two nodes have the {key} {twice[0]}", remedy=f"one {key} for each"
             )
-    return inventory.model_copy(update={"nodes": tuple(_with_config(node, path) for node in inventory.nodes)})
+    nodes = tuple(_with_config(node, path) for node in inventory.nodes)
+    return inventory.model_copy(update={"nodes": nodes})
 
 
 def _with_config(node: InventoryNode, path: Path) -> InventoryNode:
     """Return the node with the absolute path of its ssh_config, which the inventory gives relative to itself."""
     if node.ssh_config is None:
         return node
-    config = (path.absolute().parent / node.ssh_config.expanduser()).resolve()
+    below = node.ssh_config.expanduser()
+    config = (path.absolute().parent / below).resolve()
     if not config.is_file():
         raise RequestError(
             f"{option('inventory')} {path}: {node.name} names {config}, which does not exist", remedy=EXAMPLE
@@ -143,20 +152,22 @@ def _with_config(node: InventoryNode, path: Path) -> InventoryNode:
 
 def _refusal(path: Path, written: dict[str, Any], error: dict[str, Any]) -> RequestError:
     """Return the error in terms of the file. ``loc`` is ``("node", 1, "prot")``."""
-    place: Sequence[str | int] = error["loc"]
-    key = str(place[-1]) if place else "node"
-    known = [*InventoryNode.model_fields] if len(place) == 3 else ["node"]
+    location: Sequence[str | int] = error["loc"]
+    key = str(location[-1]) if location else "node"
+    keys = [*InventoryNode.model_fields] if len(location) == 3 else ["node"]
     where = ""
-    if len(place) > 1 and isinstance(place[1], int):
-        node = written["node"][place[1]]
-        name = node.get("name") if isinstance(node, dict) else None
-        where = f"node {name if isinstance(name, str) else place[1] + 1}: "
+    if len(location) > 1 and isinstance(location[1], int):
+        node = written["node"][location[1]]
+        name = None
+        if isinstance(node, dict):
+            name = node.get("name")
+        where = f"node {name if isinstance(name, str) else location[1] + 1}: "
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, known, n=1)
-        remedy = (f"did you mean {near[0]}? " if near else "") + f"the keys are {', '.join(known)}"
+        near = difflib.get_close_matches(key, keys, n=1)
+        remedy = (f"did you mean {near[0]}? " if near else "") + f"the keys are {', '.join(keys)}"
         return RequestError(f"{option('inventory')} {path}: {where}unknown key {key!r}", remedy=remedy)
     if error["type"] == "missing":
         return RequestError(f"{option('inventory')} {path}: {where}no {key}", remedy=EXAMPLE)
-    given = re.sub(r"[^ -~]", "?", repr(error.get("input")))[:100]
+    value = re.sub(r"[^ -~]", "?", repr(error.get("input")))[:100]
     reason = str(error["msg"]).removeprefix("Value error, ")
-    return RequestError(f"{option('inventory')} {path}: {where}{key} = {given} is refused: {reason}", remedy=EXAMPLE)
+    return RequestError(f"{option('inventory')} {path}: {where}{key} = {value} is refused: {reason}", remedy=EXAMPLE)

@@ -34,9 +34,11 @@ class _Player:
 
     def take_turn(self, number: int, position: int, first_s: float) -> None:
         """Let the job take its turn in a round. ``first_s`` is when the first turn of the block began."""
-        before, begun_s = self._spent(), time.monotonic()
+        before = self._spent()
+        begun_s = time.monotonic()
         turn = self.job.turn()
-        ended_s, after = time.monotonic(), self._spent()
+        ended_s = time.monotonic()
+        after = self._spent()
         burst = Burst(
             round=number,
             position=position,
@@ -50,7 +52,9 @@ class _Player:
         self.spent_s = after
 
     def _spent(self) -> float | None:
-        return self.meter.cpu_s() if self.meter else None
+        if self.meter:
+            return self.meter.cpu_s()
+        return None
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,17 @@ class Loop:
         finished = set(self.store.finished())
         trials = list(plan.trials() if block is None else plan.trials_of(block))
         numbers = {trial.trial_id: number for number, trial in enumerate(trials, start=1)}
-        due = [group for group in together(trials) if not finished.issuperset(trial.trial_id for trial in group)]
+        due = []
+        for group in together(trials):
+            identities = {trial.trial_id for trial in group}
+            if identities - finished:
+                due.append(group)
+        skipped = len(trials) - sum(map(len, due))
         # Whoever runs block after block counts over all of them.
-        if block is None and (skipped := len(trials) - sum(map(len, due))):
+        if block is None and skipped:
             self.observer.note(f"{skipped} of {len(trials)} trials are there already and are kept")
-        records, models_bytes = [], 0
+        records = []
+        models_bytes = 0
         for group in due:
             self.store.demand_space(models_bytes)
             with unsuspended():
@@ -94,8 +104,8 @@ class Loop:
 
         A full disk thus costs a model, and no measurement: the audit names records whose models are gone.
         """
-        made = [course.record() for course in courses]
-        self._save(made)
+        records = [course.record() for course in courses]
+        self._save(records)
         unwritten: list[StoreError] = []
         for course in courses:
             if course.measurement and not course.failure:
@@ -103,11 +113,11 @@ class Loop:
                     self.store.keep_models(course.measurement.models)
                 except StoreError as error:
                     unwritten.append(error)
-        for record in made:
+        for record in records:
             self.observer.trial_finished(record)
         if unwritten:
             raise unwritten[0]
-        return made
+        return records
 
     def _save(self, made: Sequence[TrialRecord]) -> None:
         """Write the records of a group, if it is not worse than what is there of it."""
@@ -123,7 +133,8 @@ class Loop:
         with uninterrupted():
             # Until the last is written, one trial has no record or one that failed, and the group is due.
             last = ("ok", "failed", "absent").index
-            for record in sorted(made, key=lambda record: last(before.get(record.trial_id, "absent"))):
+            in_order = sorted(made, key=lambda record: last(before.get(record.trial_id, "absent")))
+            for record in in_order:
                 if record.trial_id in before:
                     self.store.unlist(f"{TRIALS}/{record_file(record.trial_id)}")
                 self.store.save(record)
@@ -133,7 +144,8 @@ class Loop:
 
         def begin(trial: Trial) -> Course:
             self.observer.trial_started(trial, number_of(trial), of)
-            return Course(trial, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), self.host())
+            started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            return Course(trial, started_at, self.host())
 
         if group[0].job.turns:
             return self._in_turns(group, group[0].job.turns.rounds, begin)
@@ -165,10 +177,12 @@ class Loop:
         if not isinstance(self.scenario, TurnScenario):
             raise MeasurementError(f"the jobs of the scenario {self.scenario.name} cannot take turns", kind="plan")
         begun_s = time.monotonic()
-        courses, players = [], []
+        courses = []
+        players = []
         with ExitStack() as stack:
             for trial in trials:
-                courses.append(course := begin(trial))
+                course = begin(trial)
+                courses.append(course)
                 with course.failing():
                     players.append(self._ready(self.scenario, course, stack))
             if players:
@@ -196,7 +210,8 @@ class Loop:
     def _play(self, players: Sequence[_Player], rounds: int) -> None:
         by_trial = {player.course.trial.trial_id: player for player in players}
         trials = [player.course.trial for player in players]
-        account = self.open_account(trials[0], [each for player in players for each in player.instances])
+        instances = [instance for player in players for instance in player.instances]
+        account = self.open_account(trials[0], instances)
         with account:
             for player in players:
                 player.meter = meter = account.meter(player.instances)
@@ -218,4 +233,6 @@ class Loop:
 
 
 def _between(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else max(0.0, after - before)
+    if before is None or after is None:
+        return None
+    return max(0.0, after - before)

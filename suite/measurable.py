@@ -53,4 +53,6 @@ class MeasurableTargets:
         for target, reason in self.absent.items():
             by_reason.setdefault(reason, []).append(target)
         groups = [f"{', '.join(targets)} ({reason})" for reason, targets in by_reason.items()]
-        return f"left out: {'; '.join(groups)}" if groups else ""
+        if groups:
+            return f"left out: {'; '.join(groups)}"
+        return ""

@@ -61,7 +61,9 @@ class Trial(Part):
         """
         if self.job.sharing:
             return self.job.sharing.instances_of(self.target, self.envelope)
-        return instances_of(self.job.distributed, self.job.envelope) if self.job.distributed else ()
+        if self.job.distributed:
+            return instances_of(self.job.distributed, self.job.envelope)
+        return ()
 
     @property
     def arm(self) -> Arm:
@@ -69,7 +71,9 @@ class Trial(Part):
 
     @property
     def cpu_capability(self) -> CpuCapability | None:
-        return lower(self.job.cpu_capability) if self.properties.lower_isa else self.job.cpu_capability
+        if self.properties.lower_isa:
+            return lower(self.job.cpu_capability)
+        return self.job.cpu_capability
 
     def with_job(self, **changes: object) -> "Trial":
         return self.model_copy(update={"job": self.job.model_copy(update=changes)})
@@ -80,8 +84,10 @@ class Trial(Part):
 
     @property
     def properties(self) -> Properties:
-        found = ablations.properties_of(self.ablation)
-        return replace(found, pinned=False) if self.job.envelope.pinning else found
+        properties = ablations.properties_of(self.ablation)
+        if self.job.envelope.pinning:
+            return replace(properties, pinned=False)
+        return properties
 
 
 class Detection(Part):
@@ -149,7 +155,8 @@ class Plan(Part):
     @model_validator(mode="after")
     def _can_be_walked(self) -> Self:
         # Without replicas, ablations and aggressors, whose names another package may have to know.
-        trials = (self.blocks + self.warmup_blocks) * len(self.jobs) * len(self.targets)
+        blocks = self.blocks + self.warmup_blocks
+        trials = blocks * len(self.jobs) * len(self.targets)
         if trials > MOST_TRIALS:
             raise RequestError(
                 f"{self.blocks:,} blocks are {trials:,} trials or more: {MOST_TRIALS:,} are the most",
@@ -188,7 +195,8 @@ class Plan(Part):
             yield from self._trials(block, warm_up=False)
 
     def _trials(self, block: int, *, warm_up: bool) -> Iterator[Trial]:
-        kind, seed = "warm-up/" if warm_up else "", self.seed * 100_003 + block
+        kind = "warm-up/" if warm_up else ""
+        seed = self.seed * 100_003 + block
         alone = random.Random(f"{self.seed}/{kind}{block}")
         positions = itertools.count()
         for job in self.jobs:
@@ -219,7 +227,8 @@ class Plan(Part):
     def _arms(self, job: Job) -> list[Arm]:
         arms = self._alone(job)
         aggressors = job.sharing.aggressors if job.sharing else ()
-        return [*arms, *((*arm[:3], name) for arm in arms if not arm[1] for name in aggressors)]
+        loaded = ((*arm[:3], name) for arm in arms if not arm[1] for name in aggressors)
+        return [*arms, *loaded]
 
     def _alone(self, job: Job) -> list[Arm]:
         arms: list[Arm] = [(target, 0, None, None) for target in self.targets]
@@ -230,7 +239,8 @@ class Plan(Part):
             arms += [(target, 0, name, None) for name in ablations.arms(target, self.ablations)]
         if job.turns and (partner := job.turns.partner):
             plain = (BASELINE, 0, None, None)
-            arms = [plain, *(arm for arm in arms if arm[0] == partner and arm != plain)]
+            partners = (arm for arm in arms if arm[0] == partner and arm != plain)
+            arms = [plain, *partners]
         return arms
 
 
@@ -246,7 +256,9 @@ def together(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
 
     def group_of(trial: Trial) -> tuple[object, ...]:
         alone = (trial.trial_id,)
-        return (trial.warm_up, trial.block, trial.job.model, trial.job.design) if trial.job.turns else alone
+        if trial.job.turns:
+            return (trial.warm_up, trial.block, trial.job.model, trial.job.design)
+        return alone
 
     yield from (list(group) for _, group in itertools.groupby(trials, group_of))
 
@@ -272,19 +284,24 @@ def balanced(items: Sequence[_Item], number: int, seed: str) -> list[_Item]:
     pairs = count if count % 2 else count // 2
     design, pair = divmod(number // 2, pairs)
     draw = random.Random(f"{seed}/{design}")
-    labels, row = draw.sample(items, count), draw.sample(range(pairs), pairs)[pair]
+    labels = draw.sample(items, count)
+    row = draw.sample(range(pairs), pairs)[pair]
     reverse = draw.choices((False, True), k=pairs)[pair]
-    zigzag = ((place + 1) // 2 * (1 if place % 2 else -1) for place in range(count))
+    zigzag = ((position + 1) // 2 * (1 if position % 2 else -1) for position in range(count))
     order = [labels[(row + step) % count] for step in zigzag]
-    return order[::-1] if reverse != bool(number % 2) else order
+    if reverse != bool(number % 2):
+        return order[::-1]
+    return order
 
 
 def lower(capability: CpuCapability | None) -> CpuCapability:
     """Return the next lower level. Raises RequestError where there is none, or where none is known."""
     if capability in (None, CPU_CAPABILITIES[0]):
-        known = "not capped" if capability is None else f"already {capability}"
+        capped = "not capped"
+        if capability is not None:
+            capped = f"already {capability}"
         raise RequestError(
-            f"{option('ablate')} isa: the vector instructions are {known}",
+            f"{option('ablate')} isa: the vector instructions are {capped}",
             remedy=f"leave it out, or use {option('isa')} shared",
         )
     return CPU_CAPABILITIES[CPU_CAPABILITIES.index(capability) - 1]

@@ -63,7 +63,9 @@ def started_ticks(pid: int) -> float | None:
         return None
     # proc(5): the name, in parentheses, can hold anything; the state is field 3, the start field 22.
     state, *fields = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else float(fields[18])
+    if state in "ZX":
+        return None
+    return float(fields[18])
 
 
 class ProcessIdentity(Part):

@@ -70,7 +70,8 @@ class Display(_Followed):
 
     def phase(self, name: str, detail: str = "") -> None:
         text = f"{self._head}: {name} {detail}".rstrip() + self.clock.left()
-        self._live.update(self._shown(Text(text, "cyan", no_wrap=True, overflow="ellipsis")), refresh=True)
+        text_shown = Text(text, "cyan", no_wrap=True, overflow="ellipsis")
+        self._live.update(self._shown(text_shown), refresh=True)
 
     def trial_finished(self, record: TrialRecord) -> None:
         style = "green" if record.outcome.status == "ok" else "red"
@@ -90,15 +91,17 @@ class Display(_Followed):
 class Allowance:
     """Keeps the time that is spent on saying how far it is to a small share of the whole."""
 
-    GRACE_S, SHARE = 3.0, 0.05
+    GRACE_S = 3.0
     """The first time imports what it needs."""
+    SHARE = 0.05
 
     def __init__(self) -> None:
         self._begun_s = time.monotonic()
         self._spent_s = 0.0
 
     def left(self) -> bool:
-        return self._spent_s <= self.GRACE_S + self.SHARE * (time.monotonic() - self._begun_s)
+        running_s = time.monotonic() - self._begun_s
+        return self._spent_s <= self.GRACE_S + self.SHARE * running_s
 
     @contextmanager
     def spending(self) -> Iterator[None]:
@@ -128,30 +131,39 @@ class Clock:
 
     def started(self, trial: Trial, number: int, of: int) -> None:
         if not self._open:
-            self._remaining, self._together = of - number + 1, 0
+            self._remaining = of - number + 1
+            self._together = 0
         self._open[trial.trial_id] = name(trial), time.monotonic()
         self._together += 1
 
     def finished(self, trial_id: str) -> None:
         kind, begin_s = self._open.pop(trial_id)
-        self._taken_s[kind].append((time.monotonic() - begin_s) / self._together)
+        taken_s = time.monotonic() - begin_s
+        self._taken_s[kind].append(taken_s / self._together)
         self._remaining -= 1
 
     def seconds_of(self, trials: int) -> float | None:
         """Return the seconds that so many trials take; None as long as nothing is known."""
-        known = self._expected_s | {kind: statistics.median(taken) for kind, taken in self._taken_s.items()}
-        return trials * statistics.fmean(known.values()) if known else None
+        typical_s = {kind: statistics.median(durations_s) for kind, durations_s in self._taken_s.items()}
+        typical = self._expected_s | typical_s
+        if typical:
+            return trials * statistics.fmean(typical.values())
+        return None
 
     def left(self) -> str:
         """Return ``, about 3 min to go``; nothing at the end, and as long as nothing is known."""
         seconds = self.seconds_of(self._remaining)
         if seconds and self._open:  # as much of them as has passed, but no more than they should take
-            passed_s = time.monotonic() - min(begin_s for _, begin_s in self._open.values())
+            begun = (begin_s for _, begin_s in self._open.values())
+            passed_s = time.monotonic() - min(begun)
             seconds -= min(passed_s, self.seconds_of(len(self._open)) or 0.0)
         if seconds and self.deadline_s is not None:  # a block that has begun is finished: one trial of each kind
             block_s = self.seconds_of(len(self._expected_s | self._taken_s)) or 0.0
-            seconds = min(seconds, max(0.0, self.deadline_s - time.monotonic()) + block_s)
-        return f", about {format_duration(seconds)} to go" if seconds else ""
+            left_s = max(0.0, self.deadline_s - time.monotonic())
+            seconds = min(seconds, left_s + block_s)
+        if seconds:
+            return f", about {format_duration(seconds)} to go"
+        return ""
 
 
 def _place(trial: Trial, number: int, of: int) -> str:
@@ -161,7 +173,9 @@ def _place(trial: Trial, number: int, of: int) -> str:
 
 def name(trial: Trial) -> str:
     """Return what runs where: ``resnet50 on vm, beside disk``."""
-    switched = f", {label_of(trial.ablation)}" if trial.ablation else ""
+    switched = ""
+    if trial.ablation:
+        switched = f", {label_of(trial.ablation)}"
     beside = "" if not trial.job.sharing else f", beside {trial.aggressor}" if trial.aggressor else ", alone"
     turns = ", in turns" if trial.job.turns else ""
     return f"{trial.job.model} on {trial.target}{switched}{beside}{turns}"
@@ -171,16 +185,21 @@ def summary(record: TrialRecord) -> str:
     """Return the result of a trial in one line."""
     if record.outcome.status == "failed":
         return f"FAILED ({record.outcome.kind}): {record.outcome.message}"
-    marks = f" [{', '.join(record.substitutes)}]" if record.substitutes else ""
+    marks = ""
+    if record.substitutes:
+        marks = f" [{', '.join(record.substitutes)}]"
     shown = list(record.metrics.items())[:SHOWN]
     numbers = [f"{name} {number(metric.value)} {metric.unit}".rstrip() for name, metric in shown]
-    if more := len(record.metrics) - len(shown):
+    more = len(record.metrics) - len(shown)
+    if more:
         numbers.append(f"{more} more")
     if record.throughput_per_s is not None:
         numbers.append(f"{number(record.throughput_per_s)} {record.unit}/s")
     if record.alternation:
         numbers.append(f"{len(record.alternation.bursts)} turns")
     else:
-        opened = "" if record.open_s is None else f" + {record.open_s:.1f} s to open"
+        opened = ""
+        if record.open_s is not None:
+            opened = f" + {record.open_s:.1f} s to open"
         numbers.append(f"{record.elapsed_s:.1f} s{opened}")
     return f"{', '.join(numbers)}{marks}"

@@ -62,27 +62,49 @@ class Registry:
     """The options that the suite's own members declare, as ``own``; None where each has them as its ``options``."""
     variants: "tuple[Registry, str] | None" = None
     """Another registry whose added members are members of this one, too, and what makes each from its name."""
-    _loaded: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _adopted: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _refused: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _failed: dict[str, RequestError] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _loaded: dict[str, Any] = field(
+        default_factory=dict,
+        init=False,
+        compare=False,
+        repr=False,
+    )
+    _adopted: dict[str, str] = field(
+        default_factory=dict,
+        init=False,
+        compare=False,
+        repr=False,
+    )
+    _refused: dict[str, str] = field(
+        default_factory=dict,
+        init=False,
+        compare=False,
+        repr=False,
+    )
+    _failed: dict[str, RequestError] = field(
+        default_factory=dict,
+        init=False,
+        compare=False,
+        repr=False,
+    )
 
     @cached_property
     def _places(self) -> dict[str, EntryPoint]:
-        own = {name: EntryPoint(name, location, self.group) for name, location in self.own.items()}
+        members = {name: EntryPoint(name, location, self.group) for name, location in self.own.items()}
         # A member of the suite keeps its name: another package must not change what a number means.
         added = {point.name: point for point in entry_points(group=self.group)}
         others, maker = self.variants or (None, "")
         made = {name: EntryPoint(name, maker, self.group) for name in (others.added() if others else ())}
-        return {**made, **added, **own}
+        return {**made, **added, **members}
 
     def names(self) -> tuple[str, ...]:
         """Return all names: those of the suite in their order, then those of other packages in alphabetical order."""
-        return (*self.own, *sorted(set(self._places) - set(self.own)))
+        added = set(self._places) - set(self.own)
+        return (*self.own, *sorted(added))
 
     def adopt(self, name: str, location: str, member: Any) -> None:  # noqa: ANN401 (as ``get``)
         """Add a member that the user has named by its file: to this process alone, and to no list of names."""
-        self._adopted[name], self._loaded[name] = location, member
+        self._adopted[name] = location
+        self._loaded[name] = member
 
     def refuse(self, name: str, why: str) -> None:
         self._refused[name] = why
@@ -96,12 +118,14 @@ class Registry:
     def get(self, name: str) -> Any:  # noqa: ANN401 (the protocol of a member is its room's)
         """Return the member. Raises RequestError for a name that is unknown, or that fails to load."""
         location = self.place(name)
-        if why := self._refused.get(name):
+        why = self._refused.get(name)
+        if why:
             raise RequestError(
                 f"the {self.what} {name!r} cannot be used: {why}",
                 remedy=f"mend or uninstall the package that provides {location}",
             )
-        if failed := self._failed.get(name):
+        failed = self._failed.get(name)
+        if failed:
             raise failed
         if name not in self._loaded:
             limit_s = None if name in self.own else LOADS_WITHIN_S
@@ -134,8 +158,10 @@ class Registry:
         """Return the model of the options that a member declares, and None if it declares none. Raises RequestError."""
         if self.options is None or name not in self.own:
             return getattr(self.get(name), "options", None)
-        place = self.options.get(name)
-        return EntryPoint(name, place, self.group).load() if place else None
+        location = self.options.get(name)
+        if location:
+            return EntryPoint(name, location, self.group).load()
+        return None
 
     def added(self) -> tuple[str, ...]:
         return tuple(name for name in self.names() if name not in self.own)

@@ -13,11 +13,19 @@ RECORD_FILES = "[!.]*.json"
 """The pattern of the files of records and attempts, without files that are still being written."""
 
 
-def arm_name(target: str, replica: int, ablation: str | None, aggressor: str | None, design: str = SEQUENTIAL) -> str:
+def arm_name(
+    target: str,
+    replica: int,
+    ablation: str | None,
+    aggressor: str | None,
+    design: str = SEQUENTIAL,
+) -> str:
     """Return what tells trials of one model in a block apart: ``vm``, ``bare-metal-again``, ``vm+isa-beside-disk``."""
-    again, switched = "-again" if replica else "", f"+{ablation}" if ablation else ""
-    beside, turns = f"-beside-{aggressor}" if aggressor else "", "" if design == SEQUENTIAL else f"-{design}"
-    return f"{target}{again}{switched}{beside}{turns}"
+    suffix = "-again" if replica else ""
+    switched = f"+{ablation}" if ablation else ""
+    beside = f"-beside-{aggressor}" if aggressor else ""
+    turns = "" if design == SEQUENTIAL else f"-{design}"
+    return f"{target}{suffix}{switched}{beside}{turns}"
 
 
 def trial_name(scenario: str, model: str, arm: str, block: int, *, warm_up: bool) -> str:

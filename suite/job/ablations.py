@@ -43,14 +43,16 @@ SECCOMP = Ablation(
 
 
 def by_engine(engine: str) -> Ablation:
-    what, label = f"{engine} instead of the run's engine", f"by {engine}"
-    return Ablation(what, label, ("container",), Properties(engine=engine))
+    meaning = f"{engine} instead of the run's engine"
+    label = f"by {engine}"
+    return Ablation(meaning, label, ("container",), Properties(engine=engine))
 
 
 def run_by(runtime: str) -> Ablation:
     """Return the ablation ``oci-runtime=NAME``, given the name; without one it changes nothing."""
-    what, label = f"{runtime or '=NAME'} instead of the engine's OCI runtime", f"run by {runtime}"
-    return Ablation(what, label, ("container",), Properties(oci_runtime=runtime or None))
+    meaning = f"{runtime or '=NAME'} instead of the engine's OCI runtime"
+    label = f"run by {runtime}"
+    return Ablation(meaning, label, ("container",), Properties(oci_runtime=runtime or None))
 
 
 _VALUES = {"oci-runtime": "crun"}
@@ -186,22 +188,30 @@ def get_ablation(name: str) -> Ablation:
 
 def written(kind: str) -> str:
     """Return how an ablation is written, with a value such as it takes."""
-    return f"{kind}={_VALUES.get(kind, 'NAME')}" if callable(ABLATIONS.get(kind)) else kind
+    if callable(ABLATIONS.get(kind)):
+        return f"{kind}={_VALUES.get(kind, 'NAME')}"
+    return kind
 
 
 def typed(name: str) -> str:
     """Return how messages name an ablation as it may have been typed: a further engine is one, too."""
-    return f"{option('engine')} or {option('ablate')} {name}" if name in ENGINES else f"{option('ablate')} {name}"
+    if name in ENGINES:
+        return f"{option('engine')} or {option('ablate')} {name}"
+    return f"{option('ablate')} {name}"
 
 
 def properties_of(name: str | None) -> Properties:
     """Return the properties of a target under an ablation; None is the target as it is."""
-    return get_ablation(name).properties if name else AS_IT_IS
+    if name:
+        return get_ablation(name).properties
+    return AS_IT_IS
 
 
 def known_properties(name: str | None) -> Properties | None:
     """Return ``properties_of``; None for an ablation that is not installed here, of a run made elsewhere."""
-    return properties_of(name) if name is None or _installed(name) else None
+    if name is None or _installed(name):
+        return properties_of(name)
+    return None
 
 
 def arms(target: str, ablations: Sequence[str]) -> tuple[str, ...]:
@@ -229,12 +239,16 @@ def facts_that_may_differ(name: str) -> tuple[str, ...]:
 def label_of(name: str) -> str:
     """Return ``Ablation.label``; made of the name for an ablation that is not installed here."""
     ablation = _installed(name)
-    return ablation.label if ablation else f"{name} switched"
+    if ablation:
+        return ablation.label
+    return f"{name} switched"
 
 
 def named_arm(target: str, ablation: str | None) -> str:
     """Return the target, and the label of what is switched on it: ``container, by podman``."""
-    return f"{target}, {label_of(ablation)}" if ablation else target
+    if ablation:
+        return f"{target}, {label_of(ablation)}"
+    return target
 
 
 def _installed(name: str) -> Ablation | None:

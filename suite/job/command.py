@@ -19,7 +19,8 @@ JSON = "json"
 AUTO = "auto"
 """Stands in the place of a pattern for the usual rates, such as ``12.3 images/s``, where the command prints any."""
 DecimalMark = Literal["point", "comma"]
-THROUGHPUT, SECONDS = "throughput", "seconds"
+THROUGHPUT = "throughput"
+SECONDS = "seconds"
 """The groups of a pattern, of which one is needed: a rate, or the time of a step. Objects have the first as a key."""
 UNIT = r"^[A-Za-z][A-Za-z0-9_.+-]{0,30}$"
 """The form of what a throughput counts."""
@@ -81,7 +82,8 @@ def parse_command(text: str) -> tuple[str, ...]:
         )
     if not words or not words[0]:
         raise RequestError("it names no program", remedy='write it as "python train.py --epochs 1"')
-    if operator := _OPERATOR.search(_QUOTED.sub("", text)):
+    operator = _OPERATOR.search(_QUOTED.sub("", text))
+    if operator:
         raise RequestError(
             f"{operator[0]} needs a shell, and none starts the command",
             remedy=f"write it as sh -c {shlex.quote(text)}, or quote {operator[0]} if it belongs to an argument",
@@ -114,7 +116,9 @@ def unit_of(throughput: str) -> str:
     """Return the unit that a choice implies; ``units`` if the output is to name it."""
     if _SERIES.fullmatch(throughput):
         return throughput.rpartition(" ")[2].removesuffix("/s")
-    return "steps" if f"(?P<{SECONDS}>" in throughput else UNITS
+    if f"(?P<{SECONDS}>" in throughput:
+        return "steps"
+    return UNITS
 
 
 def _refuse_unprintable(text: str) -> None:

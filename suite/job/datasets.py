@@ -11,12 +11,14 @@ from suite.registries import DATA_KINDS
 
 PageCache = Literal["cold", "warm"]
 """``cold``: nothing of the data set is in a page cache of the target or the host. ``warm``: it was read once."""
-MOST_COLD, LEAST_WARM = 0.01, 0.95
+MOST_COLD = 0.01
+LEAST_WARM = 0.95
 """The share of the data set's pages that the cache of the target holds right before the launch."""
 DigestKind = Literal["contents", "manifest", "sampled"]
 """How a data set is identified: by the hashes of all files; by those in the manifest of a generated set, of which some
 files are hashed again; or by names, sizes, times and parts of some files."""
-SYNTHETIC, GENERATED = "synthetic", "generated"
+SYNTHETIC = "synthetic"
+GENERATED = "generated"
 FILES = "files"
 """The kind of the directory that a command of the user's own is given."""
 

@@ -87,7 +87,8 @@ def instances_of(distributed: DistributedJob, envelope: Envelope) -> tuple[Insta
 
 
 def with_roles(roles: Sequence[Role], shares: Sequence[Envelope]) -> tuple[InstancePlan, ...]:
-    return tuple(InstancePlan(role=role, envelope=share) for role, share in zip(roles, shares, strict=True))
+    pairs = zip(roles, shares, strict=True)
+    return tuple(InstancePlan(role=role, envelope=share) for role, share in pairs)
 
 
 def divided(envelope: Envelope, count: int) -> tuple[Envelope, ...]:
@@ -99,10 +100,14 @@ def divided(envelope: Envelope, count: int) -> tuple[Envelope, ...]:
     per_share = max(1, len(envelope.cpus) // count)
     shares = []
     for number in range(count):
-        begin = (number * per_share) % len(envelope.cpus) if cpus_are_shared(envelope, count) else number * per_share
+        if cpus_are_shared(envelope, count):
+            begin = (number * per_share) % len(envelope.cpus)
+        else:
+            begin = number * per_share
         cpus = envelope.cpus[begin : begin + per_share]
         threads = min(len(cpus), max(1, envelope.threads // count))
-        shares.append(Envelope(cpus=cpus, memory_bytes=envelope.memory_bytes // count, threads=threads))
+        memory_bytes = envelope.memory_bytes // count
+        shares.append(Envelope(cpus=cpus, memory_bytes=memory_bytes, threads=threads))
     return tuple(shares)
 
 

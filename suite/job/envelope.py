@@ -8,7 +8,8 @@ from pydantic import Field
 from suite.errors import RequestError, option
 from suite.part import Part
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 MOST_CPUS = 8192  # what a Linux kernel can be built for
 MEMORY_NOT_LIMITED = "memory:not-limited"
 """The substitute of a target that may use more memory than its envelope has: without root nothing limits it."""
@@ -37,15 +38,18 @@ class Envelope(Part):
         return tmpfs_bytes(self.memory_bytes)
 
     def of_target(self, target: str) -> "Envelope":
-        own = self.node_cpus if target == "container-vm" else None
-        return self.model_copy(update={"cpus": own or self.cpus, "node_cpus": None})
+        cpus = self.node_cpus if target == "container-vm" else None
+        return self.model_copy(update={"cpus": cpus or self.cpus, "node_cpus": None})
 
     def planned(self) -> "Envelope":
         """Return the envelope with CPUs that a node has chosen counted from 0: how many they are is planned."""
         if not self.node_chosen:
             return self
-        own = tuple(range(len(self.node_cpus))) if self.node_cpus else None
-        return self.model_copy(update={"cpus": tuple(range(len(self.cpus))), "node_cpus": own})
+        cpus = None
+        if self.node_cpus:
+            cpus = tuple(range(len(self.node_cpus)))
+        numbered = tuple(range(len(self.cpus)))
+        return self.model_copy(update={"cpus": numbered, "node_cpus": cpus})
 
 
 def most_processes(cpus: int) -> int:
@@ -87,7 +91,13 @@ def format_cpu_list(cpus: Iterable[int]) -> str:
 
 def parse_bytes(text: str) -> int:
     """Return the bytes of ``"512M"``, ``"4G"``, ``"4GiB"`` (powers of 1024) or a plain number. Raises RequestError."""
-    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    units = {
+        "": 1,
+        "K": 1 << 10,
+        "M": 1 << 20,
+        "G": 1 << 30,
+        "T": 1 << 40,
+    }
     body = text.strip().upper().removesuffix("IB").removesuffix("B")
     number, unit = (body[:-1], body[-1]) if body[-1:] in units and body else (body, "")
     try:

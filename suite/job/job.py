@@ -145,12 +145,15 @@ class Job(Part):
     def envelope_of(self, target: str) -> Envelope:
         """Return the envelope with the CPUs of one target, in its machine's own numbers."""
         machine = self.machine_of(target)
-        return self.envelope.model_copy(update={"cpus": machine.cpus}) if machine else self.envelope.of_target(target)
+        if machine:
+            return self.envelope.model_copy(update={"cpus": machine.cpus})
+        return self.envelope.of_target(target)
 
     @property
     def rounds_freely(self) -> str:
         """Return why equal machines need not compute it to the same bits; empty where they must."""
-        distributed, ranks = self.distributed, self.devices.devices if self.devices.parallel == "ddp" else 1
+        distributed = self.distributed
+        ranks = self.devices.devices if self.devices.parallel == "ddp" else 1
         if distributed and distributed.strategy == "all-reduce":
             ranks = distributed.workers
         why = {
@@ -166,7 +169,9 @@ class Job(Part):
     def global_batch(self) -> int | None:
         """Return the units that a step of all ranks, with all devices, trains on; None where nothing is trained."""
         ranks = self.distributed.workers if self.distributed and not self.one_batch else 1
-        return self.sizes.batch * self.devices.devices * ranks if self.sizes else None
+        if self.sizes:
+            return self.sizes.batch * self.devices.devices * ranks
+        return None
 
     @property
     def one_batch(self) -> bool:
@@ -246,7 +251,8 @@ class ComparisonKey:
     pairs: tuple[tuple[str, str], ...]
 
     def without(self, names: Container[str]) -> "ComparisonKey":
-        return ComparisonKey(tuple(pair for pair in self.pairs if pair[0] not in names))
+        remaining = tuple(pair for pair in self.pairs if pair[0] not in names)
+        return ComparisonKey(remaining)
 
     def __str__(self) -> str:
         # What stands between settings must not stand inside of one.
@@ -276,7 +282,9 @@ def _label(path: str) -> str:
     for begin, label in _LABELS.items():
         if path.startswith(f"{begin}."):
             return label + path[len(begin) + 1 :]
-    return "memory" if name == "memory_bytes" else name
+    if name == "memory_bytes":
+        return "memory"
+    return name
 
 
 def _text(path: str, value: object) -> str:

@@ -12,7 +12,8 @@ from suite.errors import RequestError
 from suite.part import Part, checked
 
 MOST_NODES = 64
-SLOWEST_BITS_PER_S, FASTEST_BITS_PER_S = 10**6, 400 * 10**9
+SLOWEST_BITS_PER_S = 10**6
+FASTEST_BITS_PER_S = 400 * 10**9
 LONGEST_DELAY_S = 1.0
 _UNITS = {
     "": 1,
@@ -65,15 +66,20 @@ class LabSpec(Part):
 
     @property
     def rate_bits_per_s(self) -> int | None:
-        return bits_per_s(self.rate) if self.rate else None
+        if self.rate:
+            return bits_per_s(self.rate)
+        return None
 
     @property
     def delay_s(self) -> float | None:
-        return seconds(self.delay) if self.delay else None
+        if self.delay:
+            return seconds(self.delay)
+        return None
 
     def __str__(self) -> str:
         """Return the lab as it is written after ``--lab``."""
-        return ",".join(f"{key}={value}" for key, value in self.model_dump(exclude_none=True).items())
+        fields = self.model_dump(exclude_none=True)
+        return ",".join(f"{key}={value}" for key, value in fields.items())
 
 
 def parse_lab(text: str) -> LabSpec:

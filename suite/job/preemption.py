@@ -18,10 +18,12 @@ class Preemption(Part):
 
 def parse_preemption(text: str) -> Preemption:
     """Return the preemption of ``"mean=1h,notice=30s"``. Raises RequestError for other text."""
-    parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    pairs = (part.strip().partition("=")[::2] for part in text.split(","))
+    parts = dict(pairs)
     if "mean" not in parts or parts.keys() - {"mean", "notice"}:
         raise RequestError(f"{text!r} is not a preemption", remedy=_EXAMPLE)
     try:
-        return Preemption(**{f"{name}_s": parse_duration_s(value) for name, value in parts.items()})
+        fields = {f"{name}_s": parse_duration_s(value) for name, value in parts.items()}
+        return Preemption(**fields)
     except RequestError as error:
         raise RequestError(f"{text!r}: {error.message}", remedy=_EXAMPLE) from error

@@ -63,7 +63,8 @@ class Profile(Part):
 
     def sizes_of(self, workload: str) -> Sizes:
         """Return the sizes of a workload. Raises RequestError for an unknown one, or one that has none here."""
-        declared, name = WORKLOADS.get(workload), self.of or self.name
+        declared = WORKLOADS.get(workload)
+        name = self.of or self.name
         if name not in declared.sizes:
             raise RequestError(
                 f"the workload {workload} has no sizes for the profile {self.name}",
@@ -130,11 +131,11 @@ PROFILES = {
 def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
     """Raise RequestError, about the job ``called`` so, for sizes that the layers of the workload cannot take."""
     declared = WORKLOADS.get(workload)
-    for name, (what, size) in EXTENTS.items():
+    for name, (meaning, size) in EXTENTS.items():
         value = getattr(sizes, name)
         if value and not declared.has(name):
             remedy = f"leave out {option(name)} {value}"
-            raise RequestError(f"{called} has no {what}, and no {option(name)}", remedy=remedy)
+            raise RequestError(f"{called} has no {meaning}, and no {option(name)}", remedy=remedy)
         if value and (wanted := declared.size_wanted(value)):
             raise RequestError(f"{called} cannot take {size.format(value)}", remedy=f"give {option(name)} {wanted}")
     if sizes.tokens and sizes.batch % sizes.tokens:
@@ -144,7 +145,9 @@ def check_sizes(workload: str, sizes: Sizes, called: str) -> None:
         )
     least: int = declared.least_batch(sizes.image_px)
     if sizes.batch < least:
-        at = f" at {sizes.image_px} px" if sizes.image_px else ""
+        at = ""
+        if sizes.image_px:
+            at = f" at {sizes.image_px} px"
         raise RequestError(
             f"{called} cannot train on batches of {sizes.batch}{at}, of which it takes statistics",
             remedy=f"give {option('batch')} {least} or more",

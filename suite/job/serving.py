@@ -7,7 +7,9 @@ from pydantic import Field
 from suite.errors import RequestError
 from suite.part import Part
 
-MOST_REQUESTS, MOST_CLIENTS, MOST_RATE_PER_S = 100_000, 1000, 100_000.0
+MOST_REQUESTS = 100_000
+MOST_CLIENTS = 1000
+MOST_RATE_PER_S = 100_000.0
 """The most requests are as many latencies as the worker can say in one line, whose length is bounded."""
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE_PER_S, allow_inf_nan=False)]
 _Size = Annotated[int, Field(gt=0)] | None
@@ -50,7 +52,8 @@ class Serving(Load):
 def parse_rates(text: str) -> tuple[float, ...]:
     """Return the requests per second of ``"10,50"``, each once. Raises RequestError on anything else."""
     try:
-        rates = tuple(dict.fromkeys(float(word) for word in text.split(",")))
+        numbers = (float(word) for word in text.split(","))
+        rates = tuple(dict.fromkeys(numbers))
     except ValueError:
         rates = ()
     if not rates or not all(0 < rate <= MOST_RATE_PER_S for rate in rates):

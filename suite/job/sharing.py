@@ -48,17 +48,22 @@ def victim_names() -> tuple[str, ...]:
 
 def aggressor_names() -> tuple[str, ...]:
     """Return what can run beside a victim: every workload, and the aggressors that train nothing."""
-    return (*WORKLOADS.names(), *(name for name in AGGRESSORS.names() if name not in WORKLOADS))
+    others = (name for name in AGGRESSORS.names() if name not in WORKLOADS)
+    return (*WORKLOADS.names(), *others)
 
 
 def architecture(victim: str) -> str:
-    return "alexnet" if victim == SMALL_ALEXNET else victim
+    if victim == SMALL_ALEXNET:
+        return "alexnet"
+    return victim
 
 
 def sizes_of(profile: Profile, model: str, changed: Mapping[str, int]) -> Sizes:
     """Return the sizes of a workload or victim, some replaced. Raises RequestError for those that cannot be."""
     sizes = profile.sizes_of(architecture(model))
-    smaller = {"batch": max(1, sizes.batch // _SMALLER)} if model == SMALL_ALEXNET else {}
+    smaller = {}
+    if model == SMALL_ALEXNET:
+        smaller = {"batch": max(1, sizes.batch // _SMALLER)}
     sizes = sizes.model_copy(update={**smaller, **changed})
     check_sizes(architecture(model), sizes, model)
     return sizes

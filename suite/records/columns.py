@@ -27,7 +27,8 @@ from suite.records.record import (
 )
 from suite.records.usage import GpuUsage
 
-LEAST, MOST = 1e-15, 1e15
+LEAST = 1e-15
+MOST = 1e15
 """The bounds of what can have been measured: seconds, bytes, and units per second. Beyond them sums and squares of
 numbers, which a stranger may have written, would not be finite."""
 LATELY = 100
@@ -64,7 +65,8 @@ class FieldType:
     """Returns the column's value, given the field's."""
 
 
-REQUIRED, REQUIRED_INSIDE = object(), object()
+REQUIRED = object()
+REQUIRED_INSIDE = object()
 """Defaults of fields that every record has, and that every object has in which they are."""
 
 
@@ -88,11 +90,14 @@ class Column:
     @property
     def pattern(self) -> str:
         """Return the path as ``suite.records.differences`` has it: a mapping stands for each of its values."""
-        return f"{self.path}.*" if get_origin(self.kind.type) is dict else self.path
+        if get_origin(self.kind.type) is dict:
+            return f"{self.path}.*"
+        return self.path
 
 
 def _pattern(text: Any) -> Any:  # noqa: ANN401 (an annotated type of pydantic)
-    return Annotated[str, Meta(pattern=get_args(text)[1].metadata[0].pattern)]
+    constraint = get_args(text)[1]
+    return Annotated[str, Meta(pattern=constraint.metadata[0].pattern)]
 
 
 _Seconds = Annotated[float, Meta(ge=0, le=MOST)]
@@ -105,8 +110,12 @@ _Words = Annotated[str, Meta(max_length=500)]
 def _tail(seconds: list[float]) -> float | None:
     """Return the 99th percentile over the median."""
     steps = sorted(seconds)
-    median = steps[(len(steps) - 1) // 2] if steps else 0.0
-    return steps[(99 * len(steps) - 1) // 100] / median if median > 0 else None
+    median = 0.0
+    if steps:
+        median = steps[(len(steps) - 1) // 2]
+    if median > 0:
+        return steps[(99 * len(steps) - 1) // 100] / median
+    return None
 
 
 def _phases(steps: Any) -> list[list[float]]:  # noqa: ANN401 (decoded by the table below)
@@ -117,14 +126,17 @@ def _phases(steps: Any) -> list[list[float]]:  # noqa: ANN401 (decoded by the ta
 def counted_steps(steps: Any) -> int:  # noqa: ANN401
     """Return the number of steps; if not all columns are as long, the length of another one than the first."""
     times = () if steps.elapsed_s is None else (steps.elapsed_s,)
-    counts = [len(column) for column in (*times, *_phases(steps), *steps.phases.values(), *steps.losses.values())]
-    return next((count for count in counts if count != counts[0]), counts[0] if counts else 0)
+    columns = (*times, *_phases(steps), *steps.phases.values(), *steps.losses.values())
+    counts = [len(column) for column in columns]
+    different = (count for count in counts if count != counts[0])
+    return next(different, counts[0] if counts else 0)
 
 
 def _latest(losses: Mapping[str, list[float]]) -> dict[str, float] | None:
     """Return the mean of each loss over the last steps; None if there are no losses."""
     last = {name: column[-LATELY:] for name, column in losses.items() if column}
-    return {name: math.fsum(column) / len(column) for name, column in last.items()} or None
+    means = {name: math.fsum(column) / len(column) for name, column in last.items()}
+    return means or None
 
 
 def _spans(timeline: Any) -> list[float | None]:  # noqa: ANN401
@@ -135,30 +147,42 @@ def _timeline_s(timeline: Any) -> float | None:  # noqa: ANN401
     """Return the sum of all parts; None if an end is unknown. Not every job imports, has epochs, or generates."""
     ends = (timeline.launch_s, timeline.measured_s, timeline.teardown_s, timeline.exit_s)
     parts = (*_spans(timeline), timeline.between_epochs_s, timeline.generating_s)
-    return None if None in ends else math.fsum(filter(None, parts))
+    if None in ends:
+        return None
+    return math.fsum(filter(None, parts))
 
 
 def _ready_s(timeline: Any) -> float | None:  # noqa: ANN401
     """Return the seconds until the job was built; None if a part is unknown."""
     parts = (timeline.launch_s, timeline.imports_s, timeline.build_s)
-    return None if None in parts else math.fsum(parts)
+    if None in parts:
+        return None
+    return math.fsum(parts)
 
 
 def _whole_timeline(timeline: Any) -> bool | None:  # noqa: ANN401
     """Return True if a measured span has all parts around it; a launch without an exit, or the reverse, is half."""
     launch_s, *spans, exit_s = _spans(timeline)
-    return True if None not in spans and (launch_s is None) == (exit_s is None) else None
+    if None not in spans and (launch_s is None) == (exit_s is None):
+        return True
+    return None
 
 
 def _contradiction(outcome: Any) -> str | None:  # noqa: ANN401
     texts = (outcome.kind, outcome.message, outcome.remedy, outcome.output_tail, *outcome.command)
-    return next((text[:_SHOWN] for text in texts if text), None) if outcome.status == "ok" else None
+    if outcome.status == "ok":
+        texts_shown = (text[:_SHOWN] for text in texts if text)
+        return next(texts_shown, None)
+    return None
 
 
 def _speed_of(name: str) -> Callable[[list[AggressorInstance]], float | None]:
     def total(aggressors: list[AggressorInstance]) -> float | None:
         """Return the speed of all aggressors together; None if one is unknown."""
-        rates = [getattr(instance.aggression, name) for instance in aggressors if instance.aggression]
+        rates = []
+        for instance in aggressors:
+            if instance.aggression:
+                rates.append(getattr(instance.aggression, name))
         return sum(rates) if rates and None not in rates else None
 
     return total
@@ -174,14 +198,23 @@ def _gpus(of_one: Callable[[GpuUsage], float | None]) -> FieldType:
 
 def _cpu_s(usage: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
     """Return the CPU seconds of the worker in the measured steps; None for a note of another kind."""
-    parts: list[Any] = [usage.get(name) for name in ("user_s", "system_s")] if isinstance(usage, dict) else [None]
-    return sum(parts) if all(isinstance(part, float | int) and 0 <= part < MOST for part in parts) else None
+    if isinstance(usage, dict):
+        parts: list[Any] = [usage.get(name) for name in ("user_s", "system_s")]
+    else:
+        parts = [None]
+    numeric = all(isinstance(part, float | int) and 0 <= part < MOST for part in parts)
+    return sum(parts) if numeric else None
 
 
-SECONDS, POSITIVE, COUNT = FieldType(_Seconds, "number"), FieldType(_Positive, "number"), FieldType(_Count, "count")
+SECONDS = FieldType(_Seconds, "number")
+POSITIVE = FieldType(_Positive, "number")
+COUNT = FieldType(_Count, "count")
 NUMBER = FieldType(_Number, "number")
-TEXT, WORDS, FLAG = FieldType(str, "text"), FieldType(_Words, "text"), FieldType(bool, "flag")
-NAME, CATEGORY = FieldType(_pattern(TrialId), "text"), FieldType(_Words, "category")
+TEXT = FieldType(str, "text")
+WORDS = FieldType(_Words, "text")
+FLAG = FieldType(bool, "flag")
+NAME = FieldType(_pattern(TrialId), "text")
+CATEGORY = FieldType(_Words, "category")
 IDENTITY = FieldType(_pattern(RunId), "category")
 _Times = list[_Seconds]
 _Aggressors = list[AggressorInstance]
@@ -191,7 +224,8 @@ LINES = FieldType(
 )
 MODELS = FieldType(list[KeptModel], "text", lambda kept: "\n".join(model.weights_sha256 for model in kept) or None)
 CPU_LIST = FieldType(list[_Count], "text", lambda cpus: ",".join(map(str, sorted(cpus))))
-SUM, TAIL = FieldType(_Times, "number", sum), FieldType(_Times, "number", _tail)
+SUM = FieldType(_Times, "number", sum)
+TAIL = FieldType(_Times, "number", _tail)
 # The 99th percentile is the time of one step: a synchronous cluster waits for its slowest.
 P99 = FieldType(_Times, "number", lambda steps: sorted(steps)[(99 * len(steps) - 1) // 100] if steps else None)
 RATES = FieldType(list[_Positive], "number", lambda rates: statistics.median(rates) if rates else None)
@@ -227,11 +261,14 @@ _PLACE = _checked("as planned")
 _SOON = _checked("the trials of a block lie close in time, and never at the same time")
 _PAIRED = _measured("trials are paired inside a run")
 _FAILED = _measured("failed trials are counted")
-_WARNED, _COST = _measured("a warning shows it"), _measured("the cost table holds it")
+_WARNED = _measured("a warning shows it")
+_COST = _measured("the cost table holds it")
 _STEPS = _checked("steps and their phases sum to the measured span")
-_SPANS, _READ = _checked("its parts sum to the elapsed time"), _checked("no fewer images are read than are trained")
+_SPANS = _checked("its parts sum to the elapsed time")
+_READ = _checked("no fewer images are read than are trained")
 _TURNS = _checked("trials of a block take turns together, and never at once")
-_QUOTED, _METRIC = _measured("the warning of failed trials quotes it"), _measured("a metric")
+_QUOTED = _measured("the warning of failed trials quotes it")
+_METRIC = _measured("a metric")
 _VERSION = _checked("other versions are refused")
 _FAILURE = Field("", "ignored", "explains a failure")
 _CLOSED = Field("", "ignored", "follows everything that is compared")
@@ -241,7 +278,12 @@ _SAME_IMAGE = _measured("held against the images of bare metal")
 _DIGEST = FieldType(_pattern(Digest), "text")
 _CHECKPOINTS = Field("", "named", "memory is faster than a disk", "file system of checkpoints", "checkpoints")
 _SUITE = Field("", "named", "its measurements may have changed", "suite version", "software")
-_USAGE = {"cpu_s": SECONDS, "peak_memory_bytes": COUNT, "disk_read_bytes": COUNT, "disk_written_bytes": COUNT}
+_USAGE = {
+    "cpu_s": SECONDS,
+    "peak_memory_bytes": COUNT,
+    "disk_read_bytes": COUNT,
+    "disk_written_bytes": COUNT,
+}
 SUBSTITUTES = FieldType(Annotated[list[_Words], Meta(max_length=50)], "text", "\n".join)
 _DEVICES = FieldType(Any, "count", lambda number: number if isinstance(number, int) and 0 < number < MOST else None)
 _STATUS = FieldType(Literal["ok", "failed"], "flag", lambda status: status == "ok")

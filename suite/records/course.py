@@ -26,7 +26,8 @@ from suite.version import suite_version
 
 OF_TRIAL = sorted(Trial.model_fields.keys() & TrialRecord.model_fields.keys())
 """The fields of a trial that its record copies: all that both have."""
-_MOST_MESSAGE, _MOST_TAIL = 4000, 64_000
+_MOST_MESSAGE = 4000
+_MOST_TAIL = 64_000
 """The most characters of a message, and of the end of an output, in a record: a worker's are as long as it likes."""
 
 
@@ -64,8 +65,9 @@ class Course:
     def opened(self, instances: Sequence[Instance]) -> None:
         """Note what was opened. Instances are opened one after another."""
         watches = [instance.node.opening.parts for instance in instances]
-        names = dict.fromkeys(name for parts in watches for name in parts)
-        self.opening = {name: math.fsum(parts.get(name, 0.0) for parts in watches) for name in names}
+        self.opening = {}
+        for name in dict.fromkeys(name for parts in watches for name in parts):
+            self.opening[name] = math.fsum(parts.get(name, 0.0) for parts in watches)
         self.open_s = math.fsum(self.opening.values())
         job = self.trial.job
         in_lab = job.distributed is not None and job.distributed.lab is not None
@@ -78,7 +80,9 @@ class Course:
 
     @property
     def models_bytes(self) -> int:
-        return sum(map(len, self.measurement.models.values())) if self.measurement else 0
+        if self.measurement:
+            return sum(map(len, self.measurement.models.values()))
+        return 0
 
     def check(self) -> None:
         """Raise MeasurementError if the target, as it was measured, differs from the plan."""
@@ -90,10 +94,14 @@ class Course:
         try:
             return self._recorded()
         except ValidationError as error:
-            return Course(self.trial, self.started_at, self.host, failure=error)._recorded()
+            course = Course(self.trial, self.started_at, self.host, failure=error)
+            return course._recorded()
 
     def _recorded(self) -> TrialRecord:
-        outcome = Outcome(status="ok") if self.failure is None else failed(self.failure)
+        if self.failure is None:
+            outcome = Outcome(status="ok")
+        else:
+            outcome = failed(self.failure)
         measured = None if self.failure else self.measurement
         substitutes = (*self.substitutes, *(_substitutes(self.trial, measured) if measured else ()))
         takes_turns = self.trial.job.turns is not None
@@ -124,7 +132,10 @@ class Course:
         """Return what the host has counted, also of a failed job, with what a job that ended has counted itself."""
         counted = self.account.resources if self.account else None
         if self.trial.job.turns:  # the account is that of all jobs of the block
-            counted = _of_turns(self.alternation, counted.gpus) if counted and self.alternation else None
+            if counted and self.alternation:
+                counted = _of_turns(self.alternation, counted.gpus)
+            else:
+                counted = None
         elif counted and measured and measured.timeline:
             counted = counted.with_measured(measured.timeline.measured_span)
         if measured is None or measured.usage is None:
@@ -144,9 +155,9 @@ def _substitutes(trial: Trial, measured: Measurement) -> Iterator[str]:
     yield from measured.substitutes
     places = [measured.environment, *(rank.environment for rank in measured.ranks)]
     places += [instance.environment for instance in measured.aggressors]
-    for place in places if trial.job.page_cache != "warm" else ():
-        if place and place.filesystem in DISK_STAND_INS:
-            yield DISK_STAND_INS[place.filesystem]
+    for holder in places if trial.job.page_cache != "warm" else ():
+        if holder and holder.filesystem in DISK_STAND_INS:
+            yield DISK_STAND_INS[holder.filesystem]
 
 
 def _differences(trial: Trial, measured: Measurement, substitutes: Sequence[str] = ()) -> list[str]:
@@ -188,7 +199,10 @@ def envelope_differences(
     right_cpus, right_host_cpus = pinned if properties.pinned else (cpus >= len(plan.cpus), True)
     disks = [(name, getattr(inside, name), getattr(properties, name)) for name in DISK_LIMITS.values()]
     machine = trial.job.machine_of(trial.target)
-    mistaken = machine.contradiction(hypervisor=inside.hypervisor is not None) if machine else ""
+    if machine:
+        mistaken = machine.contradiction(hypervisor=inside.hypervisor is not None)
+    else:
+        mistaken = ""
     checks = (
         (not mistaken, mistaken),
         (right_cpus, f"CPUs {inside.cpus} instead of {len(plan.cpus)}"),

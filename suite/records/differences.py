@@ -241,4 +241,6 @@ def _fact(environment: Mapping[str, Any], name: str, inner: str = "*") -> Any:  
         return len(value)
     if inner == "*" or value is None:
         return value
-    return [item.get(inner) for item in value] if isinstance(value, list) else value.get(inner)
+    if isinstance(value, list):
+        return [item.get(inner) for item in value]
+    return value.get(inner)

@@ -62,8 +62,10 @@ class RecordHeader:
     def of(cls, content: bytes) -> Self:
         """Return the header of a text, whose rest is not validated. Raises ValueError, and NewerRecordError."""
         record = _HEADER.decode(content)
-        machine = msgspec.json.decode(record.environment, type=dict[str, Any])["host"]
-        columns = dict(zip((column.name for column in _HEADER.columns), _HEADER.values(record), strict=True))
+        environment = msgspec.json.decode(record.environment, type=dict[str, Any])
+        machine = environment["host"]
+        names = (column.name for column in _HEADER.columns)
+        columns = dict(zip(names, _HEADER.values(record), strict=True))
         datetime.datetime.fromisoformat(columns["started_at"]).timestamp()  # readers order and subtract it
         return cls(**columns, job=job_of(record.job), host=Host.of(machine))
 
@@ -80,7 +82,8 @@ class RecordHeader:
 
 
 def _named(*names: str) -> list[Column]:
-    by_name = {column.name: column for column in (*TABLE, *AUDIT, *FURTHER)}
+    all_columns = (*TABLE, *AUDIT, *FURTHER)
+    by_name = {column.name: column for column in all_columns}
     return [by_name[name] for name in names]
 
 
@@ -98,12 +101,15 @@ def read_head(path: str | Path) -> RecordHead | None:
         # Not Path.open: with 100,000 files, its objects and buffers are most of the time.
         with open(path, "rb", buffering=0, opener=open_small) as file:
             content = file.read(_HEAD_BYTES)
-        if (end := content.find(_BEFORE_JOB)) > 0:
+        end = content.find(_BEFORE_JOB)
+        if end > 0:
             return RecordHead(*_HEAD.values(_HEAD.decode(content[:end] + b"}")))
     except (OSError, ValueError):
         return None
     header = read_header(path)
-    return RecordHead(header.trial_id, header.started_at, header.ok) if header else None
+    if header:
+        return RecordHead(header.trial_id, header.started_at, header.ok)
+    return None
 
 
 def read_header(path: str | Path) -> RecordHeader | None:
@@ -121,7 +127,8 @@ def headers(run: Path) -> Iterator[RecordHeader]:
     """Yield the header of each record of a run, in the order of the names. Files that are not records are left out."""
     for entry in record_entries(run):
         with suppress(NewerRecordError):
-            if header := read_header(entry.path):
+            header = read_header(entry.path)
+            if header:
                 yield header
 
 

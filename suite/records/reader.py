@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from types import SimpleNamespace
@@ -25,7 +25,8 @@ _CURRENT = re.compile(rb'\s*\{\s*"schema_version":\s*%d\s*[,}]' % SCHEMA_VERSION
 _MISSING = re.compile("Object missing required field `(.*)`")
 _LONGEST = 4000
 """The characters of the longest text of a machine, a rank or an aggressor."""
-_REMEMBERED_BYTES, _MOST_REMEMBERED = 1 << 16, 1000
+_REMEMBERED_BYTES = 1 << 16
+_MOST_REMEMBERED = 1000
 """The largest job or environment that is remembered, and how many are."""
 _PARTS = ("job", "environment")
 """The fields that most records of a run have in common, and that are most of a record but for its steps."""
@@ -55,14 +56,18 @@ def clean_record(content: bytes) -> bytes:
         record = parse(content)
     except ValueError:
         return content
-    version = record.get("schema_version") if isinstance(record, dict) else None
+    version = None
+    if isinstance(record, dict):
+        version = record.get("schema_version")
     if type(version) is int and version > SCHEMA_VERSION:
         raise NewerRecordError(
             f"its schema version is {version}, this suite reads up to {SCHEMA_VERSION}",
             remedy="read it with the suite that wrote it, or a newer one",
         )
     safe = cleaned(record) if odd else record
-    return content if safe == record else json.dumps(safe, indent=1).encode()
+    if safe == record:
+        return content
+    return json.dumps(safe, indent=1).encode()
 
 
 class Projection:
@@ -79,7 +84,8 @@ class Projection:
         for column in columns:
             part = column.path.partition(".")[0]
             by_part[part if part in _PARTS else ""].append(column)
-        self._decoder = msgspec.json.Decoder(_record_type((*by_part[""], *further), parts), dec_hook=_validated)
+        record_type = _record_type((*by_part[""], *further), parts)
+        self._decoder = msgspec.json.Decoder(record_type, dec_hook=_validated)
         self._own, job, environment = (_Values(by_part[name]) for name in ("", *_PARTS))
         self._job_row = remembered(lambda text: job.checked(SimpleNamespace(job=job_of(text))))
         self._environment_row = remembered(
@@ -118,10 +124,10 @@ class _Values:
         for column in columns:
             by_object[column.path.rpartition(".")[0]].append(column)
         self.columns = tuple(column for group in by_object.values() for column in group)
-        self._groups = [
-            (path.split(".") if path else [], _getter([column.path.rpartition(".")[2] for column in group]), len(group))
-            for path, group in by_object.items()
-        ]
+        self._groups = []
+        for path, group in by_object.items():
+            names = [column.path.rpartition(".")[2] for column in group]
+            self._groups.append((path.split(".") if path else [], _getter(names), len(group)))
         self._derived = [
             (number, column.kind.derive) for number, column in enumerate(self.columns) if column.kind.derive
         ]
@@ -135,7 +141,8 @@ class _Values:
 
     def checked(self, record: Any) -> list[Any]:  # noqa: ANN401
         """Return the values of an object of a model, whose bounds are those of the table, too."""
-        for column, value in zip(self.columns, self._raw(record), strict=True):
+        pairs = zip(self.columns, self._raw(record), strict=True)
+        for column, value in pairs:
             if value is not None and column.kind.type is not None:
                 try:
                     msgspec.convert(value, column.kind.type)
@@ -210,7 +217,11 @@ def bounded(part: Any) -> None:  # noqa: ANN401 (any value of JSON)
 
 
 def _inside(value: object) -> Iterator[object]:
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    parts: Iterable[object] = ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, list):
+        parts = value
     for part in parts:
         yield part
         yield from _inside(part)
@@ -254,6 +265,8 @@ def _diagnosis(content: bytes, error: Exception) -> str:
     if not isinstance(record, dict) or not isinstance(record.get("schema_version"), int):
         return "it is not a record of this suite (it has no schema_version)"
     message, _, path = str(error).partition(" - at `$")
-    if missing := _MISSING.fullmatch(message):
-        message, path = "field required", f"{path.rstrip('`')}.{missing[1]}"
+    missing = _MISSING.fullmatch(message)
+    if missing:
+        message = "field required"
+        path = f"{path.rstrip('`')}.{missing[1]}"
     return f"{path.strip('.`') or 'the record'}: {message}"

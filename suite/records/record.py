@@ -51,7 +51,10 @@ class Steps(Part):
             raise ValueError("steps have elapsed_s, data_s and compute_s, or no times at all")
         columns = (*times, self.copy_s, self.communicate_s)
         named = (*self.phases.values(), *self.losses.values())
-        lengths = {len(column) for column in (*columns, *named) if column is not None}
+        lengths = set()
+        for column in (*columns, *named):
+            if column is not None:
+                lengths.add(len(column))
         if len(lengths) != 1 or 0 in lengths:
             raise ValueError(f"the columns of the steps have the lengths {sorted(lengths)}")
         return self
@@ -125,7 +128,12 @@ class Epochs(Part):
         written_s = self.checkpoints.seconds if self.checkpoints else []
         columns = {FIRST_EPOCH: self.seconds[:1], EPOCH: self.seconds[1:]} if of_data else {}
         return {
-            name: MetricValue(value=statistics.median(seconds), unit="s", better="less", samples=seconds)
+            name: MetricValue(
+                value=statistics.median(seconds),
+                unit="s",
+                better="less",
+                samples=seconds,
+            )
             for name, seconds in {**columns, CHECKPOINT: written_s}.items()
             if seconds
         }
@@ -133,16 +141,22 @@ class Epochs(Part):
     def check_steps(self, steps_s: Sequence[float]) -> None:
         """Raise ValueError if the steps of an epoch take longer than it does."""
         for number, epoch_s in enumerate(self.seconds):
-            taken_s = math.fsum(steps_s[number * self.steps : (number + 1) * self.steps])
+            of_epoch = steps_s[number * self.steps : (number + 1) * self.steps]
+            taken_s = math.fsum(of_epoch)
             if taken_s > epoch_s * (1 + EXACT):
                 raise ValueError(f"epoch {number + 1} has {epoch_s:.6g} s, and its steps take {taken_s:.6g} s")
 
 
-EPOCH, FIRST_EPOCH, SCALED_EPOCH, CHECKPOINT = "epoch", "first-epoch", "epoch-scaled", "checkpoint"
+EPOCH = "epoch"
+FIRST_EPOCH = "first-epoch"
+SCALED_EPOCH = "epoch-scaled"
+CHECKPOINT = "checkpoint"
 """The metrics of epochs: the median of those after the first, the first one, the time of a whole epoch as scaled from
 a share of one, and the median of the checkpoints."""
 EPOCH_METRICS = (EPOCH, FIRST_EPOCH, SCALED_EPOCH, CHECKPOINT)
-MAKESPAN, OPENINGS, LOST_STEPS = "makespan", "openings", "lost-steps"
+MAKESPAN = "makespan"
+OPENINGS = "openings"
+LOST_STEPS = "lost-steps"
 PREEMPTION_METRICS = (MAKESPAN, OPENINGS, LOST_STEPS)
 """The metrics of a job that was preempted: the time until its last checkpoint, openings and all but attestation; how
 often it was opened; the steps that it took again, by the time that a step takes."""
@@ -347,11 +361,13 @@ class Alternation(Part):
 
         A ratio of two of these is the ratio of the bursts of each round, averaged on the log scale over the rounds.
         """
-        return math.exp(math.fsum(math.log(burst.span_s / burst.steps) for burst in self.bursts) / len(self.bursts))
+        logarithms = (math.log(burst.span_s / burst.steps) for burst in self.bursts)
+        return math.exp(math.fsum(logarithms) / len(self.bursts))
 
     @property
     def turn_s(self) -> float:
-        return math.fsum(burst.ended_s - burst.begun_s for burst in self.bursts) / len(self.bursts)
+        lasting_s = (burst.ended_s - burst.begun_s for burst in self.bursts)
+        return math.fsum(lasting_s) / len(self.bursts)
 
     @property
     def beside_s(self) -> float:
@@ -361,7 +377,8 @@ class Alternation(Part):
     @property
     def late_s(self) -> float:
         """The same, up to when the host heard that its last step had ended."""
-        return math.fsum(burst.heard_s - burst.span_s for burst in self.bursts) / len(self.bursts)
+        unseen_s = (burst.heard_s - burst.span_s for burst in self.bursts)
+        return math.fsum(unseen_s) / len(self.bursts)
 
     @property
     def waiting_share(self) -> float | None:
@@ -369,7 +386,9 @@ class Alternation(Part):
         waited = [burst.waiting_cpu_s for burst in self.bursts if burst.waiting_cpu_s is not None]
         spent = [burst.cpu_s for burst in self.bursts if burst.cpu_s is not None]
         counted = len(waited) == len(spent) == len(self.bursts) and math.fsum(spent) > 0
-        return math.fsum(waited) / math.fsum(spent) if counted else None
+        if counted:
+            return math.fsum(waited) / math.fsum(spent)
+        return None
 
 
 class Outcome(Part):
@@ -480,7 +499,9 @@ class TrialRecord(TrialNumbers, _Head):
     @property
     def unit(self) -> str | None:
         """The unit of the throughput: that of the job, or of the output if the job leaves it open."""
-        return self.counted if self.job.unit == UNITS and self.counted else self.job.unit
+        if self.job.unit == UNITS and self.counted:
+            return self.counted
+        return self.job.unit
 
     @model_validator(mode="after")
     def _numbers_only_when_measured(self) -> Self:

@@ -83,11 +83,10 @@ class GpuSamples(Part):
     def span(self, begin_s: float, end_s: float) -> GpuSpan:
         """Return the use between two times; energy is interpolated between samples."""
         inside = [begin_s <= at_s <= end_s for at_s in self.at_s]
-        busy, clocks = (
-            [value for value in itertools.compress(column, inside) if value is not None]
-            for column in (self.utilisation, self.sm_mhz)
-        )
-        counted = [(at_s, spent) for at_s, spent in zip(self.at_s, self.energy_j, strict=True) if spent is not None]
+        busy = [value for value in itertools.compress(self.utilisation, inside) if value is not None]
+        clocks = [value for value in itertools.compress(self.sm_mhz, inside) if value is not None]
+        samples = zip(self.at_s, self.energy_j, strict=True)
+        counted = [(at_s, spent) for at_s, spent in samples if spent is not None]
         return GpuSpan(
             energy_j=max(0.0, _at(end_s, counted) - _at(begin_s, counted)) if len(counted) > 1 else None,
             utilisation=fmean(busy) if busy else None,
@@ -129,7 +128,8 @@ class GpuUsage(Part):
 
     def with_measured(self, begin_s: float, end_s: float) -> "GpuUsage":
         """Return it with the use of the measured steps, which lie between these times since the launch."""
-        return self.model_copy(update={"measured": self.samples and self.samples.span(begin_s, end_s)})
+        measured = self.samples and self.samples.span(begin_s, end_s)
+        return self.model_copy(update={"measured": measured})
 
 
 class CacheUse(Part):
@@ -176,4 +176,5 @@ class Resources(Part):
         """Return them with the use of the GPUs in the measured steps, which lie between two times since the launch."""
         if not (self.gpus and span):
             return self
-        return self.model_copy(update={"gpus": [gpu.with_measured(*span) for gpu in self.gpus]})
+        gpus = [gpu.with_measured(*span) for gpu in self.gpus]
+        return self.model_copy(update={"gpus": gpus})

@@ -26,7 +26,9 @@ def until_decided(request: RunRequest, margin: float) -> RunRequest:
 
     Raises RequestError for options that go with no verdict.
     """
-    named_margin = None if margin == DEFAULT_MARGIN else format_share(margin)
+    named_margin = None
+    if margin != DEFAULT_MARGIN:
+        named_margin = format_share(margin)
     decided = request.changed(**dict.fromkeys(_ENDS), margin=named_margin)
     if decided.measurement.design != "alternating":
         return decided
@@ -34,11 +36,14 @@ def until_decided(request: RunRequest, margin: float) -> RunRequest:
         without_design = decided.changed(design=None)
     except RequestError:  # the number of its rounds, or of the steps of a turn, was chosen
         return decided
-    return without_design if leaves_turns_to_the_run(without_design) else decided
+    if leaves_turns_to_the_run(without_design):
+        return without_design
+    return decided
 
 
 def deciding_budget(block_s: float, *, length_unknown: bool = False) -> str:
     """Return the least budget that is expected to hold a verdict, if a block takes so many seconds."""
     budgets = DECIDING_BUDGETS[1:] if length_unknown else DECIDING_BUDGETS
     expected_s = DECIDING_BLOCKS * block_s
-    return next((budget for budget in budgets if parse_duration_s(budget) >= expected_s), budgets[-1])
+    sufficient = (budget for budget in budgets if parse_duration_s(budget) >= expected_s)
+    return next(sufficient, budgets[-1])

@@ -42,10 +42,14 @@ class NextStep:
 def bench(*words: str | Path, decides: str, takes_s: float | None = None, at_most: bool = False) -> NextStep | None:
     """Return the step that ``bench`` takes with these words; None if a shell could not take it from one line."""
     argv = ("bench", *map(_word, words))
-    return None if has_control_characters("".join(argv)) else NextStep(argv, decides, takes_s, at_most)
+    if has_control_characters("".join(argv)):
+        return None
+    return NextStep(argv, decides, takes_s, at_most)
 
 
 def _word(word: str | Path) -> str:
     """Return a word of a command line; a path that begins like an option is one of this directory."""
     is_option_like = isinstance(word, Path) and str(word).startswith("-")
-    return f"./{word}" if is_option_like else str(word)
+    if is_option_like:
+        return f"./{word}"
+    return str(word)

@@ -57,7 +57,8 @@ def given(name: str, *values: str, example: str = "", why: str = "") -> Need:
         value = asked(name)
         if not values:
             return value is not None
-        return bool(set(values).intersection(value if isinstance(value, tuple) else (value,)))
+        members = value if isinstance(value, tuple) else (value,)
+        return bool(set(values).intersection(members))
 
     words = f"{option(name)} {' or '.join(values)}".rstrip()
     remedy = f"add {option(name)} {example or ''.join(values[:1])}".rstrip()
@@ -73,7 +74,8 @@ class OptionGroup(Part):
         declared = {name: about for name, field in type(self).model_fields.items() if (about := _about(field))}
         for name, about in declared.items():
             default = type(self).model_fields[name].get_default(call_default_factory=True)
-            if (value := getattr(self, name)) != default:
+            value = getattr(self, name)
+            if value != default:
                 about.refuse(name, value, lambda other: getattr(self, other))
         return self
 
@@ -125,12 +127,15 @@ class About:
         """Raise RequestError if the option ``name`` contradicts the others with this value."""
         # Names are worth repeating; numbers, paths and patterns are not.
         named = isinstance(value, str) and re.fullmatch(r"[a-z][a-z-]*", value)
-        words = f"{option(name)} {value}" if named else option(name)
+        if named:
+            words = f"{option(name)} {value}"
+        else:
+            words = option(name)
         for other in self.excludes:
             if other.among(asked):
                 why = f": {other.why}" if other.why else ""
-                found = f"{option(other.valued)} {asked(other.valued)}" if other.valued else other.words
-                raise RequestError(f"{words} and {found} exclude each other{why}", remedy="give one of them")
+                other_words = f"{option(other.valued)} {asked(other.valued)}" if other.valued else other.words
+                raise RequestError(f"{words} and {other_words} exclude each other{why}", remedy="give one of them")
         _demand(f"{words} needs", self.needs, asked)
 
     def refuse_idle(self, name: str, asked: Asked) -> None:
@@ -147,7 +152,8 @@ def _demand(what: str, needs: Iterable[Need], asked: Asked) -> None:
 
 
 def _about(field: FieldInfo) -> About | None:
-    return next((each for each in field.metadata if isinstance(each, About)), None)
+    declared = (item for item in field.metadata if isinstance(item, About))
+    return next(declared, None)
 
 
 def about(
@@ -163,7 +169,10 @@ def about(
     Unless it is ``stored_as_default``, plans hold it only where it was given.
     """
     left_out = None if stored_as_default else (lambda value: value == default)
-    field = Field(default_factory=default) if callable(default) else Field(default, exclude_if=left_out)
+    if callable(default):
+        field = Field(default_factory=default)
+    else:
+        field = Field(default, exclude_if=left_out)
     field.metadata += [*([checked(parse)] if parse else []), About(text, **more)]
     return field
 
@@ -194,8 +203,13 @@ class Option:
     @cached_property
     def kind(self) -> type:
         """Return bool, int, Path or str: what one value of it is. A number or a text is a str."""
-        kinds = {str if get_origin(each) is Literal else each for each in _alternatives(self.field.annotation)}
-        return kinds.pop() if len(kinds) == 1 else str
+        kinds = {
+            str if get_origin(alternative) is Literal else alternative
+            for alternative in _alternatives(self.field.annotation)
+        }
+        if len(kinds) == 1:
+            return kinds.pop()
+        return str
 
     @cached_property
     def several(self) -> bool:
@@ -204,16 +218,19 @@ class Option:
 
     @property
     def default(self) -> object:
-        return None if self.field.is_required() else self.field.get_default(call_default_factory=True)
+        if self.field.is_required():
+            return None
+        return self.field.get_default(call_default_factory=True)
 
     def choices(self, scenario: str | None = None) -> tuple[str, ...]:
         """Return the names that it takes with ``scenario``, or with any; empty where it takes other values."""
         if self.about.choices:
             return tuple(self.about.choices(scenario))
         if self.about.members:
-            return tuple(dict.fromkeys(name for registry in self.about.members for name in registry))
-        literals = (each for each in _alternatives(self.field.annotation) if get_origin(each) is Literal)
-        return tuple(name for each in literals for name in get_args(each))
+            names = (name for registry in self.about.members for name in registry)
+            return tuple(dict.fromkeys(names))
+        literals = (literal for literal in _alternatives(self.field.annotation) if get_origin(literal) is Literal)
+        return tuple(name for literal in literals for name in get_args(literal))
 
     def failures(self) -> dict[str, str]:
         """Return, by name, why a choice that another package has added cannot be used; empty where all can."""
@@ -230,11 +247,16 @@ class Option:
     def located(self, value: object, directory: Path) -> object:
         """Return the value with its relative paths, where it has any, taken from an absolute directory."""
         if isinstance(value, (list, tuple)):
-            return type(value)(self.located(each, directory) for each in value)
+            located = (self.located(each, directory) for each in value)
+            return type(value)(located)
         if isinstance(value, str) and self.about.names_place:
             kind, _, place = value.partition(":")
-            return f"{kind}:{directory / Path(place).expanduser()}" if place else value
-        return type(value)(directory / value) if isinstance(value, (str, Path)) and self.is_path(value) else value
+            if place:
+                return f"{kind}:{directory / Path(place).expanduser()}"
+            return value
+        if isinstance(value, (str, Path)) and self.is_path(value):
+            return type(value)(directory / value)
+        return value
 
     def known_to(self, scenario: str) -> bool:
         if self.scenario:
@@ -243,11 +265,12 @@ class Option:
 
     def description(self, spelling: Callable[[str], str] = str, *, listed: bool = True) -> str:
         """Return what it is, the names that it takes if ``listed``, and its default, with options spelled so."""
-        text = spelled(self.about.help if isinstance(self.about.help, str) else self.about.help(), spelling)
+        help_text = self.about.help if isinstance(self.about.help, str) else self.about.help()
+        text = spelled(help_text, spelling)
         names = self.choices()
-        told = [*names, f"or {ALL}"] if self.several else names
+        shown = [*names, f"or {ALL}"] if self.several else names
         if listed and any(name not in text for name in names):
-            text += f" One of {', '.join(told)}."
+            text += f" One of {', '.join(shown)}."
         elif self.several:
             text += f" Or {ALL}."
         if self.default not in (None, (), False):
@@ -273,14 +296,16 @@ class Option:
             if word not in taker.choices():
                 name = f"{option(self.name)} {word}"
                 raise RequestError(f"{name} must be the first of several", remedy=f"give {name} first")
-        added = (*_words(given.get(taker.name, ())), *others)
+        further = _words(given.get(taker.name, ()))
+        added = (*further, *others)
         return {**given, self.name: first, **({taker.name: added} if others else {})}
 
     @cached_property
     def scenarios(self) -> tuple[str, ...]:
         """Return the suite's scenarios that know it, and the one that declares it."""
-        known = dict.fromkeys((*SCENARIOS.own, *filter(None, [self.scenario])))
-        return tuple(name for name in known if self.known_to(name))
+        named = filter(None, [self.scenario])
+        names = dict.fromkeys((*SCENARIOS.own, *named))
+        return tuple(name for name in names if self.known_to(name))
 
     def whose(self) -> str:
         """Return the scenarios that know it: ``real or distributed``, ``any but probe or command``, ``any``."""
@@ -288,7 +313,9 @@ class Option:
         most = len(foreign) < len(self.scenarios)
         *others, last = foreign or ("any",) if most else self.scenarios
         names = f"{', '.join(others)} or {last}" if others else last
-        return f"any but {names}" if most and foreign else names
+        if most and foreign:
+            return f"any but {names}"
+        return names
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:  # noqa: ANN401
         return {**handler(schema), "description": self.description()}
@@ -313,15 +340,22 @@ class Option:
                 self._refuse_unknown(word, names, scenario)
         if not self.several:
             return words[0]
-        return names if ALL in words else tuple(dict.fromkeys(words))
+        if ALL in words:
+            return names
+        return tuple(dict.fromkeys(words))
 
     def _refuse_unknown(self, word: str, names: Sequence[str], scenario: str = "") -> NoReturn:
-        known, parts = nearest(word, [*names, *[ALL] * self.several]), word.split(",")
+        candidates = [*names, *[ALL] * self.several]
+        near = nearest(word, candidates)
+        parts = word.split(",")
         if self.repeatable and len(parts) > 1:
-            known = f"repeat the option: {' '.join(f'{option(self.name)} {part.strip()}' for part in parts)}"
+            near = f"repeat the option: {' '.join(f'{option(self.name)} {part.strip()}' for part in parts)}"
         # A name that another scenario takes is no slip of the pen.
-        why = f"{word} is not for {option('scenario')} {scenario}" if word in self.choices() else ""
-        raise RequestError(f"{option(self.name)} {why or f'{word!r} is unknown'}", remedy=known)
+        if word in self.choices():
+            why = f"{word} is not for {option('scenario')} {scenario}"
+        else:
+            why = ""
+        raise RequestError(f"{option(self.name)} {why or f'{word!r} is unknown'}", remedy=near)
 
     def command_words(self, value: object) -> Iterator[str]:
         """Give the words that say the value on a command line."""
@@ -333,13 +367,15 @@ class Option:
 
 
 def _words(value: object) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, (list, tuple)) else [str(value)]
+    if isinstance(value, (list, tuple)):
+        return [str(item) for item in value]
+    return [str(value)]
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 (what stands after a colon)
     """Give the types and literals that one value can be of, without None."""
     if get_origin(annotation) in (Union, types.UnionType, Annotated, tuple):
-        for each in get_args(annotation):
-            yield from _alternatives(each)
+        for alternative in get_args(annotation):
+            yield from _alternatives(alternative)
     elif annotation in (bool, int, str, Path) or get_origin(annotation) is Literal:
         yield annotation

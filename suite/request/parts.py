@@ -24,7 +24,8 @@ from suite.request.option import Asked, Count, Need, NotNegative, OptionGroup, T
 from suite.request.traits import traits_of
 from suite.targets import CONTAINERS, TARGETS
 
-ROUNDS, BURST_STEPS = 8, 2
+ROUNDS = 8
+BURST_STEPS = 2
 """The turns of a job in a block, and the steps of one, unless the request gives others. Longer bursts decide later
 (``benchmarks/deciding_by_default.py``)."""
 _LEAST_MEMORY_BYTES = 1 << 20
@@ -56,7 +57,8 @@ _DRAWN = Need("drawn images, for a data set has channels of its own", lambda ask
 
 def _models(scenario: str | None) -> tuple[str, ...]:
     scenarios = SCENARIOS.own if scenario is None else (scenario,)
-    return tuple(dict.fromkeys(name for each in scenarios for name in traits_of(each).model_names()))
+    names = (name for each in scenarios for name in traits_of(each).model_names())
+    return tuple(dict.fromkeys(names))
 
 
 def gpu_words(text: str) -> tuple[str, ...]:

@@ -111,7 +111,9 @@ class Repetitions(OptionGroup):
     @property
     def difference(self) -> float | None:
         """Return the difference to be detected, as a share; None without ``detect``."""
-        return None if self.detect is None else parse_share(self.detect)
+        if self.detect is None:
+            return None
+        return parse_share(self.detect)
 
     @property
     def decides(self) -> bool:
@@ -120,12 +122,16 @@ class Repetitions(OptionGroup):
     @property
     def half_width(self) -> float | None:
         """Return how wide half an interval may be in the end, as a share; None unless ``until`` says so."""
-        return None if self.until is None or self.decides else parse_share(self.until)
+        if self.until is None or self.decides:
+            return None
+        return parse_share(self.until)
 
     @property
     def margin_share(self) -> float | None:
         """Return the difference that does not matter, as a share; None for the usual one."""
-        return None if self.margin is None else parse_share(self.margin)
+        if self.margin is None:
+            return None
+        return parse_share(self.margin)
 
 
 class RepetitionOptions(Repetitions):
@@ -147,7 +153,12 @@ class RepetitionOptions(Repetitions):
         """
         rules = given.keys() & {"blocks", "until", "detect"}
         if rules == {"blocks"} and self.open_ended:
-            return {"budget": None, **given, "blocks": None, "max_blocks": given["blocks"]}
+            return {
+                "budget": None,
+                **given,
+                "blocks": None,
+                "max_blocks": given["blocks"],
+            }
         if rules and self.decides and given.get("until") != DECIDED:
             raise RequestError(
                 f"{option(min(rules))} cannot replace {option('until')} {DECIDED}, whose verdicts allow for its looks",
@@ -170,4 +181,6 @@ class RepetitionOptions(Repetitions):
     @property
     def budget_s(self) -> float | None:
         """Return the seconds after which no block is begun; None where there is no such time."""
-        return None if self.budget is None else parse_duration_s(self.budget)
+        if self.budget is None:
+            return None
+        return parse_duration_s(self.budget)

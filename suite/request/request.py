@@ -88,25 +88,29 @@ class RunRequest(OptionGroup):
 
     def options(self, kind: type[G]) -> G:
         """Return the group of options that a scenario or an engine declares."""
-        groups: Iterator[object] = iter((self.__pydantic_extra__ or {}).values())
-        return next(each for each in groups if isinstance(each, kind))
+        added_groups = (self.__pydantic_extra__ or {}).values()
+        groups: Iterator[object] = iter(added_groups)
+        return next(group for group in groups if isinstance(group, kind))
 
     def value(self, name: str) -> Any:  # noqa: ANN401 (each option has a type of its own)
         if name not in OPTIONS:
             raise AttributeError(name)
         part = OPTIONS[name].part
-        return getattr((self.__pydantic_extra__ or {}).get(part) or getattr(self, part), name)
+        group = (self.__pydantic_extra__ or {}).get(part) or getattr(self, part)
+        return getattr(group, name)
 
     def given(self) -> dict[str, object]:
         """Return the options that differ from their defaults, and the scenario, by name."""
         # A request of another machine can hold a default that is another here; of what its scenario knows, it matters.
-        known = {name: each for name, each in OPTIONS.items() if each.known_to(self.scenario)}
-        values = {name: self.value(name) for name in known}
-        return {name: value for name, value in values.items() if name == "scenario" or value != known[name].default}
+        defaults = {name: each for name, each in OPTIONS.items() if each.known_to(self.scenario)}
+        values = {name: self.value(name) for name in defaults}
+        return {name: value for name, value in values.items() if name == "scenario" or value != defaults[name].default}
 
     def changed(self, **options: object) -> Self:
         """Return the request with other values of some options; None takes one away. Raises RequestError."""
-        return self.of({name: value for name, value in {**self.given(), **options}.items() if value is not None})
+        wanted = {**self.given(), **options}
+        chosen = {name: value for name, value in wanted.items() if value is not None}
+        return self.of(chosen)
 
     def command(self) -> list[str]:
         """Return the command of this request, with its scenario unless the other options imply it."""
@@ -120,13 +124,13 @@ class RunRequest(OptionGroup):
         """Raise RequestError for an option that was given and would change nothing."""
         engine = self.targets.engine
         for name in self.given():
-            each = OPTIONS[name]
-            if each.engine and each.engine != engine:
+            declared = OPTIONS[name]
+            if declared.engine and declared.engine != engine:
                 raise RequestError(
-                    f"{option(name)} would change nothing: it is about {option('engine')} {each.engine}",
+                    f"{option(name)} would change nothing: it is about {option('engine')} {declared.engine}",
                     remedy="leave it out",
                 )
-            each.about.refuse_idle(name, self.value)
+            declared.about.refuse_idle(name, self.value)
 
     @property
     def scenario(self) -> str:
@@ -139,22 +143,26 @@ class RunRequest(OptionGroup):
 
     def with_absolute_paths(self) -> Self:
         """Return the request as it can be repeated from another directory."""
-        return self.changed(**{name: OPTIONS[name].located(value, Path.cwd()) for name, value in self.given().items()})
+        chosen = self.given()
+        located = {name: OPTIONS[name].located(value, Path.cwd()) for name, value in chosen.items()}
+        return self.changed(**located)
 
 
 def _scenario_of(given: Mapping[str, object]) -> object:
     """Return the scenario of options that name none: the only one that declares some of them, or the usual one."""
     owners = {OPTIONS[name].scenario for name in given if name in OPTIONS} - {None}
-    return owners.pop() if len(owners) == 1 else OPTIONS["scenario"].default
+    if len(owners) == 1:
+        return owners.pop()
+    return OPTIONS["scenario"].default
 
 
 def command_of(values: Mapping[str, object]) -> list[str]:
     """Return the command that gives options these values. None, False and no value at all are left out."""
     words = ["bench", "run"]
-    for name, each in OPTIONS.items():
+    for name, declared in OPTIONS.items():
         value = values.get(name)
         if not (value in (None, ()) or value is False):
-            words += each.command_words(value)
+            words += declared.command_words(value)
     return words
 
 
@@ -165,8 +173,10 @@ class _Options(Mapping[str, Option]):
     def _by_name(self) -> dict[str, Option]:
         options: dict[str, Option] = {}
         for part, model, owner in _groups():
-            added = {name: Option(name, part, field, **owner) for name, field in model.model_fields.items()}
-            if twice := sorted(added.keys() & options.keys()):
+            fields = model.model_fields
+            added = {name: Option(name, part, field, **owner) for name, field in fields.items()}
+            twice = sorted(added.keys() & options.keys())
+            if twice:
                 for kind, member in owner.items():
                     OWNERS[kind].refuse(member, f"it declares the option {twice[0]} a second time")
             else:
@@ -189,7 +199,8 @@ def _groups() -> Iterator[tuple[str, type[OptionGroup], dict[str, str]]]:
         if isinstance(field.annotation, type):
             yield name, field.annotation, {}
     for kind, registry in OWNERS.items():
-        broken, models = registry.failures(), set[type[OptionGroup]]()
+        broken = registry.failures()
+        models = set[type[OptionGroup]]()
         for name in registry:
             model = None if name in broken else registry.options_of(name)
             if model and not (isinstance(model, type) and issubclass(model, OptionGroup)):
@@ -204,14 +215,16 @@ OPTIONS: Mapping[str, Option] = _Options()
 
 @cache
 def group_models() -> dict[str, type[OptionGroup]]:
-    parts = {each.part for each in OPTIONS.values()}
+    parts = {declared.part for declared in OPTIONS.values()}
     return {part: model for part, model, _ in _groups() if part in parts}
 
 
 def _refusal(error: ValidationError) -> RequestError:
     """Return what is wrong with the first value that is wrong, in words of the command line."""
     first = error.errors(include_url=False)[0]
-    name, value, context = str(first["loc"][0]), first["input"], first.get("ctx", {})
+    name = str(first["loc"][0])
+    value = first["input"]
+    context = first.get("ctx", {})
     if first["type"] == "value_error" and isinstance(cause := context["error"].__cause__, RequestError):
         return cause.within(option(name))
     if first["type"] in ("greater_than", "greater_than_equal"):

@@ -39,10 +39,10 @@ class PlannedScenario(Traits, ABC):
 
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
         """Return the name of the data and, if they are files, the data set; ``home`` has those that were generated."""
-        asked = request.data.data or SYNTHETIC
-        if asked != SYNTHETIC:
+        chosen = request.data.data or SYNTHETIC
+        if chosen != SYNTHETIC:
             raise RequestError(
-                f"{option('data')} {asked} with {option('scenario')} {self.name}",
+                f"{option('data')} {chosen} with {option('scenario')} {self.name}",
                 remedy=f"use {option('scenario')} {' or '.join(reading())} for it",
             )
         return SYNTHETIC, None
@@ -87,9 +87,17 @@ class PlannedScenario(Traits, ABC):
         return None
 
     def instances(self, request: RunRequest) -> int:
-        return sum(self.ranks(request)) if self.joined else 1
+        if self.joined:
+            return sum(self.ranks(request))
+        return 1
 
-    def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:
+    def check_shares(
+        self,
+        request: RunRequest,
+        envelope: Envelope,
+        targets: Sequence[str],
+        note: Note,
+    ) -> None:
         """Raise RequestError if the envelope is too small for its instances."""
 
     def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
@@ -98,7 +106,9 @@ class PlannedScenario(Traits, ABC):
 
     def unit(self, request: RunRequest, model: str) -> str | None:
         """Return what the throughput counts; None if there is none."""
-        return str(WORKLOADS.get(architecture(model)).unit) if self.workloads else None
+        if self.workloads:
+            return str(WORKLOADS.get(architecture(model)).unit)
+        return None
 
     def turns(self, request: RunRequest) -> Alternating | None:
         """Return how the jobs take turns; None if they do not."""
@@ -116,12 +126,20 @@ class PlannedScenario(Traits, ABC):
         """Return the fields of ``suite.job.job.Job`` that it alone decides: of a foreign scenario, its options."""
         if self.name in SCENARIOS.own:
             return {}
-        own = [each.name for each in OPTIONS.values() if each.scenario == self.name and each.about.meaning]
-        values = {name: value for name in own if (value := request.value(name)) is not None}
+        names = [
+            declared.name for declared in OPTIONS.values() if declared.scenario == self.name and declared.about.meaning
+        ]
+        values = {name: value for name in names if (value := request.value(name)) is not None}
         return {"options": {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}}
 
     @abstractmethod
-    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: Context,
+    ) -> Measurement:
         """Measure; see ``suite.interfaces.Scenario``."""
 
 

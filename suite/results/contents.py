@@ -69,8 +69,11 @@ def kind_of(directory: Path) -> str | None:
         return "run"
     if accepted_cells(directory) is not None:
         return "sweep"
-    names = {path.name for path in directory.iterdir() if path.is_file() and not path.is_symlink()}
-    return "log" if LOG in names and names <= _AT_TOP["log"] and len(names) == len(os.listdir(directory)) else None
+    children = directory.iterdir()
+    names = {path.name for path in children if path.is_file() and not path.is_symlink()}
+    if LOG in names and names <= _AT_TOP["log"] and len(names) == len(os.listdir(directory)):
+        return "log"
+    return None
 
 
 def is_known_run(directory: Path) -> bool:
@@ -88,12 +91,16 @@ def accepted_cells(directory: Path) -> frozenset[str] | None:
         accepted = accepted_sweep(directory)
     except RequestError:
         return None
-    return None if accepted is None else frozenset(accepted.cells)
+    if accepted is None:
+        return None
+    return frozenset(accepted.cells)
 
 
 def sweep_of_cell(run: Path) -> Path | None:
     """Return the sweep around a run, which must be one by its accepted plan; None for a run alone."""
-    return None if accepted_cells(run.parent) is None else run.parent
+    if accepted_cells(run.parent) is None:
+        return None
+    return run.parent
 
 
 def contents_of(directory: Path) -> Contents:
@@ -122,7 +129,8 @@ def contents_of(directory: Path) -> Contents:
 
 def _runs(directory: Path, kind: str, own: Sequence[Path]) -> tuple[Path, ...]:
     if kind == "sweep":
-        return tuple(sorted(path.parent for path in own if path.name == PLAN and path.parent != directory))
+        plans = (path.parent for path in own if path.name == PLAN and path.parent != directory)
+        return tuple(sorted(plans))
     return (directory,) if kind == "run" else ()
 
 
@@ -134,7 +142,9 @@ def kept_output(contents: Contents) -> dict[Path, files.FileIdentity]:
 def _divided(directory: Path, kind: str) -> Iterator[tuple[Path, bool]]:
     """Yield each file, link and directory, and whether it is the suite's; of foreign directories not the content."""
     listed = _listed(directory)
-    cells = accepted_cells(directory) if kind == "sweep" else None
+    cells = None
+    if kind == "sweep":
+        cells = accepted_cells(directory)
     for path in directory.iterdir():
         is_directory = path.is_dir() and not path.is_symlink()
         if not is_directory:

@@ -102,7 +102,8 @@ def directory(path: Path, below: Path | None = None) -> Iterator[int]:
     descriptor = os.open(top, _DIRECTORY)
     try:
         for part in path.relative_to(top).parts:
-            outer, descriptor = descriptor, _enter(descriptor, part, path)
+            outer = descriptor
+            descriptor = _enter(descriptor, part, path)
             os.close(outer)
         yield descriptor
     finally:
@@ -160,9 +161,11 @@ def output(path: Path, *, below: Path | None = None, sync: bool = True) -> Itera
     with ExitStack() as stack:
         if os.path.realpath(path.parent) == f"/proc/{os.getpid()}/fd" and path.name.isdecimal():
             # Opened by its name, a log that the shell appends to (>>) would lose what it holds.
-            yield stack.enter_context(os.fdopen(os.dup(int(path.name)), "wb"))
+            copied = os.fdopen(os.dup(int(path.name)), "wb")
+            yield stack.enter_context(copied)
             return
-        descriptor, status = -1, None
+        descriptor = -1
+        status = None
         with suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
@@ -174,7 +177,8 @@ def output(path: Path, *, below: Path | None = None, sync: bool = True) -> Itera
         elif stat.S_ISLNK(status.st_mode):
             with suppress(FileNotFoundError):
                 path.stat()  # raises OSError for links in a circle
-            yield stack.enter_context(output(path.parent / os.readlink("", dir_fd=descriptor), sync=sync))
+            target = path.parent / os.readlink("", dir_fd=descriptor)
+            yield stack.enter_context(output(target, sync=sync))
         elif stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):
             # By the descriptor: the name may stand for something else by now.
             yield stack.enter_context(Path(f"/proc/self/fd/{descriptor}").open("wb"))
@@ -214,10 +218,12 @@ def remove_temporaries(path: Path) -> list[Path]:
 
 
 def _is_abandoned(name: str) -> bool:
-    if not (match := _TEMPORARY.fullmatch(name)):
+    match = _TEMPORARY.fullmatch(name)
+    if not match:
         return False
-    known = {name: text for name, text in match.groupdict().items() if text != _UNKNOWN}
-    writer = ProcessIdentity.model_validate({"host": "", "boot_id": None, **known})
+    groups = match.groupdict()
+    stamps = {name: text for name, text in groups.items() if text != _UNKNOWN}
+    writer = ProcessIdentity.model_validate({"host": "", "boot_id": None, **stamps})
     return writer.has_ended()
 
 

@@ -5,13 +5,17 @@ from pathlib import Path
 from suite.errors import RequestError
 
 RESULTS = Path("results")
-PLAN, SWEEP, TRIALS = "plan.json", "sweep.json", "trials"
+PLAN = "plan.json"
+SWEEP = "sweep.json"
+TRIALS = "trials"
 PLOTS = "plots"
 KEPT = ".kept"
 """The directory for the output of ``bench compare`` and ``bench report`` on a run."""
 REPORT = "report.html"
 """The file that ``bench report`` writes unless it is told another."""
-CONVERGED, POOL, CLUSTER = "converged.json", "pool.json", "slurm-cluster"
+CONVERGED = "converged.json"
+POOL = "pool.json"
+CLUSTER = "slurm-cluster"
 """Files of a sweep: its cells that need no further block, its machines, and the Slurm cluster that took its jobs."""
 FIRING = "schedule.json"
 """The result of one firing of a schedule, in the directory of its sweep."""
@@ -36,7 +40,8 @@ def latest_run(results: Path = RESULTS) -> Path:
 
 def empty_after(run: Path) -> Path | None:
     """Return the run beside this one that was begun last, after this one was written, and has no record."""
-    written = {plan.parent: _written(plan.parent) for plan in run.parent.glob(f"*/{PLAN}")}
+    plans = run.parent.glob(f"*/{PLAN}")
+    written = {plan.parent: _written(plan.parent) for plan in plans}
     later = [other for other, (begun, *when) in written.items() if not begun and when > [*written[run][1:]]]
     return max(later, key=lambda other: written[other], default=None)
 

@@ -15,7 +15,8 @@ from suite.results.store import ListedFile, Run, read_manifest, write_atomic
 
 FILE = "quality.json"
 Features = Literal["own", "inception"]
-_LESS, _MORE = ("own-frechet", "fid", "kid"), ("own-score", "inception-score", "precision", "recall")
+_LESS = ("own-frechet", "fid", "kid")
+_MORE = ("own-score", "inception-score", "precision", "recall")
 _BY_DIFFERENCE = ("kid", "precision", "recall")
 """The metrics that can be zero. KID is unbiased, and falls below zero for sets that are alike."""
 _GOALS = {"own": ("own-frechet", "time-to-quality"), "inception": ("fid", "time-to-fid")}
@@ -57,14 +58,17 @@ class ModelsQuality(Part):
 
     @property
     def features(self) -> Features:
-        return "inception" if self.weights_sha256 else "own"
+        if self.weights_sha256:
+            return "inception"
+        return "own"
 
     def covers(self, workload: str, models: Set[Digest]) -> bool:
         return workload in self.judges and models <= self.models.keys()
 
     def first_reached(self, kept: Sequence[KeptModel]) -> KeptModel | None:
         """Return the first model of a trial that is at or below ``reach``; None if none is, or none was named."""
-        name, reach = _GOALS[self.features][0], self.reach or 0
+        name = _GOALS[self.features][0]
+        reach = self.reach or 0
         distances = ((model, self.models.get(model.weights_sha256, {}).get(name)) for model in kept)
         return next((model for model, distance in distances if distance and distance <= reach), None)
 
@@ -78,7 +82,9 @@ class RunQuality(Part):
     def known(self, asked: ModelsQuality) -> ModelsQuality:
         """Return what is asked for with the models that were measured in the same way."""
         same = self.features.get(asked.features, asked)
-        known = {"judges": dict(same.judges), "models": dict(same.models)} if same.way == asked.way else {}
+        known = {}
+        if same.way == asked.way:
+            known = {"judges": dict(same.judges), "models": dict(same.models)}
         return asked.model_copy(update=known)
 
     def metrics_of(self, kept: Sequence[KeptModel], job: Job) -> dict[str, MetricValue]:
@@ -91,10 +97,13 @@ class RunQuality(Part):
             judge = measured.judges.get(job.model)
             if judge is None or job.dataset is None or judge.data_sha256 != job.dataset.sha256:
                 continue
-            for name, value in measured.models.get(kept[-1].weights_sha256, {}).items():
-                if metric := _metric(name, value):
+            distances = measured.models.get(kept[-1].weights_sha256, {})
+            for name, value in distances.items():
+                metric = _metric(name, value)
+                if metric:
                     metrics[name] = metric
-            if model := measured.first_reached(kept):
+            model = measured.first_reached(kept)
+            if model:
                 metrics[_GOALS[features][1]] = MetricValue(value=model.training_s, unit="s", better="less")
         return metrics
 
@@ -105,8 +114,15 @@ def _metric(name: str, value: float | None) -> MetricValue | None:
         return None
     better: Literal["more", "less"] = "less" if name in _LESS else "more"
     if name in _BY_DIFFERENCE:
-        return MetricValue(value=value, unit="", better=better, compared="difference")
-    return MetricValue(value=value, unit="", better=better) if value > 0 else None
+        return MetricValue(
+            value=value,
+            unit="",
+            better=better,
+            compared="difference",
+        )
+    if value > 0:
+        return MetricValue(value=value, unit="", better=better)
+    return None
 
 
 def read_quality(run: Path) -> RunQuality:
@@ -115,7 +131,9 @@ def read_quality(run: Path) -> RunQuality:
         quality = RunQuality.model_validate_json(files.read_small(run / FILE))
         manifest = read_manifest(run)
         trusted = manifest is None or manifest.files.get(FILE) == ListedFile.of(run / FILE)
-        return quality if trusted else RunQuality(features={})
+        if trusted:
+            return quality
+        return RunQuality(features={})
     except FileNotFoundError:
         return RunQuality(features={})
     except (OSError, ValidationError) as error:

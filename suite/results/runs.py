@@ -54,7 +54,8 @@ def find_runs(directories: Sequence[Path]) -> list[Path]:
     for directory in directories:
         if not directory.is_dir():
             raise RequestError(f"no directory {directory}", remedy="name a run, a sweep, or a directory of them")
-    return list(dict.fromkeys(run for directory in directories for run in _runs(directory, _DEPTH)))
+    below = (run for directory in directories for run in _runs(directory, _DEPTH))
+    return list(dict.fromkeys(below))
 
 
 def _runs(directory: Path, depth: int) -> Iterator[Path]:
@@ -65,7 +66,8 @@ def _runs(directory: Path, depth: int) -> Iterator[Path]:
         with suppress(OSError), os.scandir(directory) as entries:
             # Links are not followed: they lead to what belongs elsewhere.
             directories = (entry for entry in entries if entry.is_dir(follow_symlinks=False))
-            below = sorted(entry.path for entry in directories if not entry.name.startswith(layout.DOOMED))
+            named = (entry.path for entry in directories if not entry.name.startswith(layout.DOOMED))
+            below = sorted(named)
         for path in below:
             yield from _runs(Path(path), depth - 1)
 
@@ -98,7 +100,9 @@ def find_run(name: str, results: Path = RESULTS) -> Path:
     """Return a run by its directory or its name below ``results``. Raises RequestError if there is none, or several."""
     if is_run(Path(name)):
         return Path(name)
-    below = find_runs([results]) if results.is_dir() else []
+    below = []
+    if results.is_dir():
+        below = find_runs([results])
     runs = [run for run in below if name in (run.name, f"{run.parent.name}/{run.name}")]
     if len(runs) == 1:
         return runs[0]
@@ -114,11 +118,7 @@ def summarise(run: Path) -> RunSummary:
 
 def with_plan(run: Path) -> tuple[RunSummary, Plan | None]:
     """Return the summary of a run, and its plan if that can be read."""
-    plan, problem = None, None
-    try:
-        plan = stored_plan(run)
-    except RequestError as error:
-        problem = error.message
+    plan, problem = _plan_or_problem(run)
     outcomes: Counter[str] = Counter()
     times: list[str] = []
     size_bytes = 0
@@ -149,6 +149,13 @@ def with_plan(run: Path) -> tuple[RunSummary, Plan | None]:
     return summary, plan
 
 
+def _plan_or_problem(run: Path) -> tuple[Plan | None, str | None]:
+    try:
+        return stored_plan(run), None
+    except RequestError as error:
+        return None, error.message
+
+
 def accepted_sweep(directory: Path) -> "Accepted | None":
     """Return the plan in a sweep's directory; None in any other. Raises RequestError for a damaged one."""
     if not (directory / SWEEP).is_file():
@@ -161,7 +168,9 @@ def accepted_sweep(directory: Path) -> "Accepted | None":
 
 def sweep_around(run: Path) -> Path | None:
     """Return the directory of the sweep of which a run is a cell; None for a run alone."""
-    return run.parent if (run.parent / SWEEP).is_file() else None
+    if (run.parent / SWEEP).is_file():
+        return run.parent
+    return None
 
 
 def runs_below(directory: Path) -> list[Path]:
@@ -171,6 +180,7 @@ def runs_below(directory: Path) -> list[Path]:
     """
     if directory.name == SWEEP and directory.is_file():
         return []
-    if (accepted := accepted_sweep(directory)) is None:
+    accepted = accepted_sweep(directory)
+    if accepted is None:
         return [directory]
     return [directory / name for name in accepted.cells if (directory / name / TRIALS).is_dir()] or [directory]

@@ -33,8 +33,11 @@ from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_
 from suite.untrusted.parse import parse_object
 from suite.version import suite_version
 
-RESULTS, PLAN, TRIALS = layout.RESULTS, layout.PLAN, layout.TRIALS
-MODELS, MANIFEST = "models", "manifest.json"
+RESULTS = layout.RESULTS
+PLAN = layout.PLAN
+TRIALS = layout.TRIALS
+MODELS = "models"
+MANIFEST = "manifest.json"
 LOG = "bench.log"
 LOCK = ".lock"
 """The file that the one process which writes a run has locked."""
@@ -70,7 +73,8 @@ class ListedFile(Part):
     def of(cls, path: Path) -> "ListedFile":
         """Describe the file as it is now. Raises OSError."""
         with open(path, "rb", opener=files.open_regular) as file:
-            return cls(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size_bytes=file.tell())
+            digest = hashlib.file_digest(file, "sha256")
+            return cls(sha256=digest.hexdigest(), size_bytes=file.tell())
 
     @classmethod
     def of_content(cls, content: bytes) -> "ListedFile":
@@ -211,7 +215,8 @@ class Run:
         them, one that continues has those of the stored plan.
         """
         plan = plan.model_copy(update=self.drawn())
-        if stored := self.plan():
+        stored = self.plan()
+        if stored:
             differences = plan_differences(stored, plan)
             if set(differences) - self.growing:
                 raise RequestError(
@@ -227,7 +232,9 @@ class Run:
     def drawn(self) -> dict[str, object]:
         """Return the fields of the stored plan that its run has drawn; of a run that was not begun, draw them."""
         stored = self.plan()
-        return {name: getattr(stored, name) for name in DRAWN} if stored else self.draw()
+        if stored:
+            return {name: getattr(stored, name) for name in DRAWN}
+        return self.draw()
 
     def draw(self) -> dict[str, object]:
         """Return what a new run adds to its plan, by its fields.
@@ -242,7 +249,9 @@ class Run:
 
     def plan(self) -> Plan | None:
         """Return the stored plan; None if the run was not begun. Raises RequestError for a file that is not a plan."""
-        return stored_plan(self.directory) if (self.directory / PLAN).exists() else None
+        if (self.directory / PLAN).exists():
+            return stored_plan(self.directory)
+        return None
 
     def save(self, record: TrialRecord) -> Path:
         """Write the record, in place of an older one of its trial; return its file. Raises StoreError.
@@ -250,7 +259,8 @@ class Run:
         A failed one is kept as an attempt as well: it counts whatever a repetition of its trial comes to.
         """
         path = self._path_of(record.trial_id)
-        counted = record.model_copy(update={"failed_attempts": self.attempts()[record.trial_id]})
+        attempts = self.attempts()
+        counted = record.model_copy(update={"failed_attempts": attempts[record.trial_id]})
         if record.outcome.status == "failed":
             self._write_attempt(counted)
         write_atomic(path, counted.model_dump_json(indent=1) + "\n", below=self.directory)
@@ -325,7 +335,8 @@ class Run:
         """
         if (self.directory / MANIFEST).exists():  # else there is nothing to take off, and no record to read for it
             kept = {f"{TRIALS}/{record_file(trial_id)}" for trial_id in self.finished()}
-            self._list({name: file for name, file in self._listed().items() if name in kept or "/" not in name})
+            remaining = {name: file for name, file in self._listed().items() if name in kept or "/" not in name}
+            self._list(remaining)
         try:
             yield
         finally:
@@ -338,17 +349,20 @@ class Run:
         Raises StoreError.
         """
         if (self.directory / PLAN).exists():
-            listed, paths = self._listed(), [self.directory / PLAN, *self.record_files()]
+            listed = self._listed()
+            paths = [self.directory / PLAN, *self.record_files()]
             names = {path.relative_to(self.directory).as_posix(): path for path in paths}
             self._list(listed | {name: ListedFile.of(path) for name, path in names.items() if name not in listed})
 
     def list_file(self, name: str) -> None:
         """List a file as it is now, which its writer has just written."""
-        self._list(self._listed() | {name: ListedFile.of(self.directory / name)})
+        listed = self._listed()
+        self._list(listed | {name: ListedFile.of(self.directory / name)})
 
     def unlist(self, name: str) -> None:
         """Take a file off the manifest before it is written anew."""
-        self._list({path: file for path, file in self._listed().items() if path != name})
+        remaining = {path: file for path, file in self._listed().items() if path != name}
+        self._list(remaining)
 
     def _listed(self) -> dict[str, ListedFile]:
         manifest = read_manifest(self.directory)
@@ -356,7 +370,8 @@ class Run:
 
     def _list(self, listed: Mapping[str, ListedFile]) -> None:
         if listed != self._listed():
-            text = Manifest(files=dict(sorted(listed.items()))).model_dump_json(indent=1)
+            in_order = dict(sorted(listed.items()))
+            text = Manifest(files=in_order).model_dump_json(indent=1)
             write_atomic(self.directory / MANIFEST, text + "\n")
 
     def records(self) -> Iterator[TrialRecord]:
@@ -417,5 +432,6 @@ def plan_differences(old: Plan, new: Plan) -> list[str]:
     elif len(old.jobs) != len(new.jobs):
         keys.add("design")
     else:
-        keys.update(fact.path for pair in zip(*jobs, strict=True) for fact in differ(*pair))
+        pairs = zip(*jobs, strict=True)
+        keys.update(fact.path for pair in pairs for fact in differ(*pair))
     return sorted(keys)

@@ -61,7 +61,8 @@ class InjuryFinding(Part):
 
     @property
     def facets(self) -> Mapping[str, bool | None]:
-        return dict(zip(FACETS, (self.size, self.place, self.verdict_right), strict=True))
+        marks = (self.size, self.place, self.verdict_right)
+        return dict(zip(FACETS, marks, strict=True))
 
     @property
     def judged(self) -> bool:
@@ -83,7 +84,9 @@ class Absent(Part):
 
     @property
     def name(self) -> str:
-        return f"{self.injury} on {', '.join(self.targets)}" if self.targets else self.injury
+        if self.targets:
+            return f"{self.injury} on {', '.join(self.targets)}"
+        return self.injury
 
 
 class Certificate(Part):
@@ -107,12 +110,12 @@ class Certificate(Part):
 
     @property
     def judged(self) -> tuple[InjuryFinding, ...]:
-        return tuple(one for one in self.findings if one.judged)
+        return tuple(finding for finding in self.findings if finding.judged)
 
     def count(self, facet: str) -> tuple[int, int]:
         """Return of how many findings a facet was right, and of how many it could be judged."""
-        told = [one.facets[facet] for one in self.findings if one.facets[facet] is not None]
-        return sum(map(bool, told)), len(told)
+        judgements = [finding.facets[facet] for finding in self.findings if finding.facets[facet] is not None]
+        return sum(map(bool, judgements)), len(judgements)
 
     @property
     def passed(self) -> bool:
@@ -127,16 +130,19 @@ class Certificate(Part):
 
     def line(self) -> str:
         """Return it in one line, as runs on the same machine refer to it."""
-        right = sum(one.found for one in self.judged)
+        right = sum(finding.found for finding in self.judged)
         effect = self.smallest.get("throughput")
         line = f"this machine's selftest of {self.made_at[:10]} found {right} of {len(self.judged)} injuries"
         shown = f"; smallest throughput effect that {count(self.blocks, 'block')} show: "
-        return line if effect is None else f"{line}{shown}{effect:.1%}"
+        if effect is None:
+            return line
+        return f"{line}{shown}{effect:.1%}"
 
 
 def by_chance(intervals: int) -> int:
     """Return how many of so many 95 % intervals miss the truth in 95 of 100 cases at most."""
-    missed, share = 0, (1 - _MISSES) ** intervals
+    missed = 0
+    share = (1 - _MISSES) ** intervals
     while share < 1 - _MISSES:
         missed += 1
         share += math.comb(intervals, missed) * _MISSES**missed * (1 - _MISSES) ** (intervals - missed)

@@ -16,10 +16,12 @@ from suite.registries import INJURIES
 
 _HERE = ("bare-metal", "container")
 _EVERYWHERE = (*_HERE, "vm", "container-vm")
-SYNTHETIC, DISTRIBUTED = "synthetic", "distributed"
+SYNTHETIC = "synthetic"
+DISTRIBUTED = "distributed"
 PHASES = ("data", "copy", "compute", "communicate")
 """The phases of a step, one of which an injury of time must be found in."""
-THROUGHPUT, MEMORY = "throughput", "memory"
+THROUGHPUT = "throughput"
+MEMORY = "memory"
 UNINJURED = "nothing"
 """The arm of every target that is not injured: A/A."""
 LEAST_APPLIED = 0.5
@@ -70,21 +72,29 @@ def span_s(record: TrialRecord) -> float:
     if record.job.sizes is None or not record.throughput_per_s:
         return math.nan
     trainers = record.job.distributed.workers if record.job.distributed else 1
-    images = record.job.sizes.batch * record.job.sizes.steps * record.job.devices.devices * trainers
+    sizes = record.job.sizes
+    images = sizes.batch * sizes.steps * record.job.devices.devices * trainers
     return images / record.throughput_per_s
 
 
 def injected(record: TrialRecord, name: str) -> float:
     """Return what the worker says it has added, by its own clock or count; 0 if it says nothing."""
-    told = record.details.get("injected")
-    value = told.get(name) if isinstance(told, dict) else None
-    return float(value) if isinstance(value, int | float) else 0.0
+    seconds = record.details.get("injected")
+    value = None
+    if isinstance(seconds, dict):
+        value = seconds.get(name)
+    if isinstance(value, int | float):
+        return float(value)
+    return 0.0
 
 
 def _clocked(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
     """Return the throughput that is left by the seconds that the worker has clocked."""
-    added_s, whole_s = injected(record, "seconds"), span_s(record)
-    return Truth.exactly((whole_s - added_s) / whole_s) if 0 < added_s < whole_s else None
+    added_s = injected(record, "seconds")
+    whole_s = span_s(record)
+    if 0 < added_s < whole_s:
+        return Truth.exactly((whole_s - added_s) / whole_s)
+    return None
 
 
 def _held(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
@@ -92,7 +102,9 @@ def _held(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
     held = injected(record, "held_bytes")
     serving = record.resources.serving if record.resources else None
     peak = serving.peak_memory_bytes if serving else None
-    return Truth.exactly(peak / (peak - held)) if peak and 0 < held < peak else None
+    if peak and 0 < held < peak:
+        return Truth.exactly(peak / (peak - held))
+    return None
 
 
 def _quota(record: TrialRecord, _usual: TrialRecord) -> Truth | None:
@@ -119,11 +131,13 @@ def _by_slow_links(record: TrialRecord, usual: TrialRecord) -> Truth | None:
     if len(counted) < len(ranks) or not ranks or sizes is None:
         return None
     # The counts hold the warm-up steps.
-    share = sizes.steps / (sizes.steps + sizes.warmup_steps) * 8 / bits_per_s(SLOW_LINK)
+    measured_share = sizes.steps / (sizes.steps + sizes.warmup_steps)
+    share = measured_share * 8 / bits_per_s(SLOW_LINK)
     sent_s = share * sum(sent for sent, _ in counted)
     received_s = share * sum(received for _, received in counted)
     most_s = LINK_HEADERS * (sent_s + received_s) + span_s(usual)
-    return Truth(span_s(usual) / most_s, min(1.0, span_s(usual) / max(sent_s, received_s)))
+    transfer_s = max(sent_s, received_s)
+    return Truth(span_s(usual) / most_s, min(1.0, span_s(usual) / transfer_s))
 
 
 NOTHING = Injury("nothing at all", "no injury", _EVERYWHERE, AS_IT_IS, witness="nothing was done", scenario=None)

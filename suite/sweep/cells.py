@@ -38,23 +38,36 @@ def request_of(sweep: Sweep, cell: Cell) -> RunRequest:
     repetitions = {name: getattr(sweep, name) for name in Repetitions.model_fields}
     if not sweep.open_ended:
         repetitions["blocks"] = sweep.block_count
-    values = {**envelope, **cell.settings, "target": sweep.targets, "ablate": sweep.ablate, **repetitions}
-    return RunRequest.of({name: value for name, value in values.items() if value is not None})
+    values = {
+        **envelope,
+        **cell.settings,
+        "target": sweep.targets,
+        "ablate": sweep.ablate,
+        **repetitions,
+    }
+    chosen = {name: value for name, value in values.items() if value is not None}
+    return RunRequest.of(chosen)
 
 
 def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
     """Return the cells in the order of the matrix, each once. Raises RequestError for none, too many, or idle keys."""
-    if (count := math.prod(map(len, sweep.matrix.values())) + len(sweep.include)) > MOST_CELLS:
+    lengths = map(len, sweep.matrix.values())
+    count = math.prod(lengths) + len(sweep.include)
+    if count > MOST_CELLS:
         raise RequestError(
             f"the matrix has {count:,} cells: {MOST_CELLS:,} are the most", remedy="make lists of it shorter"
         )
     cells = list(_settings(sweep))
     _refuse_idle(sweep, cells)
-    kept = [settings for settings in cells if not any(_has(settings, out.given()) for out in sweep.exclude)]
+    kept = []
+    for settings in cells:
+        if not any(_has(settings, out.given()) for out in sweep.exclude):
+            kept.append(settings)
     if not kept:
         raise RequestError("the plan has no cell: all are excluded", remedy="remove an exclude")
     targets = max(1, len(sweep.targets))
-    if (trials := len(kept) * sweep.block_count * targets) > MOST_TRIALS:
+    trials = len(kept) * sweep.block_count * targets
+    if trials > MOST_TRIALS:
         raise RequestError(
             f"{len(kept):,} cells of {sweep.block_count:,} blocks are {trials:,} trials or more: "
             f"{MOST_TRIALS:,} are the most",
@@ -65,11 +78,13 @@ def cells_of(sweep: Sweep) -> tuple[Cell, ...]:
 
 def _settings(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield each setting once: with its scenario, and without the keys that this does not know."""
-    points = [dict(zip(sweep.matrix, values, strict=True)) for values in itertools.product(*sweep.matrix.values())]
+    products = itertools.product(*sweep.matrix.values())
+    points = [dict(zip(sweep.matrix, values, strict=True)) for values in products]
     if not sweep.matrix and sweep.include:
         points = []
     cells: list[dict[str, Any]] = []
-    for point in (*points, *(included.given() for included in sweep.include)):
+    included_points = (included.given() for included in sweep.include)
+    for point in (*points, *included_points):
         values = {"scenario": OPTIONS["scenario"].default, **sweep.options.given(), **point}
         settings = {key: value for key, value in values.items() if OPTIONS[key].known_to(values["scenario"])}
         if settings not in cells:
@@ -87,7 +102,8 @@ def _refuse_idle(sweep: Sweep, cells: list[dict[str, Any]]) -> None:
         if not any(_has(settings, wanted) for settings in cells):
             text = ", ".join(f"{key} = {value}" for key, value in wanted.items()) or "{}"
             raise RequestError(f"exclude {text} fits no cell", remedy="correct or remove it")
-    used, common = set[str]().union(*cells), sweep.options.given()
+    used = set[str]().union(*cells)
+    common = sweep.options.given()
     matrix_decides = common.keys() & sweep.matrix.keys()
     for settings in sweep.include:
         matrix_decides &= settings.given().keys()
@@ -107,8 +123,10 @@ def _cell_id(sweep: Sweep, settings: dict[str, Any]) -> str:
     """
     traits = traits_of(settings["scenario"])
     subject = settings.get(traits.subject, traits.unnamed)
-    words = [settings["scenario"], subject.rpartition("/")[2], *(settings[key] for key in _NAMED if key in settings)]
-    slug = re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, words)).lower())[:_LONGEST_SLUG].strip("-")
+    further = (settings[key] for key in _NAMED if key in settings)
+    words = [settings["scenario"], subject.rpartition("/")[2], *further]
+    words_joined = "-".join(map(str, words))
+    slug = re.sub(r"[^a-z0-9]+", "-", words_joined.lower())[:_LONGEST_SLUG].strip("-")
     common = sweep.model_dump(mode="json", include={"targets", "ablate", "aa", "seed", "envelope"})
     text = json.dumps({**common, "settings": settings}, sort_keys=True)
     return f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

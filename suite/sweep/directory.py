@@ -69,7 +69,9 @@ class CellRun(Run):
     def left(self, plan: Plan, blocks: Iterable[int]) -> dict[int, list[Trial]]:
         """Return the trials that are still to be run, by block; blocks without one are left out."""
         finished = set(self.finished())
-        left = {block: [item for item in plan.trials_of(block) if item.trial_id not in finished] for block in blocks}
+        left = {}
+        for block in blocks:
+            left[block] = [item for item in plan.trials_of(block) if item.trial_id not in finished]
         return {block: trials for block, trials in left.items() if trials}
 
 
@@ -93,7 +95,12 @@ class Accepted(Part):
     @classmethod
     def of(cls, sweep: Sweep, cells: Iterable[Cell], sweep_id: str) -> "Accepted":
         settings = {cell.cell_id: cell.settings for cell in cells}
-        return cls(sha256=plan_hash(sweep), sweep=sweep, sweep_id=sweep_id, cells=settings)
+        return cls(
+            sha256=plan_hash(sweep),
+            sweep=sweep,
+            sweep_id=sweep_id,
+            cells=settings,
+        )
 
     def text(self) -> str:
         return self.model_dump_json(indent=1, exclude_none=True) + "\n"
@@ -112,7 +119,8 @@ class ConvergedCells(Part):
 
 
 def _differences(before: Sweep, now: Sweep) -> Iterator[str]:
-    old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
+    old = before.model_dump(mode="json")
+    new = now.model_dump(mode="json")
     for key in new:
         if key not in IRRELEVANT and old[key] != new[key]:
             short = all(isinstance(value, (str, int, NoneType)) for value in (old[key], new[key]))
@@ -140,7 +148,9 @@ class SweepDirectory:
 
     def begun(self) -> Accepted:
         """Return what is stored. Raises RequestError for a directory that does not hold a sweep."""
-        accepted = None if self.path.is_file() else self.accepted()
+        accepted = None
+        if not self.path.is_file():
+            accepted = self.accepted()
         if accepted is None:
             raise RequestError(f"no sweep in {self.path}", remedy="name the directory of one: the one given to --out")
         return accepted
@@ -152,12 +162,12 @@ class SweepDirectory:
         if before is None or not (keys := [*_differences(before.sweep, sweep)]):
             return []
         names = [cell.cell_id for cell in cells]
-        found: defaultdict[tuple[bool, bool], list[str]] = defaultdict(list)
+        cells_by_state: defaultdict[tuple[bool, bool], list[str]] = defaultdict(list)
         for name in dict.fromkeys((*names, *before.cells)):
-            found[name in names, name in before.cells].append(name)
+            cells_by_state[name in names, name in before.cells].append(name)
         gone = "no longer part of it (records stay on the disk)"
         kinds = {(True, True): "kept, with records", (True, False): "new", (False, True): gone}
-        shown = ((text, found[kind]) for kind, text in kinds.items() if kind in found)
+        shown = ((text, cells_by_state[kind]) for kind, text in kinds.items() if kind in cells_by_state)
         listed = (f"{count(len(cells), 'cell')} {text}: {', '.join(cells)}" for text, cells in shown)
         return [f"the plan has changed: {'; '.join(keys)}", *listed]
 
@@ -169,7 +179,8 @@ class SweepDirectory:
     def accept(self, sweep: Sweep, cells: Sequence[Cell]) -> None:
         """Store the plan. An equal file is left as it is: several machines may do this at once."""
         self._refuse_a_run()
-        before, accepted = self.accepted(), self.acceptable(sweep, cells)
+        before = self.accepted()
+        accepted = self.acceptable(sweep, cells)
         if before != accepted:
             # Of several machines that begin it at once, the first draws the identity.
             write_atomic(self.path / "sweep.json", accepted.text(), new=before is None)
@@ -210,7 +221,9 @@ class SweepDirectory:
             decided = ConvergedCells.model_validate_json(read(self.path / CONVERGED))
         except (OSError, ValidationError):
             return frozenset()
-        return frozenset(decided.cells) if sweep.open_ended and decided.sha256 == plan_hash(sweep) else frozenset()
+        if sweep.open_ended and decided.sha256 == plan_hash(sweep):
+            return frozenset(decided.cells)
+        return frozenset()
 
 
 def plan_hash(sweep: Sweep) -> str:
@@ -220,4 +233,6 @@ def plan_hash(sweep: Sweep) -> str:
 
 
 def default_directory(sweep: Sweep) -> Path:
-    return Path(sweep.output.directory) if sweep.output.directory else RESULTS / sweep.name
+    if sweep.output.directory:
+        return Path(sweep.output.directory)
+    return RESULTS / sweep.name

@@ -20,17 +20,24 @@ from suite.trial_names import arm_name
 
 MOST_RECORDS = 5000
 """The newest directories suffice: older trials add nothing, and an estimate must be quick."""
-ROUGH_OPENED_S = {"bare-metal": 9.0, "container": 10.0, "vm": 25.0, "container-vm": 30.0}
+ROUGH_OPENED_S = {
+    "bare-metal": 9.0,
+    "container": 10.0,
+    "vm": 25.0,
+    "container-vm": 30.0,
+}
 """What opening a target, starting Python with torch, and closing take on a usual machine."""
 ROUGH_EMULATED_S = {"vm": 100.0, "container-vm": 115.0}
 """The same where the CPU of the guest is emulated."""
 ROUGH_CPU_S_PER_UNIT = 10.0
 """CPU seconds of training on a million pixels: ResNet-50 with 4 images/s of 224 px on two CPUs, 50 of 64 px."""
-ROUGH_EMULATION, ROUGH_CUDA = 300.0, 0.02
+ROUGH_EMULATION = 300.0
+ROUGH_CUDA = 0.02
 """How much longer than on the CPU computing takes under emulation, and on a GPU."""
 ROUGH_WITHIN = 5
 """The factor within which these rules are right."""
-ROUGH_EXCHANGE_S, ROUGH_PROBE_S = 1.0, 8.0
+ROUGH_EXCHANGE_S = 1.0
+ROUGH_PROBE_S = 8.0
 """What a step of a distributed job takes for each worker beside computing, and a probe."""
 Source = Literal["records", "similar", "rough"]
 SOURCES: dict[Source, str] = {
@@ -75,19 +82,25 @@ class Durations:
     def of(self, trial: Trial) -> float | None:
         """Return the seconds that the trial takes; None if no record is like it."""
         measured = self._seconds.get(_key(trial))
-        return statistics.median(measured) if measured else None
+        if measured:
+            return statistics.median(measured)
+        return None
 
     def guess(self, *trials: Trial) -> Guess:
         """Return the seconds that the trials take together, by the best source for each, and the least certain one."""
         guesses = [self._guess(trial) for trial in trials]
-        return Guess(sum(guess.seconds for guess in guesses), least_certain(guess.source for guess in guesses))
+        seconds = sum(guess.seconds for guess in guesses)
+        source = least_certain(guess.source for guess in guesses)
+        return Guess(seconds, source)
 
     def _guess(self, trial: Trial) -> Guess:
-        if (measured := self.of(trial)) is not None:
+        measured = self.of(trial)
+        if measured is not None:
             return Guess(measured, "records")
         work = _steps(trial.job) * _unit(trial.job)
         for key in _similar(trial):
-            if fits := self._fits.get(key):
+            fits = self._fits.get(key)
+            if fits:
                 beside_s, rate_s = map(statistics.median, zip(*fits, strict=True))
                 return Guess(beside_s + work * rate_s, "similar")
         return Guess(rough_s(trial), "rough")
@@ -103,7 +116,8 @@ def durations_below(*directories: Path, here: Host | None = None) -> Durations:
     begun = [run for run in dict.fromkeys(runs) if (run / TRIALS).is_dir()]
     newest = sorted(begun, key=lambda directory: (directory / TRIALS).stat().st_mtime, reverse=True)
     durations = Durations()
-    for header, took_s in itertools.islice(itertools.chain.from_iterable(map(_timed, newest)), MOST_RECORDS):
+    timed = map(_timed, newest)
+    for header, took_s in itertools.islice(itertools.chain.from_iterable(timed), MOST_RECORDS):
         if here is None or (header.host.machine, header.host.cpu_model) == (here.machine, here.cpu_model):
             durations.add(header, took_s)
     return durations
@@ -113,7 +127,8 @@ def _timed(run: Path) -> Iterator[tuple[RecordHeader, float]]:
     """Yield the trials of a run with the seconds that each took: until the next one began, unless there was a pause."""
     in_order = sorted(headers(run), key=lambda header: header.started_at)
     begins = [datetime.datetime.fromisoformat(header.started_at).timestamp() for header in in_order]
-    for header, begin_s, end_s in zip(in_order, begins, [*begins[1:], 0.0], strict=False):
+    ends = [*begins[1:], 0.0]
+    for header, begin_s, end_s in zip(in_order, begins, ends, strict=False):
         beside_s = end_s - begin_s - header.duration_s
         pause_s = 15 + header.duration_s / 2
         yield header, header.duration_s + (beside_s if 0 < beside_s < pause_s else 0.0)
@@ -122,7 +137,8 @@ def _timed(run: Path) -> Iterator[tuple[RecordHeader, float]]:
 def _key(trial: RecordHeader | Trial) -> str:
     """Return the key of trials that take equally long: their job and arm."""
     # A new image, or another engine, hardly changes how long a trial takes, so earlier records still count.
-    facts = dict(leaves(trial.job.model_dump(mode="json", exclude={"layers"})))
+    fields = trial.job.model_dump(mode="json", exclude={"layers"})
+    facts = dict(leaves(fields))
     return json.dumps([facts, _accelerator(trial), _arm(trial)], sort_keys=True)
 
 
@@ -131,11 +147,15 @@ def _similar(trial: RecordHeader | Trial) -> Sequence[tuple[str, ...]]:
     shared = (trial.job.scenario, str(_accelerator(trial)), _arm(trial))
     nearest = (*shared, trial.job.model)
     # The time of one probe does not predict another.
-    return (nearest, shared) if trial.job.sizes else (nearest,)
+    if trial.job.sizes:
+        return (nearest, shared)
+    return (nearest,)
 
 
 def _accelerator(trial: RecordHeader | Trial) -> str | None:
-    return trial.job.layers.accelerator if trial.target in VMS else None
+    if trial.target in VMS:
+        return trial.job.layers.accelerator
+    return None
 
 
 def _arm(trial: RecordHeader | Trial) -> str:
@@ -144,7 +164,9 @@ def _arm(trial: RecordHeader | Trial) -> str:
 
 
 def _steps(job: Job) -> int:
-    return job.sizes.steps + job.sizes.warmup_steps if job.sizes else 0
+    if job.sizes:
+        return job.sizes.steps + job.sizes.warmup_steps
+    return 0
 
 
 def _unit(job: Job) -> float:
@@ -154,14 +176,18 @@ def _unit(job: Job) -> float:
 
 
 def _workers(job: Job) -> int:
-    return job.distributed.workers if job.distributed else 1
+    if job.distributed:
+        return job.distributed.workers
+    return 1
 
 
 def _fit(header: RecordHeader, seconds: float) -> _Fit:
     if not (header.measured_s and header.job.sizes):
         return _Fit(seconds, 0.0)
     step_s = header.measured_s / header.job.sizes.steps
-    return _Fit(max(0.0, seconds - _steps(header.job) * step_s), step_s / _unit(header.job))
+    fixed_s = max(0.0, seconds - _steps(header.job) * step_s)
+    unit_s = step_s / _unit(header.job)
+    return _Fit(fixed_s, unit_s)
 
 
 def is_emulated(trial: Trial) -> bool:
@@ -170,12 +196,15 @@ def is_emulated(trial: Trial) -> bool:
 
 def rough_s(trial: Trial) -> float:
     """Return the seconds that the trial takes by a rule that is right within a factor of 5."""
-    job, emulated = trial.job, is_emulated(trial)
+    job = trial.job
+    emulated = is_emulated(trial)
     opened_s = ROUGH_EMULATED_S[trial.target] if emulated else ROUGH_OPENED_S[trial.target]
     opened_s *= max(1, len(trial.instances))
     if not job.sizes:
         return opened_s + ROUGH_PROBE_S
     computing_s = _unit(job) * ROUGH_CPU_S_PER_UNIT / job.envelope.threads
     computing_s *= ROUGH_EMULATION if emulated else ROUGH_CUDA if job.devices.device == "cuda" else 1.0
-    exchange_s = ROUGH_EXCHANGE_S * _workers(job) if job.distributed else 0.0
+    exchange_s = 0.0
+    if job.distributed:
+        exchange_s = ROUGH_EXCHANGE_S * _workers(job)
     return opened_s + _steps(job) * (computing_s + exchange_s)

@@ -79,7 +79,12 @@ class _MatrixSchema:
         properties = {}
         for key, field in Settings.model_json_schema()["properties"].items():
             schema = next(kind for kind in field["anyOf"] if kind["type"] != "null")
-            properties[key] = {"type": "array", "items": schema, "minItems": 1, "description": field["description"]}
+            properties[key] = {
+                "type": "array",
+                "items": schema,
+                "minItems": 1,
+                "description": field["description"],
+            }
         return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -94,7 +99,9 @@ class Budget(OptionGroup):
     @property
     def total_s(self) -> float | None:
         """Return the seconds after which no block is begun; None without such a limit."""
-        return None if self.total is None else parse_duration_s(self.total)
+        if self.total is None:
+            return None
+        return parse_duration_s(self.total)
 
 
 class OutputOptions(OptionGroup):
@@ -143,7 +150,9 @@ class Sweep(Repetitions):
 
     @property
     def block_count(self) -> int:
-        return self.max_blocks or MOST_BLOCKS if self.open_ended else self.blocks or 1
+        if self.open_ended:
+            return self.max_blocks or MOST_BLOCKS
+        return self.blocks or 1
 
 
 _TABLES: dict[str, type[BaseModel]] = {
@@ -178,7 +187,9 @@ _LISTS_OF_TABLES = ("include", "exclude")
 def plan_file(name: Path) -> Path:
     """Return the file that ``name`` means: itself or, given a bare name such as ``smoke``, a shipped plan."""
     shipped = PLANS / f"{name}.toml"
-    return shipped if len(name.parts) == 1 and not name.is_file() and shipped.is_file() else name
+    if len(name.parts) == 1 and not name.is_file() and shipped.is_file():
+        return shipped
+    return name
 
 
 def shipped_plans() -> list[str]:
@@ -193,7 +204,8 @@ def load_sweep(path: Path) -> Sweep:
     remedy = f"name a plan file, or a plan that comes with bench: {', '.join(shipped_plans())}; see {_PAGE}"
     sweep = read_sweep(read_toml(path, str(path), remedy), str(path))
     values = [(key, value) for key, values in sweep.matrix.items() for value in values]
-    values += [pair for settings in (sweep.options, *sweep.include) for pair in settings.given().items()]
+    groups = (sweep.options, *sweep.include)
+    values += [pair for settings in groups for pair in settings.given().items()]
     code = any(key == "inventory" or _is_code(key, value) for key, value in values)
     if sweep.engine.kind != "local" or code:
         refuse_writable_by_others(path, "the plan")
@@ -208,16 +220,23 @@ def _located(sweep: Sweep, directory: Path) -> Sweep:
     """Return the sweep with the paths of the user's own code taken from the directory of the plan file."""
 
     def located(key: str, value: object) -> object:
-        return OPTIONS[key].located(value, directory) if _is_code(key, value) else value
+        if _is_code(key, value):
+            return OPTIONS[key].located(value, directory)
+        return value
 
     def settings(table: Settings) -> Settings:
-        return table.model_copy(update={key: located(key, value) for key, value in table.given().items()})
+        table_located = {key: located(key, value) for key, value in table.given().items()}
+        return table.model_copy(update=table_located)
 
+    matrix = {}
+    for key, values in sweep.matrix.items():
+        matrix[key] = [located(key, value) for value in values]
+    included = tuple(map(settings, sweep.include))
     return sweep.model_copy(
         update={
-            "matrix": {key: [located(key, value) for value in values] for key, values in sweep.matrix.items()},
+            "matrix": matrix,
             "options": settings(sweep.options),
-            "include": tuple(map(settings, sweep.include)),
+            "include": included,
             "exclude": tuple(map(settings, sweep.exclude)),
         }
     )
@@ -239,7 +258,10 @@ def _fault(error: ValidationError) -> tuple[str, str]:
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
     first = faults[0]
     # For a union, the location also names the branch that was tried, which means nothing to a reader.
-    keys = [str(part) for part in first["loc"] if "constrained" not in str(part) and part not in ("int", "str")]
+    keys = []
+    for part in first["loc"]:
+        if "constrained" not in str(part) and part not in ("int", "str"):
+            keys.append(str(part))
     key = ".".join(keys) or "the plan"
     if first["type"] == "extra_forbidden":
         model = _TABLES.get(str(first["loc"][0]), Sweep) if len(first["loc"]) > 1 else Sweep
@@ -249,5 +271,7 @@ def _fault(error: ValidationError) -> tuple[str, str]:
     wanted = _WANTED.get(first["type"], first["msg"].removeprefix("Value error, ")).format(key=key)
     if key.partition(".0")[0] in _LISTS_OF_TABLES and first["type"] in ("tuple_type", "model_type"):
         wanted = f"give a list of tables: [[{first['loc'][0]}]]"
-    value = "" if isinstance(first["input"], (dict, BaseModel)) else f" = {first['input']!r}"
+    value = ""
+    if not isinstance(first["input"], (dict, BaseModel)):
+        value = f" = {first['input']!r}"
     return f"{key}{value}: {wanted}", f"mend {key}; docs/reference/options.md has every key"

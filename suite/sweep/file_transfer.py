@@ -68,7 +68,8 @@ def decode(line: str) -> tuple[str, str]:
     """Return name and text of a line's file. Raises TransferError for a name that a run's directory cannot hold."""
     try:
         content = parse(line)
-        name, text = content["path"], content["text"]
+        name = content["path"]
+        text = content["text"]
     except (ValueError, TypeError, KeyError) as error:
         raise TransferError(f"not a file of a run: {line[:100]!r}") from error
     if not (isinstance(name, str) and isinstance(text, str)) or not _is_valid(name):

@@ -93,7 +93,10 @@ def is_held(directory: Path, holder: LockHolder) -> bool:
     try:
         name = _socket_name(directory, holder.name)
         lines = SOCKETS.read_text().splitlines()
-        sockets = {Path(f"socket:[{line.split()[6]}]") for line in lines if line.endswith(f" @{name}")}
+        sockets = set()
+        for line in lines:
+            if line.endswith(f" @{name}"):
+                sockets.add(Path(f"socket:[{line.split()[6]}]"))
         for link in Path(f"/proc/{holder.owner.pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed meanwhile
                 if link.readlink() in sockets:
@@ -130,12 +133,14 @@ def _alone_on_this_machine(directory: Path, name: str) -> Iterator[None]:
 
 def _link(directory: Path, name: str, *, take_over: bool) -> None:
     """Link the lock's file into place; remove before what a process has left that has ended."""
-    path, mine = _path(directory, name), LockHolder(name=name, owner=ProcessIdentity.own())
+    path = _path(directory, name)
+    mine = LockHolder(name=name, owner=ProcessIdentity.own())
     try:
         for _ in range(2):
             with suppress(FileExistsError), files.whole(path, below=directory, new=True) as file:
                 file.write(mine.model_dump_json().encode() + b"\n")
-            if (holder := _read(path)) == mine:
+            holder = _read(path)
+            if holder == mine:
                 return
             if holder and not holder.owner.has_ended() and (holder.owner.lives_here() or not take_over):
                 break
@@ -157,9 +162,13 @@ def _read(path: Path) -> LockHolder | None:
 
 
 def _held(directory: Path, name: str, holder: LockHolder | None) -> RequestError:
-    what = "this sweep" if name == WHOLE else f"{name} of this sweep"
-    who = str(holder.owner) if holder else "another process"
+    subject = "this sweep"
+    if name != WHOLE:
+        subject = f"{name} of this sweep"
+    who = "another process"
+    if holder:
+        who = str(holder.owner)
     remedy = f"see how far it is with: bench sweep status {directory}; end it with: bench sweep stop {directory}"
     if holder and not holder.owner.here:
         remedy += "; if that process has ended, give --take-over"
-    return RequestError(f"{who} runs {what} in {directory} already", remedy=remedy)
+    return RequestError(f"{who} runs {subject} in {directory} already", remedy=remedy)

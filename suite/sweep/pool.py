@@ -4,14 +4,16 @@ Such a machine runs code of others, and its word is not taken: it cannot write t
 records, or another record in place of one that is ok.
 """
 
+import operator
 import threading
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suite.differ import Host, differ, differences
 from suite.errors import RequestError
-from suite.plan import Plan
+from suite.plan import Plan, Trial
 from suite.records.course import OF_TRIAL
 from suite.records.environment import Environment
 from suite.records.record import TrialRecord
@@ -59,7 +61,8 @@ def join_pool(directory: Path, machine: PoolMember) -> None:
         first = PoolMember.model_validate_json(read(path))
     except (FileNotFoundError, SpecialFileError, ValidationError) as error:
         raise RequestError(f"{path} was not written by this suite", remedy="give another --out") from error
-    if difference := unequal(first, machine):
+    difference = unequal(first, machine)
+    if difference:
         raise RequestError(
             f"{machine.host.name} is unequal to {first.host.name}, which began {directory}: {'; '.join(difference)}",
             remedy="use equal machines only (with Slurm: constraint in [engine]), or give another --out for this one",
@@ -70,7 +73,8 @@ class Receiver:
     """Writes what the machines of a pool send into the sweep's directory, one file after the other."""
 
     def __init__(self, sweep: Sweep, directory: SweepDirectory) -> None:
-        self._sweep, self._directory = sweep, directory
+        self._sweep = sweep
+        self._directory = directory
         self._cells = {cell.cell_id: cell for cell in cells_of(sweep)}
         self._writing = threading.Lock()  # two machines may send a cell's plan at the same moment
 
@@ -103,8 +107,10 @@ class Receiver:
 
     def _take_plan(self, cell: Cell, plan: Plan) -> None:
         """Store the plan of a cell that was not begun; of one that was, refuse another plan."""
-        request, run = request_of(self._sweep, cell), self._run(cell.cell_id)
-        repeated, drawn = request.repetitions, run.drawn()
+        request = request_of(self._sweep, cell)
+        run = self._run(cell.cell_id)
+        repeated = request.repetitions
+        drawn = run.drawn()
         asked_for = (self._sweep.block_count, repeated.seed, repeated.aa, request.measurement)
         planned = (plan.blocks, plan.seed, plan.aa, plan.request and plan.request.measurement)
         identity = (plan.run_id, plan.order_seed)
@@ -113,12 +119,17 @@ class Receiver:
         run.begin(plan)
 
     def _take_record(self, block: int, run: CellRun, name: Path, text: str) -> None:
-        record, plan = TrialRecord.model_validate_json(text), run.plan()
-        trials = plan.with_cpus_of(record.job.envelope).trials_of(block) if plan else ()
-        facts = [getattr(record, field) for field in OF_TRIAL]
-        if facts not in ([getattr(trial, field) for field in OF_TRIAL] for trial in trials):
+        record = TrialRecord.model_validate_json(text)
+        plan = run.plan()
+        trials: Iterable[Trial] = ()
+        if plan:
+            trials = plan.with_cpus_of(record.job.envelope).trials_of(block)
+        facts = operator.attrgetter(*OF_TRIAL)
+        if facts(record) not in map(facts, trials):
             raise TransferError(f"{run.directory.name}/{name} arrived, and is no record of block {block}")
-        tries = range(1, run.retries + 2) if record.outcome.status == "failed" else ()
+        tries = range(0)
+        if record.outcome.status == "failed":
+            tries = range(1, run.retries + 2)
         attempts = [Path(ATTEMPTS, attempt_file(record.trial_id, number)) for number in tries]
         if name not in (Path(TRIALS, record_file(record.trial_id)), *attempts):
             raise TransferError(f"{run.directory.name}/{name} arrived, and has the name of another record")

@@ -63,14 +63,18 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
     """Return the progress of the sweep; ``stop_rule`` is an open-ended one's. Raises RequestError if there is none."""
     sweep_directory = SweepDirectory(directory)
     accepted = sweep_directory.begun()
-    sweep, running = accepted.sweep, holders(directory)
+    sweep = accepted.sweep
+    running = holders(directory)
     names = {(holder.cell, holder.trial) for holder in running}
-    durations, cells, left = Durations(), [], []
+    durations = Durations()
+    cells = []
+    left = []
     for cell_id, settings in accepted.cells.items():
         run = sweep_directory.cell(cell_id, sweep.budget.retries)
         converged = stop_rule is not None and stop_rule(run) is not None
         arms, trials_left = _progress_of(run, sweep, names, durations, converged=converged)
-        cells.append(CellStatus(cell_id=cell_id, settings=settings, arms=arms, converged=converged))
+        cell = CellStatus(cell_id=cell_id, settings=settings, arms=arms, converged=converged)
+        cells.append(cell)
         if not converged:
             left.append(trials_left)
     blocks_left = set(itertools.chain(*filter(None, left)))
@@ -91,9 +95,13 @@ def status_of(directory: Path, stop_rule: StopRule | None = None) -> SweepStatus
 
 def _state(directory: Path, cells: Iterable[CellStatus], *, running: bool, incomplete: bool) -> SweepState:
     if running:
-        return "stopping" if stop_requested(directory) else "running"
+        if stop_requested(directory):
+            return "stopping"
+        return "running"
     failed = any(counts.failed for cell in cells for counts in cell.arms.values())
-    return "incomplete" if incomplete else "failed" if failed else "complete"
+    if incomplete:
+        return "incomplete"
+    return "failed" if failed else "complete"
 
 
 def latest_sweep(results: Path = RESULTS) -> Path:
@@ -123,7 +131,9 @@ def _progress_of(
     blocks = _expected_blocks(plan, sweep, states, converged=converged)
     finished = {name for name, count in run.attempts().items() if count > run.retries}
     finished |= {name for name, state in states.items() if state == "done"}
-    left = {block: [item for item in trials if item.trial_id not in finished] for block, trials in enumerate(blocks)}
+    left = {}
+    for block, trials in enumerate(blocks):
+        left[block] = [item for item in trials if item.trial_id not in finished]
     arms = _counts(itertools.chain(*blocks), states, {trial for cell, trial in running if cell == run.directory.name})
     return arms, {block: trials for block, trials in left.items() if trials}
 
@@ -143,5 +153,7 @@ def _expected_blocks(plan: Plan, sweep: Sweep, begun: Container[str], *, converg
     blocks = [list(plan.trials_of(block)) for block in range(sweep.block_count)]
     if not sweep.open_ended:
         return blocks
-    count = sum(any(trial.trial_id in begun for trial in trials) for trials in blocks)
+    count = 0
+    for trials in blocks:
+        count += any(trial.trial_id in begun for trial in trials)
     return blocks[: count if converged else count + 1]

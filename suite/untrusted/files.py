@@ -38,7 +38,8 @@ def refuse_writable_by_others(path: Path, what: str) -> None:
     A group of this user alone, as many systems make it for each, is nobody else. ``what`` says what the file is.
     """
     try:
-        info, directory = path.stat(), path.parent.stat()
+        info = path.stat()
+        directory = path.parent.stat()
     except OSError as error:
         raise RequestError(f"{what} {path}: {error.strerror}", remedy="name a file that can be read") from error
     if info.st_uid not in _trusted():
@@ -57,7 +58,9 @@ def refuse_writable_by_others(path: Path, what: str) -> None:
 
 def _trusted() -> set[int]:
     """Return the users whose files are trusted: root, this user, and the user that became root by sudo."""
-    by_sudo = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
+    by_sudo = ""
+    if os.geteuid() == 0:
+        by_sudo = os.environ.get("SUDO_UID", "")
     return {0, os.geteuid(), *([int(by_sudo)] if by_sudo.isdigit() else [])}
 
 

@@ -21,7 +21,8 @@ _STEERING = re.compile(
 """Control characters but for line breaks and tabs, marks that turn the direction of text, and bytes that are no UTF-8.
 Python reads these from names of files as halves of surrogate pairs."""
 HIDDEN = "***"
-LEAST, LONG = 4, 8
+LEAST = 4
+LONG = 8
 """The lengths from which a secret protects anything, and from which it is hidden within words and paths, too."""
 _known: set[str] = set()
 _USER_INFO = re.compile(r"(?<=://)[^\s/\"<>]+(?=@)")
@@ -92,7 +93,8 @@ def clean_streams() -> Iterator[None]:
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.stdout, sys.stderr = cast(TextIO, CleanStream(before[0])), cast(TextIO, CleanStream(before[1]))
+    sys.stdout = cast(TextIO, CleanStream(before[0]))
+    sys.stderr = cast(TextIO, CleanStream(before[1]))
     try:
         yield
     finally:
