@@ -80,7 +80,8 @@ class Command(PlannedScenario):
     inventory = True
     workloads = trains = False
     deciding = ("throughput", "elapsed")
-    subject, unnamed = "command", ""
+    subject = "command"
+    unnamed = ""
     no_turns = "a command runs in one piece"
 
     def __init__(self, command: CommandJob | None = None) -> None:
@@ -89,32 +90,46 @@ class Command(PlannedScenario):
 
     @classmethod
     def of(cls, request: RunRequest) -> "Command":
-        asked = request.options(CommandOptions)
-        if not asked.command:
+        options = request.options(CommandOptions)
+        if not options.command:
             raise RequestError(
                 f"{option('scenario')} {cls.name} needs {option('command')}",
                 remedy=f'add {option("command")} "python train.py --epochs 1"',
             )
-        if asked.versus and len(request.targets.target) > 1:
+        if options.versus and len(request.targets.target) > 1:
             raise RequestError(
                 f"{option('versus')} compares two commands on one target, not on {len(request.targets.target)}",
                 remedy=f"give one {option('target')}",
             )
-        argv = parse_command(asked.command)
-        versus = parse_command(asked.versus) if asked.versus else None
-        return cls(CommandJob(argv=argv, versus=versus, throughput=asked.throughput, decimal_mark=asked.decimal_mark))
+        argv = parse_command(options.command)
+        versus = None
+        if options.versus:
+            versus = parse_command(options.versus)
+        return cls(
+            CommandJob(
+                argv=argv,
+                versus=versus,
+                throughput=options.throughput,
+                decimal_mark=options.decimal_mark,
+            )
+        )
 
     def arms(self, request: RunRequest) -> tuple[str, ...]:
-        return (VERSUS,) if request.options(CommandOptions).versus else ()
+        if request.options(CommandOptions).versus:
+            return (VERSUS,)
+        return ()
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
-        return (self._command.name,) if self._command else ()
+        if self._command:
+            return (self._command.name,)
+        return ()
 
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
         directory = request.options(CommandOptions).command_files
         if directory is None or self._command is None:
             return "none", None
-        for argv in filter(None, (self._command.argv, self._command.versus)):
+        commands = (self._command.argv, self._command.versus)
+        for argv in filter(None, commands):
             refuse_missing_script(argv, directory.expanduser())
         try:
             return FILES, files_of(directory, note)
@@ -122,13 +137,19 @@ class Command(PlannedScenario):
             return "none", None
 
     def unit(self, request: RunRequest, model: str) -> str:
-        asked = request.options(CommandOptions)
-        return asked.unit or unit_of(asked.throughput or "")
+        options = request.options(CommandOptions)
+        return options.unit or unit_of(options.throughput or "")
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {"command": self._command}
 
-    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: Context,
+    ) -> Measurement:
         """Run the command. Raises MeasurementError unless it ends well and has printed what is read of it."""
         (instance,) = instances
         request = _request(trial, instance)
@@ -145,12 +166,7 @@ class Command(PlannedScenario):
             return Measurement(
                 elapsed_s=elapsed_s,
                 throughput_per_s=throughput_of(log),
-                timeline=Timeline(
-                    **log.ends(elapsed_s),
-                    build_s=log.between("started", "environment"),
-                    measured_s=log.between("environment", "metrics"),  # the command's own, from its start to its end
-                    teardown_s=log.between("metrics", "done"),
-                ),
+                timeline=_timeline(log, elapsed_s),
                 environment=job.environment(),
                 metrics=metrics_of(log.said("metrics", "metrics")),
                 **log.clocks("environment", "metrics"),
@@ -168,6 +184,15 @@ class Command(PlannedScenario):
             if alike not in self._noted:
                 self._noted.add(alike)
                 observer.note(f"{trial.trial_id}: {note}")
+
+
+def _timeline(log: EventLog, elapsed_s: float) -> Timeline:
+    return Timeline(
+        **log.ends(elapsed_s),
+        build_s=log.between("started", "environment"),
+        measured_s=log.between("environment", "metrics"),  # the command's own, from its start to its end
+        teardown_s=log.between("metrics", "done"),
+    )
 
 
 def _request(trial: Trial, instance: Instance) -> CommandRequest:

@@ -31,14 +31,16 @@ CACHES = frozenset(("__pycache__", ".ipynb_checkpoints"))
 CACHE_MARK = "CACHEDIR.TAG"
 """The file by which a directory declares itself a cache (bford.info/cachedir)."""
 ENVIRONMENT_MARKS = frozenset(("pyvenv.cfg", "conda-meta"))
-READINGS, PAUSE_S = 4, 0.25
+READINGS = 4
+PAUSE_S = 0.25
 """How often a file that changes is read, and the pause before it is read again."""
 NAMED = 3
 """The paths that a note names."""
 _REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP))
 """The errors at a path that has gone, or become another kind of file, since its folder was listed."""
 _CHUNK_BYTES = 1 << 20
-_READABLE, _EXECUTABLE = 0o644, 0o755
+_READABLE = 0o644
+_EXECUTABLE = 0o755
 _INTERPRETER = re.compile(r"(python[0-9.]*|bash|sh)")
 
 
@@ -80,12 +82,14 @@ def files_of(directory: Path, note: Note = lambda _: None, copy: Path | None = N
 
 def refuse_missing_script(argv: Sequence[str], directory: Path) -> None:
     """Raise RequestError if an interpreter's first argument is the relative path of a script that is not there."""
-    interpreter, script = Path(argv[0]).name, Path(*argv[1:2])
+    interpreter = Path(argv[0]).name
+    script = Path(*argv[1:2])
     if not _INTERPRETER.fullmatch(interpreter) or script.suffix not in (".py", ".sh") or script.is_absolute():
         return
     if not directory.is_dir() or str(script).startswith("-") or os.path.lexists(directory / script):
         return
-    there = {str(path.relative_to(directory)) for path in (directory / script.parent).glob(f"*{script.suffix}")}
+    scripts = (directory / script.parent).glob(f"*{script.suffix}")
+    there = {str(path.relative_to(directory)) for path in scripts}
     near = difflib.get_close_matches(str(script), sorted(there), n=1, cutoff=0)
     raise RequestError(
         f"{directory.absolute()} has no {script}",
@@ -129,30 +133,30 @@ class _Tree:
         for folder, subfolders, names in os.walk(self.root, onerror=fail):
             relative = Path(folder).relative_to(self.root)
             kept = [name for name in sorted(subfolders) if not self._is_apart(relative / name)]
-            known = len(self.folders)
+            listed = len(self.folders)
             for name in sorted([*kept, *names]):
                 with _unless_replaced():
                     self._add(relative / name, outputs)
-            subfolders[:] = [path.name for path in self.folders[known:]]
+            subfolders[:] = [path.name for path in self.folders[listed:]]
 
     def _is_apart(self, path: Path) -> bool:
         """Return whether a folder is left out, and note why."""
-        place = self.root / path
+        path_in_tree = self.root / path
         entries = set[str]()
-        if place.is_symlink():
+        if path_in_tree.is_symlink():
             return False
         with _unless_replaced():
-            entries.update(os.listdir(place))
+            entries.update(os.listdir(path_in_tree))
         why = _apart(path.name, entries)
         if why:
             self.left_out[why].append(str(path))
         return why is not None
 
     def _add(self, path: Path, outputs: Sequence[os.stat_result]) -> None:
-        place = self.root / path
-        info = place.lstat()
+        path_in_tree = self.root / path
+        info = path_in_tree.lstat()
         if stat.S_ISLNK(info.st_mode):
-            self.links[path] = _inner_target(self.root, place)
+            self.links[path] = _inner_target(self.root, path_in_tree)
         elif stat.S_ISDIR(info.st_mode):
             self.folders.append(path)
         elif not stat.S_ISREG(info.st_mode):
@@ -162,7 +166,9 @@ class _Tree:
 
     def note_left_out(self, note: Note) -> None:
         for why, paths in self.left_out.items():
-            others = f" and {count(len(paths) - NAMED, 'other')}" if len(paths) > NAMED else ""
+            others = ""
+            if len(paths) > NAMED:
+                others = f" and {count(len(paths) - NAMED, 'other')}"
             note(f"left out of the command's files ({why}): {', '.join(sorted(paths)[:NAMED])}{others}")
 
     def _leave_special(self, path: Path) -> None:
@@ -264,7 +270,8 @@ class _Snapshot:
         self.files.pop(path, None)
         with _unless_replaced():
             # A pipe that has taken the file's place is not waited for.
-            descriptor = os.open(self.tree.root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            opening = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(self.tree.root / path, opening)
             self._read_open(path, descriptor)
 
     def _read_open(self, path: Path, descriptor: int) -> None:
@@ -292,7 +299,8 @@ class _Snapshot:
             return os.path.lexists(self.tree.root / path)
         with _unless_replaced():
             info = (self.tree.root / path).lstat()
-            return (info.st_size, info.st_mtime_ns) != (content.size_bytes, content.mtime_ns)
+            stamp = (info.st_size, info.st_mtime_ns)
+            return stamp != (content.size_bytes, content.mtime_ns)
         return False  # what was read of it stands
 
     def _leave_out(self, path: Path) -> None:

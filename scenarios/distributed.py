@@ -54,14 +54,15 @@ class Distributed(ReadingScenario):
         return self.ranks(request)[0]
 
     def ranks(self, request: RunRequest) -> tuple[int, int]:
-        asked = request.options(DistributedOptions)
-        return asked.workers or 2, 0 if asked.strategy in SERVERLESS else asked.ps or 1
+        options = request.options(DistributedOptions)
+        return options.workers or 2, 0 if options.strategy in SERVERLESS else options.ps or 1
 
     def strategy(self, request: RunRequest) -> Strategy:
         return request.options(DistributedOptions).strategy
 
     def check_devices(self, request: RunRequest) -> None:
-        parallel, (_, servers) = request.gpus.parallel, self.ranks(request)
+        parallel = request.gpus.parallel
+        (_, servers) = self.ranks(request)
         if parallel == "ddp" or (parallel != "none" and not servers):
             raise RequestError(
                 f"{option('parallel')} {parallel} does not go with {option('scenario')} {self.name}, "
@@ -73,36 +74,48 @@ class Distributed(ReadingScenario):
 
     def check_model(self, request: RunRequest, model: str) -> None:
         super().check_model(request, model)
-        if conflict := next(self._conflicts(request, model), None):
-            what, remedy = conflict
-            raise RequestError(what, remedy=f"use {remedy}")
+        conflict = next(self._conflicts(request, model), None)
+        if conflict:
+            conflict_text, remedy = conflict
+            raise RequestError(conflict_text, remedy=f"use {remedy}")
 
     def _conflicts(self, request: RunRequest, model: str) -> Iterator[tuple[str, str]]:
         """Yield why the strategy cannot train a workload, and what can."""
-        workload, strategy, (workers, servers) = WORKLOADS.get(model), self.strategy(request), self.ranks(request)
-        asked, all_reduce = f"{option('strategy')} {strategy}", f"{option('strategy')} all-reduce"
+        workload = WORKLOADS.get(model)
+        strategy = self.strategy(request)
+        (workers, servers) = self.ranks(request)
+        chosen = f"{option('strategy')} {strategy}"
+        all_reduce = f"{option('strategy')} all-reduce"
         if workload.communicates and (strategy != "all-reduce" or workers < 2):
-            which = asked if strategy != "all-reduce" else f"{option('workers')} {workers}"
-            what = f"{model} exchanges messages between workers, which {which} does not have it do"
-            yield what, f"{all_reduce} with {option('workers')} 2 or more"
+            which = chosen if strategy != "all-reduce" else f"{option('workers')} {workers}"
+            message = f"{model} exchanges messages between workers, which {which} does not have it do"
+            yield message, f"{all_reduce} with {option('workers')} 2 or more"
         if strategy == SPLIT and not workload.splits:
-            yield f"{model} has no generator and discriminator that {asked} could put on two instances", all_reduce
+            yield f"{model} has no generator and discriminator that {chosen} could put on two instances", all_reduce
         if strategy == SPLIT and workers != 2:
-            what = f"{asked} has one instance for the generator and one for the discriminator, not {workers}"
-            yield what, f"{option('workers')} 2"
+            message = f"{chosen} has one instance for the generator and one for the discriminator, not {workers}"
+            yield message, f"{option('workers')} 2"
         if servers and not workload.descends:
             yield (
                 f"parameter servers update by plain gradient descent, and {model} has optimizers of its own",
                 all_reduce,
             )
 
-    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: Context,
+    ) -> Measurement:
         """Run all ranks. Raises MeasurementError, with the rank that failed first, unless the job comes to its end."""
-        ranks, measured = _prepared(trial, instances, observer), {}
+        ranks = _prepared(trial, instances, observer)
+        measured = {}
         with account, listening([rank.job for rank in ranks]) as pool:
             for rank in ranks:
                 rank.job.launch()
-            elapsed_s = followed(ranks, [pool.submit(rank.job.follow) for rank in ranks])
+            following = [pool.submit(rank.job.follow) for rank in ranks]
+            elapsed_s = followed(ranks, following)
         for rank in _workers(ranks):
             with recordable(rank.job.argv):
                 measured[rank.number] = measurement_of(rank.job, elapsed_s)
@@ -157,7 +170,8 @@ class RankTurns:
 
     def end(self) -> Measurement:
         measured = self._each(TrainingTurns.end, to_the_end=True)
-        return _measurement(self._ranks, dict(zip(self._turns, measured, strict=True)))
+        by_rank = dict(zip(self._turns, measured, strict=True))
+        return _measurement(self._ranks, by_rank)
 
     def kill(self) -> None:
         for rank in self._ranks:
@@ -173,11 +187,12 @@ class RankTurns:
         servers = [rank for rank in self._ranks if rank.role == "server"]
         with ThreadPoolExecutor(len(self._ranks)) as pool:
             try:
-                told = [pool.submit(method, turns) for turns in self._turns.values()]
-                wait(told, return_when=FIRST_EXCEPTION)
-                if to_the_end or any(each.done() and each.exception() for each in told):
-                    awaited([*servers, *workers], [*(pool.submit(rank.job.follow) for rank in servers), *told])
-                return [each.result() for each in told]
+                futures = [pool.submit(method, turns) for turns in self._turns.values()]
+                wait(futures, return_when=FIRST_EXCEPTION)
+                if to_the_end or any(each.done() and each.exception() for each in futures):
+                    followed_servers = (pool.submit(rank.job.follow) for rank in servers)
+                    awaited([*servers, *workers], [*followed_servers, *futures])
+                return [each.result() for each in futures]
             except BaseException:
                 # Also on Ctrl-C: the threads end with what they listen to.
                 self.kill()
@@ -194,11 +209,16 @@ def _workers(ranks: Sequence[RankProcess]) -> list[RankProcess]:
 
 
 def _rank(
-    trial: Trial, distributed: DistributedJob, number: int, instances: Sequence[Instance], observer: Observer
+    trial: Trial,
+    distributed: DistributedJob,
+    number: int,
+    instances: Sequence[Instance],
+    observer: Observer,
 ) -> RankProcess:
-    instance, share = instances[number], trial.instances[number]
+    instance = instances[number]
+    share = trial.instances[number]
     keeps = GENERATOR_RANK if distributed.strategy == SPLIT else distributed.servers
-    own = trial.with_job(
+    trial_of_rank = trial.with_job(
         envelope=share.envelope,
         # A server has no GPU: its parameters are in host memory.
         devices=trial.job.devices if share.role == "worker" else Devices(),
@@ -215,7 +235,7 @@ def _rank(
         timeout_s=distributed.comm_timeout_s,
         join_timeout_s=trial.trial_timeout_s,
     )
-    job = prepare(own, instance.node, observer, f"rank {number}", distributed=view)
+    job = prepare(trial_of_rank, instance.node, observer, f"rank {number}", distributed=view)
     if share.role == "server":
         job.log.order = SERVER_ORDER
     if number != distributed.servers:
@@ -227,7 +247,8 @@ def followed(ranks: Sequence[RankProcess], futures: "list[Future[float]]") -> fl
     """Return the seconds from the first launch to the last end. Raises the failure that explains the others."""
     awaited(ranks, futures)
     begun_s: float = ranks[0].job.log.begun_s
-    ends_s: list[float] = [rank.job.log.begun_s + future.result() for rank, future in zip(ranks, futures, strict=True)]
+    pairs = zip(ranks, futures, strict=True)
+    ends_s: list[float] = [rank.job.log.begun_s + future.result() for rank, future in pairs]
     return max(ends_s) - begun_s
 
 
@@ -239,18 +260,23 @@ def awaited(ranks: Sequence[RankProcess], futures: "Sequence[Future[Any]]") -> N
     for rank in ranks if silent else ():
         rank.job.kill()
     wait(futures)
-    ended = [each for each in zip(ranks, futures, strict=True) if each[1] not in silent]
-    if failed := [(rank, error) for rank, future in ended if (error := future.exception())]:
+    pairs = zip(ranks, futures, strict=True)
+    ended = [each for each in pairs if each[1] not in silent]
+    failed = [(rank, error) for rank, future in ended if (error := future.exception())]
+    if failed:
         raise _blamed(failed)
 
 
 def _blamed(failed: Sequence[tuple[RankProcess, BaseException]]) -> BaseException:
     """Return the failure that explains the others: a rank that lost a peer says ``network``, and the peer says why."""
-    known = [(rank, error) for rank, error in failed if isinstance(error, MeasurementError)]
-    if len(known) < len(failed):
+    failures = [(rank, error) for rank, error in failed if isinstance(error, MeasurementError)]
+    if len(failures) < len(failed):
         return next(error for _, error in failed if not isinstance(error, MeasurementError))
-    rank, error = next(((r, e) for r, e in known if e.kind != "network"), known[0])
-    others = "\n".join(f"--- {other.name}: {told.message}" for other, told in known if other is not rank)
+    other_kinds = ((r, e) for r, e in failures if e.kind != "network")
+    rank, error = next(other_kinds, failures[0])
+    others = "\n".join(
+        f"--- {other.name}: {other_error.message}" for other, other_error in failures if other is not rank
+    )
     return MeasurementError(
         f"{rank.name}: {error.message}",
         kind=error.kind,
@@ -265,7 +291,8 @@ def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measuremen
     first = _workers(ranks)[0]
     job = first.job.trial.job
     batches = [first.number] if job.one_batch else list(measured)
-    keeping = next((each for each in measured.values() if each.kept), measured[first.number])
+    holding = (each for each in measured.values() if each.kept)
+    keeping = next(holding, measured[first.number])
     # The networks of a split GAN are on both ranks; workers of other strategies have the first one's weights.
     strategy = job.distributed and job.distributed.strategy
     trained = measured.values() if strategy == SPLIT else [measured[first.number]]
@@ -285,7 +312,8 @@ def _measurement(ranks: Sequence[RankProcess], measured: Mapping[int, Measuremen
 
 def check_way(rank: RankProcess, exchanged: Mapping[str, Any]) -> None:
     """Raise MeasurementError if the messages of a rank did not pass its interface, as by NVLink or shared memory."""
-    sent, passed = exchanged.get("bytes_sent"), exchanged.get("interface_sent_bytes")
+    sent = exchanged.get("bytes_sent")
+    passed = exchanged.get("interface_sent_bytes")
     if isinstance(sent, int) and isinstance(passed, int) and passed < sent / 2:
         raise MeasurementError(
             f"rank {rank.number} sent {sent} bytes, and {passed} passed its interface {rank.instance.interface}",
@@ -296,7 +324,8 @@ def check_way(rank: RankProcess, exchanged: Mapping[str, Any]) -> None:
 
 def record_of(rank: RankProcess, measured: Measurement | None = None) -> Rank:
     """Return what a record holds of a rank; ``measured`` is what a worker that trains has measured."""
-    instance, log = rank.instance, rank.job.log
+    instance = rank.instance
+    log = rank.job.log
     # Checked by the record.
     exchanged: Mapping[str, Any] = log.said("done", "exchanged")
     check_way(rank, exchanged)

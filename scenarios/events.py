@@ -15,16 +15,27 @@ from suite.records.record import Timeline, TrialRecord
 from suite.records.usage import Usage
 from suite.untrusted.parse import parse_object
 
-_BEFORE, _AFTER = ("started", "imported", "environment", "built", "warmup", "measuring"), ("measured", "steps")
+_BEFORE = ("started", "imported", "environment", "built", "warmup", "measuring")
+_AFTER = ("measured", "steps")
 ORDER = (*_BEFORE, *_AFTER, "model", "generating", "generated", "done")
 TURNS_ORDER = (*_BEFORE, "computed", "burst", *_AFTER, "done")
 """The events of a job that takes turns: ``measuring`` says that it is ready for the first. In every turn ``computed``
 comes after its last step, and ``burst`` when the job is at rest."""
 SERVER_ORDER = ("started", "imported", "environment", "built", "done")
 """The events of a parameter server, which trains nothing."""
-PROBE_PHASES = {"started": "preparing", "environment": "measuring", "metrics": "finishing", "done": "finishing"}
+PROBE_PHASES = {
+    "started": "preparing",
+    "environment": "measuring",
+    "metrics": "finishing",
+    "done": "finishing",
+}
 """The events of a probe in their order, and the phase that begins with each."""
-TRAINING_PHASES = {"started": "importing", "imported": "building", "measured": "finishing", "generating": "generating"}
+TRAINING_PHASES = {
+    "started": "importing",
+    "imported": "building",
+    "measured": "finishing",
+    "generating": "generating",
+}
 AGGRESSOR_PHASES = {name: name for name in ("started", "environment", "measuring", "progress", "measured", "done")}
 TURNS = "taking turns"
 PROBE_TURNS_PHASES = {
@@ -90,10 +101,12 @@ class EventLog:
             fields = parse_object(line)
         except ValueError:
             fields = {}
-        name, t_s = fields.pop("event", None), fields.pop("t", None)
+        name = fields.pop("event", None)
+        t_s = fields.pop("t", None)
         if name == "error":
             remedy = fields.get("remedy")
-            why, kind = str(fields.get("message")), str(fields.get("kind"))
+            why = str(fields.get("message"))
+            kind = str(fields.get("kind"))
             raise MeasurementError(why, kind=kind, remedy=None if remedy is None else str(remedy))
         if not self._may_follow(name) or not isinstance(t_s, float | int):
             raise MeasurementError(
@@ -116,14 +129,16 @@ class EventLog:
     def _may_follow(self, name: object) -> bool:
         if name not in self.order:
             return False
-        reached = max((self.order.index(known) for known in self.events), default=-1)
-        place = self.order.index(str(name))
-        skipped = set(self.order[reached + 1 : place]) - REPEATED
-        again = place <= reached and set(self.order[place : reached + 1]) <= REPEATED
-        return not skipped and (place > reached or again)
+        positions = (self.order.index(name_of_event) for name_of_event in self.events)
+        reached = max(positions, default=-1)
+        position = self.order.index(str(name))
+        skipped = set(self.order[reached + 1 : position]) - REPEATED
+        repeats = position <= reached and set(self.order[position : reached + 1]) <= REPEATED
+        return not skipped and (position > reached or repeats)
 
     def _take(self, event: Event) -> None:
-        if (phase := self.phases.get(event.name, self.phase)) != self.phase:
+        phase = self.phases.get(event.name, self.phase)
+        if phase != self.phase:
             self._enter(phase)
         self.heard(event.name)
 
@@ -133,13 +148,19 @@ class EventLog:
 
     def said(self, event: str, key: str) -> Mapping[str, object]:
         """Return an object that an event carries; empty where it is none."""
-        value = self.events[event].fields.get(key) if event in self.events else None
-        return value if isinstance(value, Mapping) else {}
+        value = None
+        if event in self.events:
+            value = self.events[event].fields.get(key)
+        if isinstance(value, Mapping):
+            return value
+        return {}
 
     def usage(self) -> Usage | None:
         """Return what the whole job used, as the worker counted it at its end."""
-        said = self.said("done", "usage")
-        return Usage.model_validate(said) if said else None
+        reported = self.said("done", "usage")
+        if reported:
+            return Usage.model_validate(reported)
+        return None
 
     def ends(self, elapsed_s: float) -> dict[str, float]:
         """Return the two ends of ``elapsed_s``, on the host's clock, as fields of a timeline."""
@@ -182,7 +203,8 @@ class Transcript(EventLog):
         """
         super()._take(event)
         if event.name in ("built", "warmup"):
-            done, of = event.fields.get("step", 0), self.workload.warmup_steps
+            done = event.fields.get("step", 0)
+            of = self.workload.warmup_steps
             if done != of:
                 self._enter("warm-up", f"{done}/{of}")
             elif not (self.takes_turns and of):
@@ -198,7 +220,10 @@ class Transcript(EventLog):
 
     def timeline(self, elapsed_s: float) -> Timeline:
         """Return where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""
-        generating_s = self.between("generating", "generated") if "generated" in self.events else None
+        if "generated" in self.events:
+            generating_s = self.between("generating", "generated")
+        else:
+            generating_s = None
         return Timeline(
             **self.ends(elapsed_s),
             imports_s=self.between("started", "imported"),
@@ -231,7 +256,8 @@ class AggressorLog(EventLog):
         super()._take(event)
         if event.name not in ("measuring", "progress", "measured"):
             return
-        steps, work = event.fields.get("steps", 0), event.fields.get("work", 0.0)
+        steps = event.fields.get("steps", 0)
+        work = event.fields.get("work", 0.0)
         if not isinstance(steps, int) or not isinstance(work, float | int | None):
             raise MeasurementError(f"it told of {steps!r} steps and {work!r} of work", kind="protocol")
         self.progress.append(Progress(event.arrived_s, steps, None if work is None else float(work)))
@@ -249,10 +275,13 @@ class AggressorLog(EventLog):
 
 def work_at(progress: Sequence[Progress], moment_s: float) -> float | None:
     """Return the work done by then, interpolated between two lines; None outside of them, or where it is unknown."""
-    place = bisect.bisect_left([each.arrived_s for each in progress], moment_s)
-    if not 0 < place < len(progress):
-        return progress[place].work if place < len(progress) and progress[place].arrived_s == moment_s else None
-    before, after = progress[place - 1], progress[place]
+    index = bisect.bisect_left([report.arrived_s for report in progress], moment_s)
+    if not 0 < index < len(progress):
+        if index < len(progress) and progress[index].arrived_s == moment_s:
+            return progress[index].work
+        return None
+    before = progress[index - 1]
+    after = progress[index]
     if before.work is None or after.work is None:
         return None
     share = (moment_s - before.arrived_s) / (after.arrived_s - before.arrived_s)

@@ -49,21 +49,25 @@ def oom_kills(node: Node) -> int | None:
 
     def read(path: str) -> str:
         try:
-            return node.run(["cat", path], check=False, timeout_s=_ASKED_WITHIN_S).stdout
+            answer = node.run(["cat", path], check=False, timeout_s=_ASKED_WITHIN_S)
+            return answer.stdout
         except BenchError:
             return ""
 
-    groups = dict(line.split(":", 2)[1:] for line in read("/proc/self/cgroup").splitlines() if line.count(":") >= 2)
+    lines = read("/proc/self/cgroup").splitlines()
+    groups = dict(line.split(":", 2)[1:] for line in lines if line.count(":") >= 2)
     files = []
     for controller, name in (("memory", "memory.oom_control"), ("", "memory.events")):
-        if (group := groups.get(controller)) is not None:
+        group = groups.get(controller)
+        if group is not None:
             files += [str(Path(GROUPS, place.strip("/"), name)) for place in (f"{controller}{group}", controller)]
     if node.facts.get("accelerator") in ("kvm", "tcg"):
         files.append("/proc/vmstat")
     if MEMORY_NOT_LIMITED in node.substitutes:
         files = []  # a group of the user's, which others are in
     counted = (re.search(r"^oom_kill (\d+)$", read(file), re.MULTILINE) for file in files)
-    return next((int(match[1]) for match in counted if match), None)
+    counts = (int(match[1]) for match in counted if match)
+    return next(counts, None)
 
 
 def with_process(error: MeasurementError, argv: Sequence[str], process: Process) -> MeasurementError:

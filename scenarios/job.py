@@ -85,7 +85,11 @@ def workload_sizes(trial: Trial) -> Sizes:
 
 def scratch_of(trial: Trial, node: Node) -> str | None:
     """Return the directory of the trial's scratch volume on the node; None if it has none."""
-    return (node.scratch if trial.job.dataset else node.data) if trial.scratch_bytes else None
+    if trial.scratch_bytes:
+        if trial.job.dataset:
+            return node.scratch
+        return node.data
+    return None
 
 
 def specification(
@@ -140,7 +144,8 @@ class AttestedJob(Generic[Log]):
         reading, writing = os.pipe()
         self.orders = os.fdopen(writing, "wb")
         self.log.begin()
-        self.process = self.node.start(self.argv, stdin=os.fdopen(reading, "rb"))
+        lines = os.fdopen(reading, "rb")
+        self.process = self.node.start(self.argv, stdin=lines)
         self.order(self.spec.encoded())
 
     def order(self, line: bytes) -> None:
@@ -162,15 +167,18 @@ class AttestedJob(Generic[Log]):
 
     def follow(self) -> float:
         """Hear the worker to its end. Returns the seconds since right before its launch."""
-        timeout_s, process = self.trial.trial_timeout_s, self.process or self.launch()
+        timeout_s = self.trial.trial_timeout_s
+        process = self.process or self.launch()
         try:
             with self.explained(process, "ended"):
                 for line in process.lines(timeout_s):
                     self.log.hear(line)
-                status = process.wait(max(1.0, timeout_s - (time.monotonic() - self.log.begun_s)))
+                left_s = timeout_s - (time.monotonic() - self.log.begun_s)
+                status = process.wait(max(1.0, left_s))
                 elapsed_s = time.monotonic() - self.log.begun_s
                 if status or "done" not in self.log.events:
-                    raise failure_of_exit(status, self.log.phase, self.trial.job.envelope.memory_bytes, self.node)
+                    memory_bytes = self.trial.job.envelope.memory_bytes
+                    raise failure_of_exit(status, self.log.phase, memory_bytes, self.node)
             return elapsed_s
         finally:
             process.kill()
@@ -190,7 +198,8 @@ class AttestedJob(Generic[Log]):
 
     def environment(self) -> Environment:
         """Return the environment that the job saw. Raises ValidationError on what cannot be recorded."""
-        return merged_environment(self.attested, self.log.said("environment", "environment"), self.node.facts)
+        reported = self.log.said("environment", "environment")
+        return merged_environment(self.attested, reported, self.node.facts)
 
 
 def run_job(trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
@@ -199,14 +208,20 @@ def run_job(trial: Trial, node: Node, observer: Observer, account: Context) -> M
 
 
 def prepare(
-    trial: Trial, node: Node, observer: Observer, detail: str = "", distributed: Membership | None = None
+    trial: Trial,
+    node: Node,
+    observer: Observer,
+    detail: str = "",
+    distributed: Membership | None = None,
 ) -> AttestedJob[Transcript]:
     """Attest the node, which ``detail`` names, and bring its page cache into its state. Raises MeasurementError."""
-    data, scratch = data_of(trial, node), scratch_of(trial, node)
+    data = data_of(trial, node)
+    scratch = scratch_of(trial, node)
     spec = specification(trial, data=data, distributed=distributed, scratch=scratch)
     observer.phase("attesting", detail)
     order = TURNS_ORDER if trial.job.turns else ORDER
-    job = attest(trial, node, spec, Transcript(order=order, workload=workload_sizes(trial), observer=observer))
+    transcript = Transcript(order=order, workload=workload_sizes(trial), observer=observer)
+    job = attest(trial, node, spec, transcript)
     job.seen = arrange_page_cache(trial, node, worker_argv, observer)
     return job
 
@@ -248,14 +263,16 @@ def recordable(argv: list[str]) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        told = f"what the worker said cannot be recorded: {first_problem(error)}"
-        raise MeasurementError(told, kind="protocol", command=argv) from error
+        message = f"what the worker said cannot be recorded: {first_problem(error)}"
+        raise MeasurementError(message, kind="protocol", command=argv) from error
 
 
 def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:
     """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
-    steps = Steps.model_validate({**job.log.said("steps", "steps"), "losses": job.log.said("steps", "losses")})
-    measured = with_models(job, measurement(job, elapsed_s, steps, job.log.between("measuring", "measured")))
+    reported = job.log.said("steps", "steps")
+    steps = Steps.model_validate({**reported, "losses": job.log.said("steps", "losses")})
+    span_s = job.log.between("measuring", "measured")
+    measured = with_models(job, measurement(job, elapsed_s, steps, span_s))
     if not job.trial.job.generate:
         return measured
     generated = Generated.model_validate(job.log.said("generated", "generated"))
@@ -265,19 +282,27 @@ def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measuremen
 
 def with_models(job: AttestedJob[Transcript], measured: Measurement) -> Measurement:
     """Return the measurement with the models that the job said. Raises as ``measurement_of`` does."""
-    asked_for, epochs = job.trial.job.keep_model, job.log.workload.epochs
-    wanted = ([*range(1, (epochs or 0) + 1)] if asked_for == "each" else [epochs]) if asked_for else []
+    asked_for = job.trial.job.keep_model
+    epochs = job.log.workload.epochs
+    if asked_for:
+        wanted = [*range(1, (epochs or 0) + 1)] if asked_for == "each" else [epochs]
+    else:
+        wanted = []
     kept = [KeptModel.model_validate({**model, "size_bytes": len(file)}) for model, file in job.log.models]
     if [model.epoch for model in kept] != wanted:
         raise MeasurementError(f"the worker kept {len(kept)} models, and {len(wanted)} were asked for", kind="protocol")
-    files = {model.weights_sha256: file for model, (_, file) in zip(kept, job.log.models, strict=True)}
+    kept_files = zip(kept, job.log.models, strict=True)
+    files = {model.weights_sha256: file for model, (_, file) in kept_files}
     return measured.changed(kept=kept, models=files)
 
 
 def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, span_s: float) -> Measurement:
     """Return these steps, which took ``span_s``, with what else the worker said. Raises as ``measurement_of`` does."""
-    transcript, devices, workload = job.log, job.trial.job.devices, job.log.workload
-    counted, timed = counted_steps(steps), steps.elapsed_s is not None
+    transcript = job.log
+    devices = job.trial.job.devices
+    workload = job.log.workload
+    counted = counted_steps(steps)
+    timed = steps.elapsed_s is not None
     if counted != workload.steps or span_s <= 0 or timed is (devices.sync == "span"):
         raise MeasurementError(
             f"the worker measured {counted} steps in {span_s} s{'' if timed else ', each without its time'}; "
@@ -319,19 +344,22 @@ def data_use_of(job: AttestedJob[Transcript]) -> DataUse | None:
     dataset = job.trial.job.dataset
     if dataset is None:
         return None
-    known = {name: getattr(dataset, name) for name in ("kind", "sha256", "images", "size_bytes")}
-    return DataUse.model_validate({**job.log.said("done", "data_use"), **known, **job.seen})
+    expected = {name: getattr(dataset, name) for name in ("kind", "sha256", "images", "size_bytes")}
+    reported = job.log.said("done", "data_use")
+    return DataUse.model_validate({**reported, **expected, **job.seen})
 
 
 def metrics_of(said: Mapping[str, object]) -> dict[str, MetricValue]:
     """Return the metrics that the worker has said, by name. Raises ValidationError on what cannot be recorded."""
-    return {name: MetricValue.model_validate(one) for name, one in said.items()}
+    return {name: MetricValue.model_validate(value) for name, value in said.items()}
 
 
 def throughput_of(log: EventLog) -> float | None:
     """Return the throughput that the worker has said beside its metrics; None where it has said none."""
-    said = log.events["metrics"].fields.get("throughput")
-    return said if isinstance(said, float | int) else None
+    reported = log.events["metrics"].fields.get("throughput")
+    if isinstance(reported, float | int):
+        return reported
+    return None
 
 
 def merged_environment(
@@ -343,7 +371,8 @@ def merged_environment(
     if isinstance(chosen, list):
         merged["gpus"] = [{name: gpu.get(name) for name in Gpu.model_fields} for gpu in chosen]
     for seen in (attested, said):
-        merged.update((name, value) for name, value in seen.items() if value is not None)
+        observed = ((name, value) for name, value in seen.items() if value is not None)
+        merged.update(observed)
     if attested.get("seccomp"):  # it has tried what the filter refuses
         merged["seccomp"] = attested["seccomp"]
     if facts.get("seccomp") == "sentry":  # which shows its containers no filter
@@ -351,7 +380,8 @@ def merged_environment(
     environment = Environment.model_validate(merged)
     if not isinstance(chosen, list):
         return environment
-    return environment.model_copy(update={"gpus": checked_gpus(chosen, environment.gpus or [])})
+    gpus = checked_gpus(chosen, environment.gpus or [])
+    return environment.model_copy(update={"gpus": gpus})
 
 
 def checked_gpus(chosen: Sequence[Mapping[str, Any]], reported: Sequence[Gpu]) -> list[Gpu]:
@@ -362,7 +392,8 @@ def checked_gpus(chosen: Sequence[Mapping[str, Any]], reported: Sequence[Gpu]) -
     """
     pairs = list(zip(chosen, reported, strict=False))
     if len(chosen) != len(reported) or not all(_is_same(*pair) for pair in pairs):
-        used, wanted = ", ".join(str(gpu.uuid) for gpu in reported), ", ".join(str(gpu["uuid"]) for gpu in chosen)
+        used = ", ".join(str(gpu.uuid) for gpu in reported)
+        wanted = ", ".join(str(gpu["uuid"]) for gpu in chosen)
         raise MeasurementError(
             f"the worker computes on {used or 'no GPU'} instead of {wanted}",
             kind="device",
@@ -376,5 +407,8 @@ def _is_same(card: Mapping[str, Any], gpu: Gpu) -> bool:
     if gpu.uuid is None:
         return bool(card["pci_address"] == gpu.pci_address)
     # torch shows the digits alone, and the worker writes GPU- before them.
-    digits = [_UUID_KIND.sub("", name) for name in (card["uuid"], card.get("whole_uuid"), gpu.uuid) if name]
+    digits = []
+    for name in (card["uuid"], card.get("whole_uuid"), gpu.uuid):
+        if name:
+            digits.append(_UUID_KIND.sub("", name))
     return digits.pop() in digits

@@ -17,7 +17,10 @@ from worker.spec import Request, Turns
 
 def source_sha256(registry: Registry, name: str) -> str | None:
     """Return the digest of a foreign member's module; None for one of the suite's own. Raises RequestError."""
-    return None if name in registry.own else hashlib.sha256(_source(registry, name).read_bytes()).hexdigest()
+    if name in registry.own:
+        return None
+    source = _source(registry, name).read_bytes()
+    return hashlib.sha256(source).hexdigest()
 
 
 def plugin_of(registry: Registry, name: str, planned: str | None = None) -> Plugin | None:
@@ -26,10 +29,11 @@ def plugin_of(registry: Registry, name: str, planned: str | None = None) -> Plug
     Raises RequestError for a name that is unknown, or a module that has no text, and MeasurementError if the digest of
     the text is not the ``planned`` one.
     """
-    place = registry.place(name)
+    location = registry.place(name)
     if name in registry.own:
         return None
-    path, module = _source(registry, name), place.partition(":")[0]
+    path = _source(registry, name)
+    module = location.partition(":")[0]
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if planned not in (None, digest):

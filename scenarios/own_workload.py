@@ -38,11 +38,12 @@ def adopt(word: str) -> str:
     _refuse_plain(content, path)
     digest = hashlib.sha256(content).hexdigest()
     # With the digest: two files of one name are two modules, and none takes the place of a library's.
-    module = "own_{}_{}".format(re.sub(r"\W", "_", path.stem), digest[:12])
+    stem = re.sub(r"\W", "_", path.stem)
+    module = f"own_{stem}_{digest[:12]}"
     plugin = Plugin(module, content.decode(), digest, path.name)
     name = _free_name(path.name + (f"+{attribute}" if attribute else ""), plugin, path)
-    place = f"{plugin.module}:{attribute or _only_workload(plugin, path)}"
-    WORKLOADS.adopt(name, place, _whole(place, plugin, path))
+    location = f"{plugin.module}:{attribute or _only_workload(plugin, path)}"
+    WORKLOADS.adopt(name, location, _whole(location, plugin, path))
     return name
 
 
@@ -79,7 +80,8 @@ def read_source(path: Path) -> bytes:
 
 def sha256_of(word: str) -> str:
     """Return the digest of the file that a word names, without importing it. Raises RequestError."""
-    return hashlib.sha256(read_source(file_of(word)[0])).hexdigest()
+    source = read_source(file_of(word)[0])
+    return hashlib.sha256(source).hexdigest()
 
 
 def file_of(word: str) -> tuple[Path, str]:
@@ -109,14 +111,14 @@ def _only_workload(plugin: Plugin, path: Path) -> str:
             module = imported(plugin)
     except (Exception, SystemExit) as error:
         raise _failure(path, error) from error
-    named = {name: each for name, each in vars(module).items() if not name.startswith("_")}
-    instances = [name for name, each in named.items() if isinstance(each, Workload)]
-    found = instances or [name for name, each in named.items() if _is_declared(each, plugin)]
-    if not found:
+    named = {name: member for name, member in vars(module).items() if not name.startswith("_")}
+    instances = [name for name, member in named.items() if isinstance(member, Workload)]
+    candidates = instances or [name for name, member in named.items() if _is_declared(member, plugin)]
+    if not candidates:
         raise RequestError(f"{path} declares no workload", remedy=f"write a class derived from Workload: {_DOCUMENT}")
-    if len(found) > 1:
-        raise RequestError(f"{path} declares {', '.join(found)}", remedy=f"name one: {path}:{found[-1]}")
-    return found[0]
+    if len(candidates) > 1:
+        raise RequestError(f"{path} declares {', '.join(candidates)}", remedy=f"name one: {path}:{candidates[-1]}")
+    return candidates[0]
 
 
 def _is_declared(each: object, plugin: Plugin) -> bool:
@@ -158,12 +160,14 @@ def _check_methods(kind: type[Workload], path: Path) -> None:
     for name, declared in vars(Workload).items():
         if name.startswith("_") or not isfunction(declared):
             continue
-        own, given = signature(getattr(kind, name)), signature(declared)
+        implemented = signature(getattr(kind, name))
+        expected = signature(declared)
         try:
-            own.bind(*given.parameters)
+            implemented.bind(*expected.parameters)
         except TypeError as error:
+            called = f"{name}({', '.join(expected.parameters)})"
             raise RequestError(
-                f"{path}: {kind.__name__}.{name}{own} is called as {name}({', '.join(given.parameters)}): {error}",
+                f"{path}: {kind.__name__}.{name}{implemented} is called as {called}: {error}",
                 remedy=f"give it these parameters: {_DOCUMENT}",
             ) from error
 
@@ -184,7 +188,8 @@ def _remedy(path: Path, error: BaseException, lacking: str) -> str:
         return lacking
     as_command = f"or use {option('scenario')} command with {option('command_files')} {path.parent}"
     if isinstance(error, ModuleNotFoundError):
-        if any((path.parent / f"{error.name}{suffix}").exists() for suffix in (".py", "/__init__.py")):
+        missing = ((path.parent / f"{error.name}{suffix}").exists() for suffix in (".py", "/__init__.py"))
+        if any(missing):
             return f"{error.name} is not sent into the targets; move its code into {path.name}, {as_command}"
         return f"import {error.name} inside the methods: they run in the targets, and the image need not be here"
     if isinstance(error, FileNotFoundError) and (path.parent / str(error.filename)).exists():

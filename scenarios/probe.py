@@ -50,7 +50,8 @@ class Probing(PlannedScenario):
     options = ProbeOptions
     probes = inventory = True
     workloads = trains = False
-    subject, unnamed = "probe", "all"
+    subject = "probe"
+    unnamed = "all"
     members = PROBES
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
@@ -69,18 +70,32 @@ class Probing(PlannedScenario):
         return turns.model_copy(update={"burst_steps": 1})
 
     def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
-        if not (whole := [name for name in self.models(request) if not _in_turns(name)]):
+        whole = [name for name in self.models(request) if not _in_turns(name)]
+        if not whole:
             return None
         able = [name for name in PROBES if _in_turns(name)]
         why = f"the {' and the '.join(whole)} probe measures in one piece"
         return why, f"give {option('probe')} {', '.join(able)}, or leave {option('design')} out"
 
-    def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:
+    def check_shares(
+        self,
+        request: RunRequest,
+        envelope: Envelope,
+        targets: Sequence[str],
+        note: Note,
+    ) -> None:
         for name in self.models(request):
-            if check := getattr(PROBES.get(name), "check", None):
+            check = getattr(PROBES.get(name), "check", None)
+            if check:
                 check(request, targets, envelope)
 
-    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: Context,
+    ) -> Measurement:
         """Run the probe. Raises MeasurementError when it does not come to its end."""
         (instance,) = instances
         node = instance.node
@@ -92,9 +107,12 @@ class Probing(PlannedScenario):
         if not isinstance(probe, Probe):
             return probe.run(trial, instance, observer, account)
         # Refused alike on every target: a directory of bare metal would have room where the disk of a VM has none.
-        needed, planned_bytes = probe.written_bytes(trial.job.profile), trial.scratch_bytes or 0
+        needed = probe.written_bytes(trial.job.profile)
+        planned_bytes = trial.scratch_bytes or 0
         if needed and (node.data is None or planned_bytes < needed):
-            have = f"{planned_bytes / 1e6:.0f} MB are planned" if node.data else "there is no data volume"
+            have = "there is no data volume"
+            if node.data:
+                have = f"{planned_bytes / 1e6:.0f} MB are planned"
             raise MeasurementError(
                 f"the {trial.job.model} probe writes {needed / 1e6:.0f} MB, and on {node.name} {have}",
                 kind="probe",
@@ -158,5 +176,8 @@ def _measurement(job: AttestedJob[EventLog], elapsed_s: float) -> Measurement:
 
 def scratch_bytes(registry: Registry, names: Sequence[str], profile: str) -> dict[str, int]:
     """Return how much disk space each of the probes or aggressors needs, by name, without those that write nothing."""
-    needed = {name: registry.get(name).written_bytes(profile) for name in names if name in registry}
+    needed = {}
+    for name in names:
+        if name in registry:
+            needed[name] = registry.get(name).written_bytes(profile)
     return {name: int(size_bytes * SPARE) for name, size_bytes in needed.items() if size_bytes}

@@ -21,7 +21,9 @@ SHARED = "virtiofs"
 
 def data_of(trial: Trial, node: Node) -> Data | None:
     """Return the data set of the specification; None for a job whose data are drawn."""
-    return data_at(_directory(node), trial.job.dataset, trial.job) if trial.job.dataset else None
+    if trial.job.dataset:
+        return data_at(_directory(node), trial.job.dataset, trial.job)
+    return None
 
 
 def data_at(directory: str, dataset: Dataset, job: Job) -> Data:
@@ -49,12 +51,14 @@ def arrange_page_cache(
     if trial.job.dataset is None or trial.job.page_cache is None:
         return {}
     observer.phase("page cache", trial.job.page_cache)
-    dataset, state, backing = trial.job.dataset, trial.job.page_cache, node.backing
-    for place in filter(None, (node, backing) if state == "cold" else ()):
-        filesystem, _ = mounted_at(place, _directory(place))
+    dataset = trial.job.dataset
+    state = trial.job.page_cache
+    backing = node.backing
+    for holder in filter(None, (node, backing) if state == "cold" else ()):
+        filesystem, _ = mounted_at(holder, _directory(holder))
         if filesystem in DISK_STAND_INS:
             raise MeasurementError(
-                f"the data set of {place.name} lies on {filesystem}, from whose memory it cannot be evicted",
+                f"the data set of {holder.name} lies on {filesystem}, from whose memory it cannot be evicted",
                 kind="page-cache",
                 remedy=f"copy it to a disk with another file system, such as ext4, or use {option('cache')} warm",
             )
@@ -65,7 +69,10 @@ def arrange_page_cache(
     filesystem, device = mounted_at(node, _directory(node))
     if share is None and backing and filesystem != SHARED:
         # One kernel, one cache: who may not see it from inside is told from below.
-        share = below if state == "cold" else _arranged(trial, dataset, state, backing, launch_of(backing, trial))
+        if state == "cold":
+            share = below
+        else:
+            share = _arranged(trial, dataset, state, backing, launch_of(backing, trial))
     seen = {"page_cache_share": share, "filesystem": filesystem, "device": device}
     return {**seen, "listing_sha256": dataset.listing_sha256}
 
@@ -74,24 +81,18 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
     """Return the share of the data set that the cache of the node then holds; None where it does not tell."""
     command = [*argv, "--page-cache", state, _directory(node)]
     try:
-        said = asked(node, command, trial.trial_timeout_s)
+        answer = asked(node, command, trial.trial_timeout_s)
     except CommandError as error:
-        if error.returncode is None:
-            why, kind = f"the data set was not read within {trial.trial_timeout_s:g} s", "timeout"
-            remedy = f"allow more with {option('trial_timeout')}"
-        else:
-            why, kind = f"in the target: {error.message}", "dataset"
-            remedy = "let all users read it: chmod -R a+rX DIRECTORY"
-        raise MeasurementError(why, kind=kind, command=command, output_tail=error.output_tail, remedy=remedy) from error
-    if said.get("sha256") != dataset.listing_sha256:
+        raise _unread(error, trial.trial_timeout_s, command) from error
+    if answer.get("sha256") != dataset.listing_sha256:
         raise MeasurementError(
-            f"the target sees another data set: {said.get('files')} files of {said.get('size_bytes')} bytes, where "
+            f"the target sees another data set: {answer.get('files')} files of {answer.get('size_bytes')} bytes, where "
             f"{dataset.images} images in {dataset.size_bytes} bytes were planned",
             kind="dataset",
             command=command,
             remedy="nothing may change the data set during a run; start a new run with the set as it is now",
         )
-    share = said.get("page_cache_share")
+    share = answer.get("page_cache_share")
     if share is None or node.facts.get("seccomp") == "sentry":  # to which every page of a file is resident
         return None
     if not isinstance(share, float | int) or not 0 <= share <= 1:
@@ -107,14 +108,26 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
     return float(share)
 
 
+def _unread(error: CommandError, timeout_s: float, command: Sequence[str]) -> MeasurementError:
+    if error.returncode is None:
+        why = f"the data set was not read within {timeout_s:g} s"
+        kind = "timeout"
+        remedy = f"allow more with {option('trial_timeout')}"
+    else:
+        why = f"in the target: {error.message}"
+        kind = "dataset"
+        remedy = "let all users read it: chmod -R a+rX DIRECTORY"
+    return MeasurementError(why, kind=kind, command=command, output_tail=error.output_tail, remedy=remedy)
+
+
 def asked(node: Node, argv: Sequence[str], timeout_s: float) -> Mapping[str, object]:
     """Return the JSON object that the worker answers with. Raises CommandError, and MeasurementError on other text."""
-    said = node.run(argv, timeout_s=timeout_s).stdout
+    answer = node.run(argv, timeout_s=timeout_s).stdout
     try:
-        return parse_object(said)
+        return parse_object(answer)
     except ValueError as error:
         raise MeasurementError(
-            f"the answer cannot be read ({error}): {said[:200]!r}", kind="protocol", command=argv
+            f"the answer cannot be read ({error}): {answer[:200]!r}", kind="protocol", command=argv
         ) from error
 
 
@@ -124,14 +137,17 @@ def mounted_at(node: Node, directory: str) -> tuple[str, str] | tuple[None, None
     longest: tuple[int, str, str] | None = None
     for line in mountinfo.splitlines():
         before, dash, after = line.partition(" - ")
-        fields, kind_and_source = before.split(" "), after.split(" ")
+        fields = before.split(" ")
+        kind_and_source = after.split(" ")
         if not dash or len(fields) < 5 or len(kind_and_source) < 2:
             continue
-        place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-        inside = directory == place or directory.startswith(place.rstrip("/") + "/")
-        if inside and (longest is None or len(place) >= longest[0]):
-            longest = (len(place), kind_and_source[0], kind_and_source[1])
-    return longest[1:] if longest else (None, None)
+        mount_point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        inside = directory == mount_point or directory.startswith(mount_point.rstrip("/") + "/")
+        if inside and (longest is None or len(mount_point) >= longest[0]):
+            longest = (len(mount_point), kind_and_source[0], kind_and_source[1])
+    if longest:
+        return longest[1:]
+    return (None, None)
 
 
 def _directory(node: Node) -> str:

@@ -89,61 +89,79 @@ class Serve(PlannedScenario):
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         changed = {name: int(value) for name in (*EXTENTS, "channels") if (value := request.value(name)) is not None}
-        sizes, asked = sizes_of(profile, model, changed), request.options(ServingOptions)
+        sizes = sizes_of(profile, model, changed)
+        options = request.options(ServingOptions)
         load = (TOKEN_LOADS if sizes.tokens else LOADS)[profile.name]
         serving = Serving(
-            requests=asked.requests or load.requests,
-            rates=parse_rates(asked.rates) if asked.rates else load.rates,
-            clients=asked.clients or load.clients,
+            requests=options.requests or load.requests,
+            rates=parse_rates(options.rates) if options.rates else load.rates,
+            clients=options.clients or load.clients,
             **sizes.model_dump(include={*EXTENTS, "depth"}),
             channels=sizes.channels or (None if sizes.tokens else 3),
         )
         return {"serving": serving}
 
-    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: Context,
+    ) -> Measurement:
         """Serve, and measure what a client sees. Raises MeasurementError, of who failed first, where one fails."""
-        serving, distributed = planned(trial.job.serving, "its load"), planned(trial.job.distributed, "its instances")
+        serving = planned(trial.job.serving, "its load")
+        distributed = planned(trial.job.distributed, "its instances")
         ready = Event()
         observer.phase("attesting")
-        own = (instances[0].address, instances[0].port or PORT)
-        asked = instances[0].service or own
+        server_address = (instances[0].address, instances[0].port or PORT)
+        service_address = instances[0].service or server_address
         asking_log = EventLog(
             phases=CLIENT_PHASES, observer=observer, heard=lambda name: ready.set() if name == "environment" else None
         )
-        threads = [share.envelope.threads for share in trial.instances]
-        spec = ServeSpec(
-            workload=WORKLOADS.place(trial.job.model),
-            plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
-            dataset=trial.job.data,
-            model=trial.job.model,
-            **serving.model_dump(include={*EXTENTS, "channels", "depth"}),
-            threads=threads[0],
-            seed=trial.seed,
-            device=trial.job.devices.device,
-            address=own[0] or "",
-            port=own[1],
-        )
+        spec = _server_spec(trial, serving, *server_address)
         load = LoadRequest(
-            address=asked[0] or "",
-            port=asked[1],
+            address=service_address[0] or "",
+            port=service_address[1],
             body=json.dumps({"dataset": trial.job.data, "model": trial.job.model}),
             **serving.model_dump(include={"requests", "rates", "clients"}),
             seed=trial.seed,
             timeout_s=distributed.comm_timeout_s,
             patience_s=trial.trial_timeout_s,
-            threads=threads[1],
+            threads=trial.instances[1].envelope.threads,
             tokens=spec.shape.decoded or None,
         )
-        server = _rank(trial, 0, instances, spec, EventLog(phases=SERVER_PHASES), "--serve")
+        log = EventLog(phases=SERVER_PHASES)
+        server = _rank(trial, 0, instances, spec, log, "--serve")
         client = _rank(trial, 1, instances, load, asking_log, "--load")
         return _measurement(server, client, _run(server, client, ready, account))
 
 
+def _server_spec(trial: Trial, serving: Serving, address: str | None, port: int) -> ServeSpec:
+    return ServeSpec(
+        workload=WORKLOADS.place(trial.job.model),
+        plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
+        dataset=trial.job.data,
+        model=trial.job.model,
+        **serving.model_dump(include={*EXTENTS, "channels", "depth"}),
+        threads=trial.instances[0].envelope.threads,
+        seed=trial.seed,
+        device=trial.job.devices.device,
+        address=address or "",
+        port=port,
+    )
+
+
 def _rank(
-    trial: Trial, number: int, instances: Sequence[Instance], spec: Strict, log: EventLog, word: str
+    trial: Trial,
+    number: int,
+    instances: Sequence[Instance],
+    spec: Strict,
+    log: EventLog,
+    word: str,
 ) -> RankProcess:
     share = trial.instances[number]
-    job = attest(trial.with_job(envelope=share.envelope), instances[number].node, spec, log, word)
+    trial_of_server = trial.with_job(envelope=share.envelope)
+    job = attest(trial_of_server, instances[number].node, spec, log, word)
     return RankProcess(number, share.role, instances[number], job)
 
 
@@ -164,31 +182,32 @@ def _run(server: RankProcess, client: RankProcess, ready: Event, account: Contex
 
 
 def _measurement(server: RankProcess, client: RankProcess, elapsed_s: float) -> Measurement:
-    served, asked = server.job.log, client.job.log
-    cold_s = asked.events["answered"].arrived_s - served.begun_s
+    served = server.job.log
+    client_log = client.job.log
+    cold_s = client_log.events["answered"].arrived_s - served.begun_s
     opened_s = server.instance.node.opening.seconds
     with recordable(client.job.argv):
         return Measurement(
             elapsed_s=elapsed_s,
-            throughput_per_s=throughput_of(asked),
+            throughput_per_s=throughput_of(client_log),
             timeline=Timeline(
                 **served.ends(elapsed_s),
                 imports_s=served.between("started", "imported"),
                 build_s=served.between("imported", "built"),
-                measured_s=asked.between("answered", "metrics"),
+                measured_s=client_log.between("answered", "metrics"),
             ),
             environment=server.job.environment(),
             metrics={
                 "cold-start": MetricValue(value=cold_s, unit="s", better="less"),
                 "cold-start-with-opening": MetricValue(value=opened_s + cold_s, unit="s", better="less"),
-                **metrics_of(asked.said("metrics", "metrics")),
+                **metrics_of(client_log.said("metrics", "metrics")),
             },
-            ranks=[record_of(each) for each in (server, client)],
-            **asked.clocks("answered", "metrics"),
+            ranks=[record_of(rank) for rank in (server, client)],
+            **client_log.clocks("answered", "metrics"),
             usage=served.usage(),
             details={
                 **({"asked_at": list(server.instance.service)} if server.instance.service else {}),
-                **asked.said("metrics", "details"),
-                "client_usage": dict(asked.said("done", "usage")),
+                **client_log.said("metrics", "details"),
+                "client_usage": dict(client_log.said("done", "usage")),
             },
         )

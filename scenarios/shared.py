@@ -52,7 +52,8 @@ class Shared(PlannedScenario):
 
     name = "shared"
     options = SharedOptions
-    neighbours, normalised = True, False
+    neighbours = True
+    normalised = False
     no_turns = "a victim and its aggressors run at the same time on purpose"
 
     @classmethod
@@ -62,30 +63,43 @@ class Shared(PlannedScenario):
     @classmethod
     def usual_models(cls, profile: str) -> tuple[str, ...]:
         # The smoke profile proves the path, and on an emulated CPU every victim takes minutes.
-        return super().usual_models(profile) if profile == "smoke" else PAPERS_VICTIMS
+        if profile == "smoke":
+            return super().usual_models(profile)
+        return PAPERS_VICTIMS
 
     def instances(self, request: RunRequest) -> int:
         return 1 + (request.options(SharedOptions).aggressors or 1)
 
     def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
-        needed = scratch_bytes(AGGRESSORS, request.options(SharedOptions).aggressor, request.measurement.profile)
-        return dict.fromkeys(models, max(needed.values())) if needed else {}
+        names = request.options(SharedOptions).aggressor
+        needed = scratch_bytes(AGGRESSORS, names, request.measurement.profile)
+        if needed:
+            return dict.fromkeys(models, max(needed.values()))
+        return {}
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        asked = request.options(SharedOptions)
-        trained = [name for name in asked.aggressor if name in WORKLOADS]
+        options = request.options(SharedOptions)
+        trained = [name for name in options.aggressor if name in WORKLOADS]
         for name in trained:
             self.check_model(request, name)
-        sources = {name: source_sha256(WORKLOADS if name in trained else AGGRESSORS, name) for name in asked.aggressor}
+        sources = {
+            name: source_sha256(WORKLOADS if name in trained else AGGRESSORS, name) for name in options.aggressor
+        }
         sharing = Sharing(
-            aggressors=asked.aggressor,
-            copies=asked.aggressors or 1,
+            aggressors=options.aggressor,
+            copies=options.aggressors or 1,
             workloads={name: profile.sizes_of(name) for name in trained},
             sources={name: digest for name, digest in sources.items() if digest},
         )
         return {"sharing": sharing}
 
-    def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:
+    def check_shares(
+        self,
+        request: RunRequest,
+        envelope: Envelope,
+        targets: Sequence[str],
+        note: Note,
+    ) -> None:
         """Raise RequestError, with the arithmetic, if the machine is too small for so many instances."""
         count = self.instances(request)
         check_memory(envelope, count, who=f"a victim and {count - 1} aggressors", fewer="aggressors")
@@ -101,20 +115,28 @@ class Shared(PlannedScenario):
             f"{option('aggressors')}, or measure {option('target')} {BASELINE} alone",
         )
 
-    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: Context,
+    ) -> Measurement:
         """Run the victim, alone or beside the aggressors. Raises MeasurementError when it does not come to its end.
 
         The error is of kind ``aggressor`` when the victim was not under load all the time: such a trial is neither one
         alone nor one beside an aggressor.
         """
         sharing = planned(trial.job.sharing, "what shares the machine")
-        own = trial.with_job(model=architecture(trial.job.model), envelope=trial.instances[0].envelope)
-        job = prepare(own, instances[0].node, observer)
-        aggressors = [_prepared(trial, sharing, number, instances) for number in range(1, len(instances))]
+        model = architecture(trial.job.model)
+        victim = trial.with_job(model=model, envelope=trial.instances[0].envelope)
+        job = prepare(victim, instances[0].node, observer)
+        numbers = range(1, len(instances))
+        aggressors = [_prepared(trial, sharing, number, instances) for number in numbers]
         if trial.aggressor is None:
             measured = launch(job, account)
             with recordable(job.argv):
-                idle = [AggressorInstance(environment=each.job.environment()) for each in aggressors]
+                idle = [AggressorInstance(environment=neighbour.job.environment()) for neighbour in aggressors]
             return measured.changed(aggressors=idle)
         observer.phase("aggressor", trial.aggressor)
         with running_aggressors(aggressors, 2.0 * trial.trial_timeout_s) as group:
@@ -126,7 +148,7 @@ class Shared(PlannedScenario):
                 raise
             group.stop()
         with recordable(job.argv):
-            records = [each.record(job.log, measured.elapsed_s) for each in aggressors]
+            records = [neighbour.record(job.log, measured.elapsed_s) for neighbour in aggressors]
         return measured.changed(aggressors=records)
 
 
@@ -142,13 +164,15 @@ class AggressorProcess:
 
     def listen(self, timeout_s: float) -> None:
         """Hear it to its end. Raises MeasurementError of kind ``aggressor`` unless it was told to end."""
-        log, process = self.job.log, self.job.process or self.job.launch()
+        log = self.job.log
+        process = self.job.process or self.job.launch()
         try:
             for line in process.lines(timeout_s):
                 log.hear(line)
             status = process.wait(ENDS_WITHIN_S)
             if status or "done" not in log.events:
-                raise failure_of_exit(status, log.phase, self.job.trial.job.envelope.memory_bytes, self.job.node)
+                memory_bytes = self.job.trial.job.envelope.memory_bytes
+                raise failure_of_exit(status, log.phase, memory_bytes, self.job.node)
             if not self.stopping:
                 raise MeasurementError("it ended before the victim did", kind="aggressor")
         except BenchError as error:
@@ -173,7 +197,9 @@ class AggressorProcess:
 
     def record(self, victim: Transcript, elapsed_s: float) -> AggressorInstance:
         """Return the record. Raises MeasurementError where its measured steps do not enclose the victim."""
-        events, progress, launched_s = self.job.log.events, self.job.log.progress, victim.begun_s
+        events = self.job.log.events
+        progress = self.job.log.progress
+        launched_s = victim.begun_s
         begun_s, ended_s = (events[name].arrived_s - launched_s for name in ("measuring", "measured"))
         if begun_s >= 0 or ended_s < elapsed_s:
             raise MeasurementError(
@@ -186,9 +212,9 @@ class AggressorProcess:
             unit=str(events["measuring"].fields.get("unit")),
             begun_s=begun_s,
             ended_s=ended_s,
-            heard_s=[each.arrived_s - launched_s for each in progress],
-            steps=[each.steps for each in progress],
-            work=[each.work for each in progress],
+            heard_s=[report.arrived_s - launched_s for report in progress],
+            steps=[report.steps for report in progress],
+            work=[report.work for report in progress],
             before_per_s=self.job.log.per_s(progress[0].arrived_s, launched_s),
             beside_per_s=self.job.log.per_s(*[victim.events[name].arrived_s for name in ("measuring", "measured")]),
             usage=self.job.log.usage() or Usage(),
@@ -205,14 +231,14 @@ class AggressorGroup:
     def wait_until_ready(self, timeout_s: float) -> None:
         """Wait until every one takes its measured steps. Raises MeasurementError when one does not get there."""
         deadline = time.monotonic() + timeout_s
-        for each in self.aggressors:
-            each.settled.wait(max(0.0, deadline - time.monotonic()))
+        for aggressor in self.aggressors:
+            aggressor.settled.wait(max(0.0, deadline - time.monotonic()))
             self.check()
-            if not each.settled.is_set():
+            if not aggressor.settled.is_set():
                 raise MeasurementError(
-                    f"{each.name} was not ready after {timeout_s:g} s: it was {each.job.log.phase!r}",
+                    f"{aggressor.name} was not ready after {timeout_s:g} s: it was {aggressor.job.log.phase!r}",
                     kind="aggressor",
-                    command=each.job.argv,
+                    command=aggressor.job.argv,
                     remedy=f"allow more with {option('trial_timeout')}",
                 )
 
@@ -231,15 +257,15 @@ class AggressorGroup:
     def stop(self) -> None:
         """Tell all to stop and hear them to their ends. Raises MeasurementError when one has failed."""
         self.check()
-        for each in self.aggressors:
-            each.stop()
+        for aggressor in self.aggressors:
+            aggressor.stop()
         deadline = time.monotonic() + ENDS_WITHIN_S
-        for each, future in zip(self.aggressors, self.futures, strict=True):
+        for aggressor, future in zip(self.aggressors, self.futures, strict=True):
             try:
                 future.result(max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 raise MeasurementError(
-                    f"{each.name} did not stop within {ENDS_WITHIN_S:g} s of being told", kind="aggressor"
+                    f"{aggressor.name} did not stop within {ENDS_WITHIN_S:g} s of being told", kind="aggressor"
                 ) from None
 
     def ended(self, each: AggressorProcess) -> None:
@@ -263,14 +289,22 @@ def running_aggressors(aggressors: Sequence[AggressorProcess], timeout_s: float)
 
 def _prepared(trial: Trial, sharing: Sharing, number: int, instances: Sequence[Instance]) -> AggressorProcess:
     """Attest an aggressor and prepare its launch; one that stays idle is attested too, and never launched."""
-    node, envelope = instances[number].node, trial.instances[number].envelope
+    node = instances[number].node
+    envelope = trial.instances[number].envelope
     name = trial.aggressor or sharing.aggressors[0]
-    sizes, source = sharing.workloads.get(name), sharing.sources.get(name)
-    own = trial.with_job(model=name, sizes=sizes, envelope=envelope, workload_sha256=source)
+    sizes = sharing.workloads.get(name)
+    source = sharing.sources.get(name)
+    trial_of_instance = trial.with_job(
+        model=name,
+        sizes=sizes,
+        envelope=envelope,
+        workload_sha256=source,
+    )
     if name in WORKLOADS:
-        spec = AggressorRequest(training=specification(own))
+        spec = AggressorRequest(training=specification(trial_of_instance))
     else:
-        spec = AggressorRequest(aggressor=member_request(AGGRESSORS, own, node))
+        spec = AggressorRequest(aggressor=member_request(AGGRESSORS, trial_of_instance, node))
     settled = Event()
-    job = attest(own, node, spec, AggressorLog(ready=settled.set), "--aggressor")
+    log = AggressorLog(ready=settled.set)
+    job = attest(trial_of_instance, node, spec, log, "--aggressor")
     return AggressorProcess(f"the aggressor {name} in instance {number} ({node.name})", job, settled)

@@ -39,7 +39,8 @@ HELD = "import sys; print(flush=True); sys.stdin.read()"
 
 def parse_instances(text: str) -> tuple[int, ...]:
     """Return the numbers of instances: ``1,5,20``. Raises RequestError."""
-    numbers = tuple(dict.fromkeys(int(word) for word in text.split(",") if word.isdecimal()))
+    words = (int(word) for word in text.split(",") if word.isdecimal())
+    numbers = tuple(dict.fromkeys(words))
     if not numbers or len(numbers) < len(text.split(",")) or not all(0 < number <= MOST for number in numbers):
         raise RequestError(f"{text!r} holds no different numbers of instances", remedy="write numbers: 1,5,20")
     return numbers
@@ -60,14 +61,23 @@ class Startup(PlannedScenario):
     options = StartupOptions
     probes = multiplied = True
     workloads = trains = False
-    subject, unnamed = "instances", "all"
+    subject = "instances"
+    unnamed = "all"
     deciding = ("ready-median",)
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
-        return tuple(count(number, "instance").replace(" ", "-") for number in _numbers(request))
+        counted = (count(number, "instance").replace(" ", "-") for number in _numbers(request))
+        return tuple(counted)
 
-    def check_shares(self, request: RunRequest, envelope: Envelope, targets: Sequence[str], note: Note) -> None:  # noqa: ARG002
-        most, available_bytes = max(_numbers(request)), psutil.virtual_memory().available
+    def check_shares(
+        self,
+        request: RunRequest,
+        envelope: Envelope,
+        targets: Sequence[str],
+        note: Note,  # noqa: ARG002
+    ) -> None:
+        most = max(_numbers(request))
+        available_bytes = psutil.virtual_memory().available
         for target in targets:
             # One more has been opened before, for its environment.
             needed_bytes = (most + 1) * (envelope.memory_bytes if target in VMS else LEAST_BYTES)
@@ -78,7 +88,13 @@ class Startup(PlannedScenario):
                     remedy=f"ask for fewer {option('instances')}, or give each less with {option('memory')}",
                 )
 
-    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: Context,
+    ) -> Measurement:
         """Run a least training in one instance, then open the others. Raises MeasurementError if none of them opens."""
         (first,) = instances
         if first.another is None:
@@ -141,7 +157,8 @@ class Together:
         try:
             with os.fdopen(reading, "rb") as held, self.another() as node:
                 began_s = time.monotonic()
-                process = node.start([node.python[0], "-c", HELD], stdin=held)
+                argv = [node.python[0], "-c", HELD]
+                process = node.start(argv, stdin=held)
                 next(process.lines(OPENED_WITHIN_S))
                 self.ready_s.append(node.opening.seconds + time.monotonic() - began_s)
                 ready = True
@@ -166,8 +183,16 @@ class Together:
             "memory-per-instance": (self.bytes / len(self.ready_s) / 1e6, "MB"),
             "host-cpu-per-instance": (self.cpu_s / self.number, "s"),
         }
-        shown = {name: MetricValue(value=v, unit=unit, better="less") for name, (v, unit) in values.items() if v > 0}
-        failed = MetricValue(value=len(self.failures), unit="", better="less", compared="difference")
+        shown = {}
+        for name, (v, unit) in values.items():
+            if v > 0:
+                shown[name] = MetricValue(value=v, unit=unit, better="less")
+        failed = MetricValue(
+            value=len(self.failures),
+            unit="",
+            better="less",
+            compared="difference",
+        )
         return {"ready-median": MetricValue(**vars(middle)), **shown, "failed-instances": failed}
 
 

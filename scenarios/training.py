@@ -45,13 +45,13 @@ class ReadingScenario(PlannedScenario):
         return 1
 
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
-        asked = request.data.data or (GENERATED if self.needs_data else SYNTHETIC)
-        if asked != SYNTHETIC:
+        chosen = request.data.data or (GENERATED if self.needs_data else SYNTHETIC)
+        if chosen != SYNTHETIC:
             images = self.trainers(request) * _images_of(request)
-            return datasets.resolve(asked, home, request.data.frame_stride, note, images=images)
+            return datasets.resolve(chosen, home, request.data.frame_stride, note, images=images)
         if self.needs_data:
             raise RequestError(
-                f"{option('data')} {asked} with {option('scenario')} {self.name}",
+                f"{option('data')} {chosen} with {option('scenario')} {self.name}",
                 remedy=f"use {option('scenario')} {SYNTHETIC} for it",
             )
         return SYNTHETIC, None
@@ -61,7 +61,10 @@ def _images_of(request: RunRequest) -> int:
     """Return the images that a rank of the largest job of a request takes: in all steps, or in one of whole epochs."""
     profile = PROFILES.get(request.measurement.profile)
     options = {name: request.value(name) for name in ("batch", "steps", "warmup_steps")}
-    changed = {name: int(value) for name, value in options.items() if value is not None}
+    changed = {}
+    for name, value in options.items():
+        if value is not None:
+            changed[name] = int(value)
     most = 0
     for model in request.models:
         if profile and architecture(model) in WORKLOADS:
@@ -76,7 +79,13 @@ class TrainingScenario(PlannedScenario):
 
     inventory = checkpoints = generates = keeps = True
 
-    def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:
+    def measure(
+        self,
+        trial: Trial,
+        instances: Sequence[Instance],
+        observer: Observer,
+        account: Context,
+    ) -> Measurement:
         """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
         (instance,) = instances
         job = self._prepared(trial, instance, observer)
@@ -106,7 +115,9 @@ class Synthetic(TrainingScenario):
     name = "synthetic"
 
     def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
-        return {} if request.measurement.checkpoint == "off" else dict.fromkeys(models, CHECKPOINT_BYTES)
+        if request.measurement.checkpoint == "off":
+            return {}
+        return dict.fromkeys(models, CHECKPOINT_BYTES)
 
 
 class Real(ReadingScenario, TrainingScenario):
@@ -116,7 +127,9 @@ class Real(ReadingScenario, TrainingScenario):
     needs_data = epochs = True
 
     def scratch_bytes(self, request: RunRequest, models: Sequence[str]) -> dict[str, int]:
-        return dict.fromkeys(models, CHECKPOINT_BYTES) if request.measurement.preempt else {}
+        if request.measurement.preempt:
+            return dict.fromkeys(models, CHECKPOINT_BYTES)
+        return {}
 
     def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
         if request.data.cache == "warm":
@@ -130,7 +143,8 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
 
     Epochs of drawn data are the steps between checkpoints.
     """
-    sizes, dataset = job.log.workload, job.trial.job.dataset
+    sizes = job.log.workload
+    dataset = job.trial.job.dataset
     if not (dataset or sizes.epochs):
         return measured
     steps = job.trial.job.epoch_steps
@@ -138,15 +152,19 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
     if not sizes.epochs:
         epochs = Epochs(steps=steps, scaled_share=sizes.steps / steps if steps else None)
         scaled = epochs.metrics(timeline.measured_s or 0.0, of_data=True)
-        return measured.changed(epochs=epochs, metrics={**measured.metrics, **scaled})
-    said = job.log.events["steps"].fields
+        with_epochs = {**measured.metrics, **scaled}
+        return measured.changed(epochs=epochs, metrics=with_epochs)
+    reported = job.log.events["steps"].fields
     checkpoints = job.log.said("steps", "checkpoints")
-    place = scratch_of(job.trial, job.node) or TEMPORARY
-    written = {**checkpoints, "filesystem": mounted_at(job.node, place)[0]} if checkpoints else None
-    epochs = Epochs.model_validate({"steps": steps, "seconds": said.get("epochs_s"), "checkpoints": written})
+    directory = scratch_of(job.trial, job.node) or TEMPORARY
+    written = None
+    if checkpoints:
+        written = {**checkpoints, "filesystem": mounted_at(job.node, directory)[0]}
+    seconds = reported.get("epochs_s")
+    epochs = Epochs.model_validate({"steps": steps, "seconds": seconds, "checkpoints": written})
     if len(epochs.seconds) != sizes.epochs:
-        told = f"the worker measured {len(epochs.seconds)} epochs, and {sizes.epochs} were asked for"
-        raise MeasurementError(told, kind="protocol")
+        message = f"the worker measured {len(epochs.seconds)} epochs, and {sizes.epochs} were asked for"
+        raise MeasurementError(message, kind="protocol")
     measured_s = math.fsum(epochs.seconds)
     between_s = max(0.0, job.log.between("measuring", "measured") - measured_s)
     return measured.changed(
@@ -168,26 +186,33 @@ def with_preemption(trial: Trial, instance: Instance, observer: Observer, undist
     scratch = scratch_of(trial, instance.node)
     if instance.reopen is None or scratch is None:
         raise MeasurementError("this target cannot be opened again with its checkpoint", kind="preemption")
-    mean_s, spent = trial.job.preemption.mean_s, undisturbed.timeline or Timeline()
-    start_s = instance.node.opening.seconds + _sum_s(spent.launch_s, spent.imports_s, spent.build_s)
+    mean_s = trial.job.preemption.mean_s
+    spent = undisturbed.timeline or Timeline()
+    job_s = _sum_s(spent.launch_s, spent.imports_s, spent.build_s)
+    start_s = instance.node.opening.seconds + job_s
     measured_s = _sum_s(spent.measured_s, spent.between_epochs_s)
     longer = f"give {option('preempt')} a longer mean, or write checkpoints more often"
     if mean_s < start_s:
-        told = f"a mean of {mean_s:g} s is shorter than opening and starting the job, {start_s:.1f} s"
-        raise MeasurementError(told, kind="preemption", remedy=longer)
+        message = f"a mean of {mean_s:g} s is shorter than opening and starting the job, {start_s:.1f} s"
+        raise MeasurementError(message, kind="preemption", remedy=longer)
     instance.node.run(["find", scratch, "-mindepth", "1", "-delete"])
     step_s = measured_s / workload_sizes(trial).steps
-    course = _Course(trial, instance.node, instance.reopen, instance.kill or (lambda: None), observer, step_s)
-    moments, weights = random.Random(trial.seed), None  # noqa: S311 (no secret)
+    kill = instance.kill or (lambda: None)
+    course = _Course(trial, instance.node, instance.reopen, kill, observer, step_s)
+    moments = random.Random(trial.seed)  # noqa: S311 (no secret)
+    weights = None
     while weights is None:
         if course.spent_s > _PATIENCE * (start_s + measured_s + mean_s):
-            told = f"it has not ended after {course.spent_s:.0f} s"
-            raise MeasurementError(told, kind="preemption", remedy=longer)
+            message = f"it has not ended after {course.spent_s:.0f} s"
+            raise MeasurementError(message, kind="preemption", remedy=longer)
         weights = course.live(moments.expovariate(1 / mean_s))
     if weights != undisturbed.weights_sha256:
-        told = f"it ended with other weights ({weights}) than the undisturbed training ({undisturbed.weights_sha256})"
-        raise MeasurementError(told, kind="preemption")
-    return undisturbed.changed(metrics={**undisturbed.metrics, **course.metrics()})
+        message = (
+            f"it ended with other weights ({weights}) than the undisturbed training ({undisturbed.weights_sha256})"
+        )
+        raise MeasurementError(message, kind="preemption")
+    metrics = {**undisturbed.metrics, **course.metrics()}
+    return undisturbed.changed(metrics=metrics)
 
 
 def _sum_s(*spans_s: float | None) -> float:
@@ -231,7 +256,8 @@ class _Course:
                 if "measuring" in events:
                     ran_s = left_s - (events["measuring"].arrived_s - job.log.begun_s)
                     most = workload_sizes(self.trial).steps
-                    self.done = min(float(most), self._begin(job) + max(0.0, ran_s) / self.step_s)
+                    ran_steps = max(0.0, ran_s) / self.step_s
+                    self.done = min(float(most), self._begin(job) + ran_steps)
         self.spent_s += life_s
         return None
 
@@ -241,15 +267,26 @@ class _Course:
         sizes = workload_sizes(self.trial)
         begun = sizes.steps - left if isinstance(left, int) else 0
         # After more steps than are between two checkpoints there would be another one, however slow the machine is now.
-        self.lost += min(sizes.steps / (sizes.epochs or 1), max(0.0, self.done - begun))
+        epoch_steps = sizes.steps / (sizes.epochs or 1)
+        self.lost += min(epoch_steps, max(0.0, self.done - begun))
         return begun
 
     def metrics(self) -> dict[str, MetricValue]:
         """Return the makespan, the openings and the lost steps."""
         return {
             MAKESPAN: MetricValue(value=self.spent_s, unit="s", better="less"),
-            OPENINGS: MetricValue(value=self.openings, unit="", better="less", compared="difference"),
-            LOST_STEPS: MetricValue(value=self.lost, unit="steps", better="less", compared="difference"),
+            OPENINGS: MetricValue(
+                value=self.openings,
+                unit="",
+                better="less",
+                compared="difference",
+            ),
+            LOST_STEPS: MetricValue(
+                value=self.lost,
+                unit="steps",
+                better="less",
+                compared="difference",
+            ),
         }
 
 

@@ -67,7 +67,8 @@ class WorkerTurns(Generic[_Said]):
         begun_s = self.job.log.clock()
         self.job.order(BURST.encode())
         said = self._hear("burst", f"ended burst {len(self.bursts) + 1}")
-        if (computed := self.job.log.events.pop("computed", None)) is None:
+        computed = self.job.log.events.pop("computed", None)
+        if computed is None:
             raise MeasurementError("the worker did not say when its burst had ended", kind="protocol")
         with recordable(self.job.argv):
             burst: _Said = self.message.model_validate(said.fields)  # type: ignore[assignment]  # a subclass says which
@@ -88,11 +89,12 @@ class WorkerTurns(Generic[_Said]):
         span_s = math.fsum(burst.span_s for burst in self.bursts)
         used = [burst.usage for burst in self.bursts]
         with recordable(self.job.argv):
-            found = self.measurement(elapsed_s, span_s)
-            return found.changed(
-                timeline=(found.timeline or Timeline()).model_copy(update={"measured_s": span_s}),
+            measured = self.measurement(elapsed_s, span_s)
+            return measured.changed(
+                timeline=(measured.timeline or Timeline()).model_copy(update={"measured_s": span_s}),
                 usage=Usage(
-                    cpu_s=math.fsum(one.cpu_s for one in used), minor_faults=sum(one.minor_faults for one in used)
+                    cpu_s=math.fsum(usage.cpu_s for usage in used),
+                    minor_faults=sum(usage.minor_faults for usage in used),
                 ),
             )
 
@@ -118,7 +120,8 @@ class WorkerTurns(Generic[_Said]):
                     self.left_s -= monotonic() - begun_s
                     return event
             status = process.wait(_LAST_WORDS_S)
-            raise failure_of_exit(status, log.phase, self.job.trial.job.envelope.memory_bytes, self.job.node)
+            memory_bytes = self.job.trial.job.envelope.memory_bytes
+            raise failure_of_exit(status, log.phase, memory_bytes, self.job.node)
 
 
 class TrainingTurns(WorkerTurns[StepsBurst]):
@@ -134,11 +137,15 @@ class TrainingTurns(WorkerTurns[StepsBurst]):
         """Return the measurement of the steps of all bursts, one after the other."""
 
         def joined(parts: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-            names = [name for name, column in parts[0].items() if column] if parts else []
-            return {name: [each for part in parts for each in part[name]] for name in names}
+            columns: dict[str, list[float]] = {}
+            for name in [name for name, column in parts[0].items() if column] if parts else []:
+                columns[name] = [value for part in parts for value in part[name]]
+            return columns
 
         bursts = [burst.steps.model_dump() for burst in self.bursts]
         phases = joined([burst.pop("phases") for burst in bursts])
         losses = self.job.log.said("steps", "losses")
-        steps = Steps.model_validate({**joined(bursts), "phases": phases, "losses": losses})
-        return measurement(self.job, elapsed_s, steps, span_s).changed(data_use=data_use_of(self.job))
+        fields = {**joined(bursts), "phases": phases, "losses": losses}
+        steps = Steps.model_validate(fields)
+        measured = measurement(self.job, elapsed_s, steps, span_s)
+        return measured.changed(data_use=data_use_of(self.job))

@@ -15,7 +15,8 @@ from worker.data.kinds.kind import PICTURE_SIZES, DataKind, PictureSize
 from worker.data.listing import listing
 from worker.workloads.workload import CLASSES
 
-PLAN, MANIFEST = "plan.json", "manifest.json"
+PLAN = "plan.json"
+MANIFEST = "manifest.json"
 _MOST_BYTES = 1 << 29
 """A set of a few million files has a line of about 100 bytes for each in its manifest."""
 _USUAL_FORMAT = "imagefolder"
@@ -92,20 +93,27 @@ def make_plan(images: int, name: str, size: str | None, seed: int, classes: int 
     """Return the plan of a set of the kind ``name``. Raises RequestError for numbers that no set can have."""
     kind = SetPlan(seed=0, format=name, images=1).kind()
     if kind.sized:
-        size, classes = size or PICTURE_SIZES[0], CLASSES if classes is None else classes
+        size = size or PICTURE_SIZES[0]
+        classes = CLASSES if classes is None else classes
     for option, value in (("--size", size), ("--classes", classes)):
         if value is not None and not kind.sized:
             raise RequestError(
                 f"{option} with --format {name}, which has sizes and labels of its own", remedy="leave it out"
             )
-    for option, number, least in (("--images", images, kind.least_images), ("--seed", seed, 0)):
+    limits = (("--images", images, kind.least_images), ("--seed", seed, 0))
+    for option, number, least in limits:
         if number < least:
             raise RequestError(f"{option} {number}", remedy=f"give a number from {least} up")
     if classes is not None and not 1 <= classes <= CLASSES:
         raise RequestError(f"--classes {classes}", remedy=f"give 1 to {CLASSES}: the models tell {CLASSES} apart")
     if size not in (None, *PICTURE_SIZES):
         raise RequestError(f"--size {size!r} is unknown", remedy=f"choose among {', '.join(PICTURE_SIZES)}")
-    values = {"format": name, "size": size, "images": images, "classes": classes}
+    values = {
+        "format": name,
+        "size": size,
+        "images": images,
+        "classes": classes,
+    }
     return SetPlan.model_validate({"schema_version": 1, "seed": seed, **values})
 
 
@@ -119,9 +127,12 @@ def generated_sets(home: Path) -> list[GeneratedSet]:
     for path in data_folder(home).glob(f"[!.]*/{MANIFEST}"):
         # A set of another version cannot be used.
         with suppress(RequestError):
-            if manifest := SetManifest.read(path.parent):
-                dated.append((path.stat().st_mtime_ns, str(path), GeneratedSet(path.parent, manifest)))
-    return [generated for *_, generated in sorted(dated, reverse=True, key=lambda item: item[:2])]
+            manifest = SetManifest.read(path.parent)
+            if manifest:
+                stored = GeneratedSet(path.parent, manifest)
+                dated.append((path.stat().st_mtime_ns, str(path), stored))
+    newest = sorted(dated, reverse=True, key=lambda item: item[:2])
+    return [generated for *_, generated in newest]
 
 
 def newest(home: Path, images: int = 0, listing_sha256: str | None = None) -> Path:
@@ -138,7 +149,8 @@ def newest(home: Path, images: int = 0, listing_sha256: str | None = None) -> Pa
         return of_listing[0].directory
     folders = [candidate for candidate in sets if candidate.manifest.format == _USUAL_FORMAT]
     if not folders:
-        formats = ", ".join(sorted({candidate.manifest.format for candidate in sets}))
+        formats_of_sets = {candidate.manifest.format for candidate in sets}
+        formats = ", ".join(sorted(formats_of_sets))
         message = f"the generated sets in {data_folder(home)} are no imagefolder: {formats}"
         raise RequestError(message, remedy=f"{_MAKE}; or name one as generated:DIR")
     large_enough = [candidate for candidate in folders if candidate.manifest.images >= images]
@@ -174,7 +186,12 @@ def changed(directory: Path, plan: SetPlan) -> RequestError:
 
 def _command(directory: Path, plan: SetPlan) -> str:
     """Return the command that makes this very set."""
-    usual = {"format": _USUAL_FORMAT, "size": "imagenet", "seed": 0, "classes": 1000}
+    usual = {
+        "format": _USUAL_FORMAT,
+        "size": "imagenet",
+        "seed": 0,
+        "classes": 1000,
+    }
     values = {name: getattr(plan, name) for name in usual}
     options = [f"--{name} {value}" for name, value in values.items() if value not in (usual[name], None)]
     return " ".join(["bench data make --images", str(plan.images), *options, "--out", str(directory)])

@@ -22,7 +22,8 @@ Progress = Callable[[int, int], None]
 """Called with how many are done, and how many there are."""
 _LEAST_BYTES = 2 << 30
 """The names of a few million files."""
-_COPIES, _MOST_IN_MEMORY_BYTES = 4, 1 << 30
+_COPIES = 4
+_MOST_IN_MEMORY_BYTES = 1 << 30
 """A format that is read into memory is copied and turned there; its files have less than 1 GiB."""
 
 
@@ -45,10 +46,12 @@ def spread(function: Callable[[Task], Result], tasks: Iterable[Task], workers: i
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_settle)
     try:
         # A window, and not everything at once: a million images are a hundred thousand tasks.
-        running = {pool.submit(function, task) for task in islice(rest, 2 * workers)}
+        first = islice(rest, 2 * workers)
+        running = {pool.submit(function, task) for task in first}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
-            running |= {pool.submit(function, task) for task in islice(rest, len(done))}
+            next_tasks = islice(rest, len(done))
+            running |= {pool.submit(function, task) for task in next_tasks}
             for future in done:
                 yield future.result()
     except BrokenProcessPool as error:
@@ -64,7 +67,8 @@ def _settle() -> None:
 
     def leave_with_parent() -> None:
         """End with the parent: one that was killed cannot say so, and its workers would wait for ever."""
-        if parent := multiprocessing.parent_process():
+        parent = multiprocessing.parent_process()
+        if parent:
             parent.join()
             os._exit(1)
 

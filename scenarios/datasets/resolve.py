@@ -54,7 +54,10 @@ def resolve(
             f"{option('data')} synthetic is drawn in memory: there are no files",
             remedy=f"use {option('scenario')} synthetic",
         )
-    directory = Path(path).expanduser() if path else newest(home, images, listing_sha256)
+    if path:
+        directory = Path(path).expanduser()
+    else:
+        directory = newest(home, images, listing_sha256)
     try:
         root = _directory(directory).resolve()
         check_name(root, f"{option('data')} {name}")
@@ -90,7 +93,13 @@ def _directory(path: Path) -> Path:
     return path
 
 
-def _dataset(name: str, directory: Path, frame_stride: int | None, manifest: SetManifest | None, note: Note) -> Dataset:
+def _dataset(
+    name: str,
+    directory: Path,
+    frame_stride: int | None,
+    manifest: SetManifest | None,
+    note: Note,
+) -> Dataset:
     kind: DataKind = DATA_KINDS.get(name)
     if frame_stride and not kind.has_videos:
         raise RequestError(
@@ -104,7 +113,8 @@ def _dataset(name: str, directory: Path, frame_stride: int | None, manifest: Set
     entries = tuple(entries_of(root))
     listed = summary((entry.path, entry.size_bytes) for entry in entries)
     images = limited(lambda: len(kind.open(root, stride)), listed.size_bytes)
-    digest, sha256 = identity(root, entries, manifest, progress_of(str(root), note))
+    progress = progress_of(str(root), note)
+    digest, sha256 = identity(root, entries, manifest, progress)
     return Dataset(
         kind=name,
         kind_sha256=source_sha256(DATA_KINDS, name),
@@ -120,7 +130,8 @@ def _dataset(name: str, directory: Path, frame_stride: int | None, manifest: Set
 
 def _refuse_links_that_leave(root: Path) -> None:
     """Every target sees this directory alone, at another place: such a link would lead nowhere in all of them."""
-    leaving = [path for path, to in _links(str(root)) if leads_out(root, Path(path), to)]
+    links = _links(str(root))
+    leaving = [path for path, to in links if leads_out(root, Path(path), to)]
     if leaving:
         raise RequestError(
             f"{root} holds {len(leaving)} links that lead nowhere in a container or a VM, such as {leaving[0]}",
@@ -183,12 +194,13 @@ def _generated(
     written_ns = (root / MANIFEST).stat().st_mtime_ns
     sample = dict(drawn(manifest.sha256.encode(), entries, HASHED_AGAIN))
     by_path = {os.fsencode(path): sha256 for path, sha256 in manifest.files.items()}
-    again = [
+    later = [
         entry
         for entry in entries
         if whole or entry in sample or entry.mtime_ns > written_ns or entry.path not in by_path
     ]
-    for path, sha256 in hashes(root, again, progress):
+    for path, sha256 in hashes(root, later, progress):
         if by_path.setdefault(path, sha256) != sha256:
             raise changed(root, manifest)
-    return "contents" if whole else "manifest", digest_of((entry.path, by_path[entry.path]) for entry in entries)
+    pairs = ((entry.path, by_path[entry.path]) for entry in entries)
+    return "contents" if whole else "manifest", digest_of(pairs)

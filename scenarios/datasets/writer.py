@@ -19,7 +19,8 @@ from suite.errors import BenchError, RequestError
 from suite.results import files as safe_files
 from worker.data.listing import files, listing
 
-_DRAWN_AT_ONCE, _HASHED_AT_ONCE = 16, 256
+_DRAWN_AT_ONCE = 16
+_HASHED_AT_ONCE = 256
 """Files of one task: drawing takes a tenth of a second, which is also how long Ctrl-C waits."""
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
@@ -45,11 +46,13 @@ def make(
     """
     plan = make_plan(images, name, size, seed, classes)
     count = worker_count(workers)
-    if present := _present(directory, plan):
+    present = _present(directory, plan)
+    if present:
         return present
     _check_disk_space(directory, plan)
     with _unfinished(directory, note) as unfinished:
-        if present := _present(directory, plan):
+        present = _present(directory, plan)
+        if present:
             return present
         try:
             manifest = _write(unfinished, plan, count, progress)
@@ -111,9 +114,9 @@ def _unfinished(directory: Path, note: Callable[[str], object]) -> Iterator[Path
     path = directory.with_name(f".{directory.name}.unfinished")
     with contextlib.ExitStack() as stack:
         try:
-            around = stack.enter_context(safe_files.directory(directory.parent))
+            parent = stack.enter_context(safe_files.directory(directory.parent))
             waiting = f"another bench makes a set in {directory.parent}: waiting until it has ended"
-            safe_files.lock(around, lambda: note(waiting))
+            safe_files.lock(parent, lambda: note(waiting))
             shutil.rmtree(path, ignore_errors=True)  # what a killed process has left
             path.mkdir()
         except OSError as error:
@@ -135,13 +138,16 @@ def _write(directory: Path, plan: SetPlan, workers: int, progress: Progress) -> 
     starts = range(0, len(paths), _DRAWN_AT_ONCE)
     tasks = (numbered[start : start + _DRAWN_AT_ONCE] for start in starts)
     drawn: dict[str, str] = {}
-    with contextlib.closing(spread(partial(_draw, directory, plan), tasks, min(workers, len(starts)))) as results:
+    drawing = partial(_draw, directory, plan)
+    processes = min(workers, len(starts))
+    with contextlib.closing(spread(drawing, tasks, processes)) as results:
         for digests in results:
             drawn |= digests
             progress(len(drawn), len(paths))
     listed = listing(directory)
     in_order = {path: drawn[path] for path in paths}
-    manifest = SetManifest(**plan.model_dump(), size_bytes=listed.size_bytes, sha256=listed.sha256, files=in_order)
+    fields = plan.model_dump()
+    manifest = SetManifest(**fields, size_bytes=listed.size_bytes, sha256=listed.sha256, files=in_order)
     write_readable(directory / MANIFEST, f"{manifest.model_dump_json(indent=1)}\n".encode())
     return manifest
 
@@ -166,7 +172,8 @@ def write_readable(path: Path, content: bytes) -> None:
 
 def _check_disk_space(directory: Path, plan: SetPlan) -> None:
     """Raise RequestError if the set does not fit where the directory will lie."""
-    existing = next(path for path in directory.absolute().parents if path.is_dir())
+    existing_parents = (path for path in directory.absolute().parents if path.is_dir())
+    existing = next(existing_parents)
     disk = os.statvfs(existing)
     kind = plan.kind()
     count = len(kind.paths(plan))
@@ -187,7 +194,9 @@ def _check_disk_space(directory: Path, plan: SetPlan) -> None:
 
 
 def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"
+    if size_bytes >= 1e9:
+        return f"{size_bytes / 1e9:,.1f} GB"
+    return f"{size_bytes / 1e6:,.1f} MB"
 
 
 def verify(directory: Path, workers: int | None = None, progress: Progress = _silent) -> list[str]:
@@ -227,10 +236,13 @@ def _hashes(directory: Path, paths: Sequence[str]) -> dict[str, str | None]:
 
 def _changed(directory: Path, wanted: Mapping[str, str], count: int, progress: Progress) -> Iterator[str]:
     """Yield a line for each file that is missing or has another digest than the ``wanted`` one; hash in processes."""
-    paths, done = list(wanted), 0
+    paths = list(wanted)
+    done = 0
     starts = range(0, len(paths), _HASHED_AT_ONCE)
     tasks = (paths[start : start + _HASHED_AT_ONCE] for start in starts)
-    with contextlib.closing(spread(partial(_hashes, directory), tasks, min(count, len(starts)))) as results:
+    hashing = partial(_hashes, directory)
+    processes = min(count, len(starts))
+    with contextlib.closing(spread(hashing, tasks, processes)) as results:
         for digests in results:
             for path, sha256 in digests.items():
                 if sha256 != wanted[path]:

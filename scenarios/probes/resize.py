@@ -51,7 +51,9 @@ while True:
     time.sleep(0.01)
 """
 REPETITIONS = {"paper": 10, "gpu": 10, "quick": 2, "smoke": 1}
-HOLD_S, WINDOW_S, WITHIN = 2.0, 0.2, 0.1
+HOLD_S = 2.0
+WINDOW_S = 0.2
+WITHIN = 0.1
 """How long each change is held; a window is two periods of a quota, within which the rate has no meaning."""
 STARTED_WITHIN_S = 60.0
 CHANGES = {
@@ -87,14 +89,16 @@ class ResizeLoop:
         try:
             for line in self.process.lines(3600.0):
                 at_s, count, cpus, *limits = line.split()
-                self.arrived.append((time.monotonic(), Report(float(at_s), int(count), int(cpus), tuple(limits))))
+                arrived_s = time.monotonic()
+                self.arrived.append((arrived_s, Report(float(at_s), int(count), int(cpus), tuple(limits))))
         except (BenchError, ValueError):
             return  # the reports so far are judged
 
     def since(self, asked_s: float) -> list[Report]:
         """Return the reports after a moment of the host's clock, their times from it on."""
         offset_s = min(here_s - report.at_s for here_s, report in self.arrived)
-        moved = (replace(report, at_s=report.at_s + offset_s - asked_s) for _, report in list(self.arrived))
+        reports = list(self.arrived)
+        moved = (replace(report, at_s=report.at_s + offset_s - asked_s) for _, report in reports)
         return [report for report in moved if report.at_s >= 0]
 
 
@@ -107,7 +111,8 @@ class Resizing:
 
     def check(self, request: RunRequest, targets: Sequence[str], envelope: Envelope) -> None:
         """Raise RequestError for a target that cannot be resized."""
-        engine, able = request.targets.engine, "runc, podman and docker"
+        engine = request.targets.engine
+        able = "runc, podman and docker"
         wrong = [
             (request.joining.inventory, option("inventory"), "leave it out: instances of this machine are resized"),
             (
@@ -132,12 +137,13 @@ class Resizing:
             )
         measured = run_least(trial, instance.node, observer, account)
         observer.phase("measuring")
-        samples = resized(instance.node, instance.resize, REPETITIONS[trial.job.profile])
+        repetitions = REPETITIONS[trial.job.profile]
+        samples = resized(instance.node, instance.resize, repetitions)
         metrics = {name: MetricValue(**vars(median(values, "s", "less"))) for name, values in samples.items()}
         if not metrics:
             raise MeasurementError("no change of its CPUs or memory was seen", kind="resize")
-        asked = {f"{change}-{what}": ABSENT[what] for change in CHANGES for what in _measured(change)}
-        refused = {name: reason for name, reason in asked.items() if name not in metrics}
+        absent = {f"{change}-{metric}": ABSENT[metric] for change in CHANGES for metric in _measured(change)}
+        refused = {name: reason for name, reason in absent.items() if name not in metrics}
         for name, reason in refused.items():
             observer.note(f"{name} is absent on {trial.target}: {reason}")
         details = {**measured.details, "refused": refused}
@@ -147,10 +153,12 @@ class Resizing:
 def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
     """Return the seconds of every change that was seen, by metric; afterwards the instance has its limits again."""
     cpus = node.cpus
-    loop = ResizeLoop(node.start([node.python[0], "-u", "-c", LOOP]))
+    process = node.start([node.python[0], "-u", "-c", LOOP])
+    loop = ResizeLoop(process)
     reader = threading.Thread(target=loop.read, daemon=True)
     reader.start()
-    resizes, kept = dict[str, list[float]](), set[str]()
+    resizes = dict[str, list[float]]()
+    kept = set[str]()
     try:
         _wait_for(loop)
         for _ in range(times):
@@ -165,10 +173,13 @@ def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
                     continue
                 time.sleep(HOLD_S)
                 step = 1 / len(cpus) if kind == "cpus" else 1.0
-                for what in _measured(name):
-                    value = seen_s(loop, asked_s) if what == "seen" else level_s(loop, asked_s, min(WITHIN, step / 2))
+                for metric in _measured(name):
+                    if metric == "seen":
+                        value = seen_s(loop, asked_s)
+                    else:
+                        value = level_s(loop, asked_s, min(WITHIN, step / 2))
                     if value is not None:
-                        resizes.setdefault(f"{name}-{what}", []).append(value)
+                        resizes.setdefault(f"{name}-{metric}", []).append(value)
     finally:
         resize(Shares(cpus))
         loop.process.kill()
@@ -178,7 +189,9 @@ def resized(node: Node, resize: Resize, times: int) -> dict[str, list[float]]:
 
 def _measured(change: str) -> tuple[str, ...]:
     """Return what is measured of a change: memory changes no rate."""
-    return ("seen",) if change.startswith("memory") else ("seen", "level")
+    if change.startswith("memory"):
+        return ("seen",)
+    return ("seen", "level")
 
 
 def _wait_for(loop: ResizeLoop) -> None:
@@ -193,7 +206,8 @@ def _wait_for(loop: ResizeLoop) -> None:
 
 def seen_s(loop: ResizeLoop, asked_s: float) -> float | None:
     """Return when the kernel first showed what it shows at the end of the hold; None if it has shown no change."""
-    before = [report for here_s, report in list(loop.arrived) if here_s < asked_s][-1]
+    arrived = list(loop.arrived)
+    before = [report for here_s, report in arrived if here_s < asked_s][-1]
     after = loop.since(asked_s)
     shown = [(report.cpus, report.limits) for report in after]
     if not shown or shown[-1] == (before.cpus, before.limits):
@@ -206,20 +220,27 @@ def level_s(loop: ResizeLoop, asked_s: float, within: float = WITHIN) -> float |
 
     ``within`` is a share of the rate, below what the change is: one of many CPUs less changes it by less than a tenth.
     """
-    windows, before = list(_windows(loop.since(asked_s))), _windows(loop.since(asked_s - HOLD_S / 2))
+    windows = list(_windows(loop.since(asked_s)))
+    before = _windows(loop.since(asked_s - HOLD_S / 2))
     earlier = [rate for at_s, rate in before if at_s < HOLD_S / 2 - WINDOW_S]
     later = [rate for at_s, rate in windows if at_s >= windows[-1][0] / 2]
     if not earlier or not later:
         return None
-    last, usual = statistics.median(later), statistics.median(earlier)
-    return _level_from(windows, last, within) if abs(last - usual) > within * usual else None
+    last = statistics.median(later)
+    usual = statistics.median(earlier)
+    if abs(last - usual) > within * usual:
+        return _level_from(windows, last, within)
+    return None
 
 
 def _level_from(windows: Sequence[tuple[float, float]], last: float, within: float) -> float | None:
     """Return when the first window begins that is near the last rate, as all are which begin inside it."""
     near = {at_s: abs(rate - last) <= within * last for at_s, rate in windows}
-    level = (at_s for at_s in near if all(ok for other_s, ok in near.items() if 0 <= other_s - at_s <= WINDOW_S))
-    return next(level, None)
+    for begin_s in near:
+        inside = (ok for at_s, ok in near.items() if 0 <= at_s - begin_s <= WINDOW_S)
+        if all(inside):
+            return begin_s
+    return None
 
 
 def _windows(reports: Sequence[Report]) -> Iterator[tuple[float, float]]:

@@ -24,7 +24,8 @@ REACHED = {"importing": "first-instruction", "building": "import-torch", "finish
 
 
 def least_job(trial: Trial) -> Trial:
-    return trial.with_job(model="alexnet", sizes=LEAST, devices=Devices(device=trial.job.devices.device))
+    devices = Devices(device=trial.job.devices.device)
+    return trial.with_job(model="alexnet", sizes=LEAST, devices=devices)
 
 
 def run_least(trial: Trial, node: Node, observer: Observer, account: Context) -> Measurement:
@@ -33,7 +34,12 @@ def run_least(trial: Trial, node: Node, observer: Observer, account: Context) ->
     Raises MeasurementError when it does not come to its end.
     """
     measured = run_job(least_job(trial), node, observer, account)
-    return measured.changed(throughput_per_s=None, steps=None, weights_sha256=None, drawn_sha256=None)
+    return measured.changed(
+        throughput_per_s=None,
+        steps=None,
+        weights_sha256=None,
+        drawn_sha256=None,
+    )
 
 
 @dataclass
@@ -47,14 +53,16 @@ class PhaseRecorder(Silent):
         heard_s = time.monotonic()
         self.observer.phase(name, detail)
         # The job is launched after that was told; all else had been reached before it was told.
-        self.began_s.setdefault(name, {LAUNCH: time.monotonic()}.get(name, heard_s))
+        known_s = {LAUNCH: time.monotonic()}
+        self.began_s.setdefault(name, known_s.get(name, heard_s))
 
     def note(self, text: str) -> None:
         self.observer.note(text)
 
     def metrics(self) -> dict[str, MetricValue]:
         """Return the metrics. Raises MeasurementError where a phase was never reached."""
-        if missing := [phase for phase in (LAUNCH, *REACHED) if phase not in self.began_s]:
+        missing = [phase for phase in (LAUNCH, *REACHED) if phase not in self.began_s]
+        if missing:
             raise MeasurementError(f"the worker never came to {missing[0]!r}", kind="protocol")
         return {
             name: MetricValue(value=self.began_s[phase] - self.began_s[LAUNCH], unit="s", better="less")
@@ -72,7 +80,8 @@ class StartupProbe:
         """Time the least training there is. Raises MeasurementError when it does not come to its end."""
         stopwatch = PhaseRecorder(observer)
         measured = run_least(trial, instance.node, stopwatch, account)
-        details = {**measured.details, "model": least_job(trial).job.model, **LEAST.model_dump()}
+        model = least_job(trial).job.model
+        details = {**measured.details, "model": model, **LEAST.model_dump()}
         return measured.changed(metrics=stopwatch.metrics(), details=details)
 
 
