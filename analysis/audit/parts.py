@@ -116,12 +116,13 @@ def _worker(rank: Rank, job: Job) -> Iterator[str]:
 
 
 def _traffic(ranks: Sequence[Rank], _: Job, __: dict[Any, Any]) -> Iterator[str]:
-    counts = [(rank.sent_bytes, rank.received_bytes) for rank in ranks]
-    counted = [(sent, received) for sent, received in counts if sent is not None and received is not None]
-    if len(counted) < len(counts):
-        return
-    sent_bytes = sum(sent for sent, _ in counted)
-    received_bytes = sum(received for _, received in counted)
+    sent_bytes = 0
+    received_bytes = 0
+    for rank in ranks:
+        if rank.sent_bytes is None or rank.received_bytes is None:
+            return
+        sent_bytes += rank.sent_bytes
+        received_bytes += rank.received_bytes
     if abs(sent_bytes - received_bytes) > _NEAR * max(sent_bytes, received_bytes):
         yield f"its ranks sent {sent_bytes} bytes and received {received_bytes}"
 

@@ -149,7 +149,12 @@ def _job_differences(recorded: SharedJob, planned: SharedJob) -> tuple[str, ...]
 def course(run: Path, trials: pd.DataFrame, timeout_s: float | None) -> Iterator[Finding]:
     """Yield trials that overlap, lie far apart or are in another order, blocks of two runs, and arms that changed."""
     trials = trials.copy()  # in few pieces: pandas warns where columns are added to one of a hundred
-    begun = pd.to_datetime(trials["started_at"], format="ISO8601", errors="coerce", utc=True)
+    begun = pd.to_datetime(
+        trials["started_at"],
+        format="ISO8601",
+        errors="coerce",
+        utc=True,
+    )
     begin_s = (begun - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     yield from turns_of_blocks(trials.assign(begin_s=begin_s), _BLOCK)
     taken_s = trials[["open_s", "elapsed_s", "close_s"]].sum(axis=1).mask(trials["block_s"].notna(), trials["block_s"])

@@ -184,7 +184,11 @@ def _ratio(plan: Numbers, seconds: Seconds, cpus: Numbers, fixed: Numbers) -> fl
     fixed_s = seconds.sum(axis=1)[fixed]
     spent_s = cpus[fixed] * fixed_s
     cheapest_first = np.argsort(spent_s)
-    mixed_s = np.interp(cpus[plan] @ staged_s, spent_s[cheapest_first], fixed_s[cheapest_first])
+    mixed_s = np.interp(
+        cpus[plan] @ staged_s,
+        spent_s[cheapest_first],
+        fixed_s[cheapest_first],
+    )
     return float(mixed_s / staged_s.sum())
 
 

@@ -339,7 +339,11 @@ def between_cells(arm: Arm, base: CellTrials, cell: CellTrials, name: str) -> Un
     pairs, ratio = over(logs, base_logs, least=2)
     if len(pairs):
         return Unjudged(replace(contrast, by_block=tuple(map(exp, pairs))), ratio, family)
-    return Unjudged(_of_runs(contrast, ratio, by_run(base_logs), by_run(logs)), ratio, family)
+    return Unjudged(
+        _of_runs(contrast, ratio, by_run(base_logs), by_run(logs)),
+        ratio,
+        family,
+    )
 
 
 def _less_base(contrast: Contrast, numbers: "pd.Series[float]", base: "pd.Series[float]") -> Contrast:

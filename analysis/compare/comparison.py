@@ -68,7 +68,10 @@ def _pooled(records: Records, *, margin: float | None, force: bool) -> Compariso
     pairs = formed.targets.pairs
     by_circumstances = circumstances(trials, disturbed(ok), terms)
     groups = groups_of_targets(plain(trials), pairs, records.metrics)
-    contrasts = with_standing(_contrasts(records, trials, formed, groups, terms), by_circumstances)
+    contrasts = with_standing(
+        _contrasts(records, trials, formed, groups, terms),
+        by_circumstances,
+    )
     by_group = _by_group(contrasts)
     by_cost = costs(ok, pairs)
     by_turns = burst_variation(ok, records.evidence)
@@ -100,7 +103,13 @@ def _pooled(records: Records, *, margin: float | None, force: bool) -> Compariso
 
 def _form_kinds(trials: pd.DataFrame, metrics: Sequence[Metric], *, force: bool) -> _FormedKinds:
     return _FormedKinds(
-        targets=kinds.form(kinds.TARGET, plain(trials), metrics, force=force, also=[ALL_IN]),
+        targets=kinds.form(
+            kinds.TARGET,
+            plain(trials),
+            metrics,
+            force=force,
+            also=[ALL_IN],
+        ),
         second_trials=kinds.form(kinds.AGAIN, plain(trials), metrics),
         victims=kinds.form(kinds.AGGRESSOR, trials, metrics, force=force),
         tabled={kind: kinds.form(kind, trials, metrics, force=force) for kind in kinds.tabled_kinds()},
@@ -128,9 +137,20 @@ def _contrasts(
     )
     over_base = [*measured(groups, targets.pairs, ok, ratios, floors, targets.failed)]
     yield from over_base
-    yield from kinds.contrasts(kinds.AGAIN, second_trials.ratios, metrics, terms, failed=second_trials.failed)
+    yield from kinds.contrasts(
+        kinds.AGAIN,
+        second_trials.ratios,
+        metrics,
+        terms,
+        failed=second_trials.failed,
+    )
     yield from _interactions(targets, sweeps, metrics, terms)
-    yield from _switched({**formed.tabled, kinds.AGGRESSOR: formed.victims}, metrics, terms, floors)
+    yield from _switched(
+        {**formed.tabled, kinds.AGGRESSOR: formed.victims},
+        metrics,
+        terms,
+        floors,
+    )
     yield from kinds.beside(finished)
     yield from _isolation(formed.victims, sweeps, metrics, terms)
     notes = dict(map(attrgetter("arm", "notes"), over_base))

@@ -134,7 +134,12 @@ def victims(ok: pd.DataFrame) -> pd.DataFrame:
 
 TARGET = ContrastKind("target", lambda ok: [Sides(plain(ok), baseline(ok))])
 AGAIN = ContrastKind("again", _again)
-ABLATION = ContrastKind("ablation", _ablations, "the same target as it is", title="switched")
+ABLATION = ContrastKind(
+    "ablation",
+    _ablations,
+    "the same target as it is",
+    title="switched",
+)
 AGGRESSOR = ContrastKind(
     "aggressor",
     _aggressors,
@@ -152,7 +157,11 @@ ISOLATION = ContrastKind(
 )
 STRONG = ContrastKind("strong", over="the smallest number of workers", disturbed_by="")
 WEAK = ContrastKind("weak", over=STRONG.over, disturbed_by="")
-DIVISION = ContrastKind("division", over="the first way to divide the work", disturbed_by="")
+DIVISION = ContrastKind(
+    "division",
+    over="the first way to divide the work",
+    disturbed_by="",
+)
 ALLOCATION = ContrastKind(
     "allocation",
     over="equal CPUs for all stages, with equal CPU time",
@@ -166,7 +175,11 @@ SLOWDOWNS = ContrastKind(
 )
 """A slow-down is a ratio of times, or the inverse of a ratio of rates."""
 BY = ContrastKind("by", over="the first value of the keys", disturbed_by="cells")
-MACHINE = ContrastKind("machine", over="the median of the other machines", disturbed_by="cells")
+MACHINE = ContrastKind(
+    "machine",
+    over="the median of the other machines",
+    disturbed_by="cells",
+)
 RUN = ContrastKind("run", over="older runs", disturbed_by="runs")
 RELATIVE = ContrastKind(
     "run-relative",
@@ -458,7 +471,12 @@ def _verdicts(family: Sequence[Unjudged], terms: Terms) -> Iterator[Verdict | No
     if terms.looked:
         level = level_of(locations, terms.looked)
     verdicts = judge(locations, margin, more_is_faster=directions, level=level)
-    verdicts = qualified(verdicts, locations, [unjudged.tail for unjudged in family], margin)
+    verdicts = qualified(
+        verdicts,
+        locations,
+        [unjudged.tail for unjudged in family],
+        margin,
+    )
     failures = [unjudged.contrast.failures for unjudged in family]
     for of_arm, verdict in zip(failures, failing_more(verdicts, failures), strict=True):
         carried = _carried(verdict, of_arm, margin)

@@ -45,7 +45,11 @@ def should_stop_run(records: Records | None, repetitions: Repetitions, *, max_bl
     """
     families = log_ratios(records) if records else {}
     if not repetitions.decides:
-        return should_stop(_all_ratios(families), repetitions.half_width or 0.0, max_blocks=max_blocks)
+        return should_stop(
+            _all_ratios(families),
+            repetitions.half_width or 0.0,
+            max_blocks=max_blocks,
+        )
     margin = repetitions.margin_share or MARGIN
     decision = should_stop_deciding(families.values(), margin, max_blocks=max_blocks)
     if records and decision.decided:
@@ -212,7 +216,12 @@ def should_stop_detecting(records: Callable[[], Records], difference: float, blo
     """Decide whether the ``blocks`` complete blocks of a run are those that its pilot plans; for a cell of a sweep."""
     pilot = min(PILOT_BLOCKS, most)
     if blocks < pilot:
-        return Decision(False, f"the pilot of {count(pilot, 'block')} is not complete", None, pilot - blocks)
+        return Decision(
+            False,
+            f"the pilot of {count(pilot, 'block')} is not complete",
+            None,
+            pilot - blocks,
+        )
     planned = plan_detection(pilot_of(records()), difference, most=most, source="pilot")
     if planned is None:
         return Decision(True, "no target has enough ratios to plan from", None, 0)

@@ -190,7 +190,12 @@ def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
 
     The times from start to start include what happens between the trials; without them, the trials' own count.
     """
-    starts = pd.to_datetime(trials["started_at"], utc=True, errors="coerce", format="ISO8601")
+    starts = pd.to_datetime(
+        trials["started_at"],
+        utc=True,
+        errors="coerce",
+        format="ISO8601",
+    )
     # Trials that take turns are open at once: each has its share of their block.
     of_turns = trials["block_s"] / trials.groupby([*_BLOCK, "model", "design"])["block_s"].transform("count")
     of_trials = trials[["open_s", "elapsed_s"]].sum(axis=1).mask(of_turns.notna(), of_turns)

@@ -225,7 +225,11 @@ def failed_by_block(
     shared = [*BLOCK, *same]
     first_own = own.sort_values("replica").drop_duplicates([*ROW, "run_id", "block"])
     first_base = base.sort_values("replica").drop_duplicates(shared)
-    blocks = first_own.merge(first_base[[*shared, "failed"]], on=shared, suffixes=("", "_base"))
+    blocks = first_own.merge(
+        first_base[[*shared, "failed"]],
+        on=shared,
+        suffixes=("", "_base"),
+    )
     for key, rows in grouped(blocks):
         index = pd.MultiIndex.from_frame(rows[["run_id", "block"]])
         failed = pd.DataFrame({"own": rows["failed"].to_numpy(), "base": rows["failed_base"].to_numpy()}, index=index)

@@ -252,11 +252,21 @@ def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Compariso
     if not pairs:
         return
     sides = [(base.side(claim, comparison), own.side(claim, comparison)) for base, own in pairs]
-    contrasts = between(claim.kind, sides, sweeps_of(comparison.trials), comparison.common_terms)
+    contrasts = between(
+        claim.kind,
+        sides,
+        sweeps_of(comparison.trials),
+        comparison.common_terms,
+    )
     circumstances = {group.key: group.circumstances for group in comparison.groups}
     for contrast, (base, own) in zip(with_standing(contrasts, circumstances), pairs, strict=True):
         part = _part(claim, own.facts, base.facts)
-        yield _evidence(claim, f"{named(contrast.arm)} over {base.differing(own, claim)}", contrast, part)
+        yield _evidence(
+            claim,
+            f"{named(contrast.arm)} over {base.differing(own, claim)}",
+            contrast,
+            part,
+        )
 
 
 def _can_be_side(claim: PublishedClaim, contrast: Contrast) -> bool:

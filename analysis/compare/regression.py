@@ -339,7 +339,13 @@ def _count_change(arm: Arm, metric: Metric, runs: Sequence[Sequence[Samples]], b
     assert difference_of_means, "samples without a value are not compared"  # noqa: S101
     verdict = None
     if bound is not None:
-        name = _decided_by_difference(difference_of_means, old, new, bound, more=metric.more_is_faster)
+        name = _decided_by_difference(
+            difference_of_means,
+            old,
+            new,
+            bound,
+            more=metric.more_is_faster,
+        )
         verdict = Verdict(name, difference_of_means.p, margin=bound)
     return Change(
         kind=RUN.name,

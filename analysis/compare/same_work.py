@@ -62,7 +62,11 @@ def _pairs(ok: pd.DataFrame) -> pd.DataFrame:
     on_target = [*BLOCK, "target"]
     alone = plain(once).drop_duplicates(on_target)
     over_base = normalised.merge(first[[*BLOCK, *_SIDES]], on=BLOCK, suffixes=("", "_base"))
-    over_alone = victims.merge(alone[[*on_target, *_SIDES]], on=on_target, suffixes=("", "_base"))
+    over_alone = victims.merge(
+        alone[[*on_target, *_SIDES]],
+        on=on_target,
+        suffixes=("", "_base"),
+    )
     return pd.concat([over_base, over_alone])
 
 
@@ -86,7 +90,11 @@ def _work_of(arm: str, pairs: Sequence[_AgreedPair]) -> SameWork:
 
 def same_image(pairs: Iterable[Pair]) -> SameImage | None:
     """Return how the images of trials agree with bare metal's, None without any; grids are read where pixels differ."""
-    with_images = [pair for pair in pairs if all(isinstance(text, str) for text in _both(pair, "pixels"))]
+    with_images = []
+    for pair in pairs:
+        base, own = _both(pair, "pixels")
+        if isinstance(base, str) and isinstance(own, str):
+            with_images.append(pair)
     if not with_images:
         return None
     other_weights = [pair for pair in with_images if _differ(pair, "weights")]

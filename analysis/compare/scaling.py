@@ -193,7 +193,11 @@ def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
         if waited:
             values["communicating"] = _uncertain(waited)
         blocks = min(throughputs[smallest].n, throughput.n)
-        notes += withheld(str(trials["profile"].iloc[0]), blocks, _sides(alike, smallest, n))
+        notes += withheld(
+            str(trials["profile"].iloc[0]),
+            blocks,
+            _sides(alike, smallest, n),
+        )
         compared = _compared(first, trials, throughput)
         for name, (value, *ends) in values.items():
             of_metric: dict[str, Any] = {"interval": tuple(ends) or None}

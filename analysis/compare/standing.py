@@ -58,7 +58,11 @@ def with_standing(
     for contrast in contrasts:
         reasons = _reasons(contrast, circumstances)
         if contrast.verdict and reasons:
-            verdict = replace(contrast.verdict, name=None, withheld=(*contrast.verdict.withheld, *reasons))
+            verdict = replace(
+                contrast.verdict,
+                name=None,
+                withheld=(*contrast.verdict.withheld, *reasons),
+            )
             contrast = replace(contrast, verdict=verdict)
         standing.append(contrast)
     return tuple(standing)
@@ -73,7 +77,14 @@ def _reasons(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]
         reasons = [*withheld(contrast.job.profile, LEAST_BLOCKS)]
     else:
         ratios = _sides(contrast, circumstances)
-        reasons = [*withheld(contrast.job.profile, contrast.blocks, *ratios, dependent=contrast.dependent)]
+        reasons = [
+            *withheld(
+                contrast.job.profile,
+                contrast.blocks,
+                *ratios,
+                dependent=contrast.dependent,
+            )
+        ]
     unmeasured = contrast.members.count(UNMEASURED)
     if unmeasured:
         reasons.append(f"{unmeasured} of {len(contrast.members)} stages had no step")

@@ -94,4 +94,10 @@ def _noticed(work_s: Numbers, start_s: Numbers, by: Preemption) -> ExpectedCours
     openings = working_lives * np.exp(idle)
     no_interval_s = np.full_like(work_s, np.nan)
     nothing_lost_s = np.zeros_like(work_s)
-    return ExpectedCourse(start_s + work_s, makespan_s, no_interval_s, openings, nothing_lost_s)
+    return ExpectedCourse(
+        start_s + work_s,
+        makespan_s,
+        no_interval_s,
+        openings,
+        nothing_lost_s,
+    )

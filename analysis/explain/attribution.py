@@ -130,7 +130,11 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
                 step_times([trial.steps_s for trial in base if trial.steps_s]),
                 step_times([trial.steps_s for trial in own if trial.steps_s]),
                 tuple(notes),
-                withheld=withheld(job.profile, len(own), sides_of(circumstances[job, model], target)),
+                withheld=withheld(
+                    job.profile,
+                    len(own),
+                    sides_of(circumstances[job, model], target),
+                ),
             )
             explanations.append(explanation)
     explanations.sort(key=lambda explanation: papers_order(explanation.job, explanation.model, explanation.target))

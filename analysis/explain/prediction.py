@@ -106,8 +106,18 @@ def with_predictions(
         else:
             ratios = {}
         decides = not explanation.withheld and target not in undecided
-        prediction = predict(explanation, ratios, _off_disk(explanation, training), decides=decides)
-        share = _communicating_share(explanation, training, ranks[training["path"]] or (), exchanges)
+        prediction = predict(
+            explanation,
+            ratios,
+            _off_disk(explanation, training),
+            decides=decides,
+        )
+        share = _communicating_share(
+            explanation,
+            training,
+            ranks[training["path"]] or (),
+            exchanges,
+        )
         yield replace(explanation, prediction=prediction, communicating=share)
 
 
@@ -241,7 +251,14 @@ def _predicted(part: TimeDifference, ratios: ProbeRatios, off_disk: Set[str], *,
         low, high = sorted(map(cost_s, ratio.interval))
         interval = (low, high)
     apart = _apart(interval, part.interval, decides=decides)
-    return Predicted(part.name, metric.column, ratio, cost_s(ratio.ratio or 1.0), interval, apart)
+    return Predicted(
+        part.name,
+        metric.column,
+        ratio,
+        cost_s(ratio.ratio or 1.0),
+        interval,
+        apart,
+    )
 
 
 def _apart(predicted: tuple[float, float] | None, measured: tuple[float, float] | None, *, decides: bool) -> bool:
@@ -271,7 +288,15 @@ def preempted_jobs(ok: pd.DataFrame, circumstances: Mapping[GroupKey, Circumstan
                 numbers.append(_expected(name, measured, predicted, decides=not reasons))
             first: Any = job_of(complete[0].job)
             arm = named_arm(target, ablation)
-            yield PreemptedJob(job, model, arm, first.preemption.mean_s, len(complete), tuple(numbers), reasons)
+            yield PreemptedJob(
+                job,
+                model,
+                arm,
+                first.preemption.mean_s,
+                len(complete),
+                tuple(numbers),
+                reasons,
+            )
 
 
 def _is_whole(record: Any) -> bool:  # noqa: ANN401 (decoded by the table of columns, as below)

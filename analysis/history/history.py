@@ -119,7 +119,11 @@ def history_of(records: Records) -> History:
     trials = with_variants(trials)
     ok = trials[trials["ok"]]
     series = (_series_of(str(host), of_host, records.metrics) for host, of_host in ok.groupby("host"))
-    return History(SCHEMA_VERSION, ok["run_id"].nunique(), tuple(chain.from_iterable(series)))
+    return History(
+        SCHEMA_VERSION,
+        ok["run_id"].nunique(),
+        tuple(chain.from_iterable(series)),
+    )
 
 
 def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterator[Series]:

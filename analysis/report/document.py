@@ -160,7 +160,11 @@ def _overview(comparison: Comparison, answered: Answer, *, costs: bool) -> Itera
     yield from growth_elements(comparison)
     trained = [group for group in comparison.groups if group.job.traits.normalised and not group.job.traits.probes]
     if trained:
-        yield tables.overview_table(trained, footnotes, judged=len(answered.claims) > MOST_ROWS)
+        yield tables.overview_table(
+            trained,
+            footnotes,
+            judged=len(answered.claims) > MOST_ROWS,
+        )
     for group in comparison.groups:
         parts: list[Element] = [tables.results_table(group, full=False)] if group.job.traits.probes else []
         parts += _tables(group, costs=costs, losses=False)

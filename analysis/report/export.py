@@ -194,5 +194,10 @@ def _with_fixed_columns(table: pd.DataFrame) -> pd.DataFrame:
         pairs = zip(of_workloads, values, strict=True)
         metrics.append([(name, float(value)) for name, value in pairs if value == value])  # NaN: not measured
     fixed = table.drop(columns=of_workloads)
-    fixed[_STARTED] = pd.to_datetime(fixed[_STARTED], utc=True, format="ISO8601", errors="coerce")
+    fixed[_STARTED] = pd.to_datetime(
+        fixed[_STARTED],
+        utc=True,
+        format="ISO8601",
+        errors="coerce",
+    )
     return fixed.assign(**{_METRICS: pd.Series(metrics, index=table.index, dtype=object)})

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from itertools import chain, product, starmap
 
 from analysis.compare.contrasts import KEPT, SHARED_METRICS, STEAL, ContrastKind
-from analysis.compare.published import published_claims
+from analysis.compare.published import citation, published_claims
 from analysis.compare.results import (
     Arm,
     ComparedJob,
@@ -431,6 +431,9 @@ def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str
         # No verdict stands on the difference between two of them: the order is that of the numbers.
         yield f"isolation, by ratio ({pairs}): {', '.join(texts)}"
     if job in jobs_with_aggressors(of_job) and job.profile == reference.PAPER:
-        claims = [claim for claim in published_claims(reference.PAPERS_KEY) if "aggressor" in claim.where]
-        sentences = (claim.sentence.removeprefix("Beside another job, ") for claim in claims)
-        yield f"{claims[0].cited}, figure 10 (beside AlexNet at batch 512): {'; '.join(sentences)}"
+        sentences = []
+        for claim in published_claims(reference.PAPERS_KEY):
+            if "aggressor" in claim.where:
+                sentences.append(claim.sentence.removeprefix("Beside another job, "))
+        paper = citation(reference.PAPERS_KEY)
+        yield f"{paper}, figure 10 (beside AlexNet at batch 512): {'; '.join(sentences)}"

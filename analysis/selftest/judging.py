@@ -204,8 +204,11 @@ def _verdict_right(injury: Injury, truth: Truth, effect: Effect, width: float, m
 
 def _grown(blocks: Sequence[tuple[TrialRecord, TrialRecord]]) -> str | None:
     """Return the phase of the steps that grew most; None if its growth is within its interval."""
-    injured = [Parts.of(record).seconds for record, _ in blocks]
-    usual = [Parts.of(record).seconds for _, record in blocks]
+    injured = []
+    usual = []
+    for with_injury, as_it_is in blocks:
+        injured.append(Parts.of(with_injury).seconds)
+        usual.append(Parts.of(as_it_is).seconds)
     parts = []
     for name in PHASES:
         if all(name in seconds for seconds in (*injured, *usual)):

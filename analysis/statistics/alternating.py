@@ -53,9 +53,10 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
     pairs = list(_finite(log_ratios))
     if not pairs:
         return Components()
-    values = np.concatenate([finite for _, finite in pairs])
-    pair = np.repeat(np.arange(len(pairs)), [len(finite) for _, finite in pairs])
-    block_of = np.unique([number for number, _ in pairs], return_inverse=True)[1]
+    numbers, rounds_of_pairs = zip(*pairs, strict=True)
+    values = np.concatenate(rounds_of_pairs)
+    pair = np.repeat(np.arange(len(pairs)), [*map(len, rounds_of_pairs)])
+    _, block_of = np.unique(numbers, return_inverse=True)
     block = block_of[pair]
     rounds = np.bincount(pair)
     block_rounds = np.bincount(block)
@@ -66,14 +67,17 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
     # How often the variance between pairs is in the sum of squares between blocks, and what is left between pairs.
     inside = float((rounds**2 / block_rounds[block_of]).sum())
     in_all = float((rounds**2).sum()) / n
-    free = n - len(rounds), len(rounds) - len(block_rounds), len(block_rounds) - 1
-    burst = _variance(((values - pair_means[pair]) ** 2).sum(), 0.0, free[0], free[0])
+    free_rounds = n - len(rounds)
+    free_pairs = len(rounds) - len(block_rounds)
+    free_blocks = len(block_rounds) - 1
+    burst = _variance(((values - pair_means[pair]) ** 2).sum(), 0.0, free_rounds, free_rounds)
     below = burst or 0.0
     squares = ((pair_means[pair] - block_means[block]) ** 2).sum()
-    instance = _variance(squares, free[1] * below, n - inside, free[1])
+    instance = _variance(squares, free_pairs * below, n - inside, free_pairs)
     squares = ((block_means[block] - values.mean()) ** 2).sum()
-    lower = (inside - in_all) * (instance or 0.0) + free[2] * below
-    variance = _variance(squares, lower, n - float((block_rounds**2).sum()) / n, free[2])
+    lower = (inside - in_all) * (instance or 0.0) + free_blocks * below
+    weight = n - float((block_rounds**2).sum()) / n
+    variance = _variance(squares, lower, weight, free_blocks)
     levels = {"burst": burst, "instance": instance, "block": variance}
     estimated = {name: value for name, value in levels.items() if value is not None}
     truncated = tuple(name for name, value in estimated.items() if value < 0)

@@ -111,10 +111,12 @@ def _with_spread(by_order: MeanDifference, location: Location) -> MeanDifference
 
 def _by_order(old: Samples, new: Samples) -> MeanDifference:
     """Return the difference of the means of two samples, new less old, by the order of their values."""
-    before, after = (np.asarray(side, dtype=np.float64) for side in (old, new))
+    before = np.asarray(old, dtype=np.float64)
+    after = np.asarray(new, dtype=np.float64)
     orders = _orders(len(before), len(after))
     observed = float(after.mean() - before.mean())
-    at_least, at_most = (_level(before, sign * after, sign, orders) for sign in (1, -1))
+    at_least = _level(before, after, 1, orders)
+    at_most = _level(before, -after, -1, orders)
     n = min(len(before), len(after))
     p = min(1.0, 2 * min(at_least(0.0), at_most(0.0)))
     values = np.concatenate([before, after])
@@ -150,7 +152,10 @@ def _first_above(level: Callable[[float], float], low: float, high: float) -> fl
     """Return the shift above which a level, which grows with the shift, is above that of one end of the interval."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if level(middle) > _SIDE else (middle, high)
+        if level(middle) > _SIDE:
+            high = middle
+        else:
+            low = middle
     return low
 
 
@@ -160,7 +165,10 @@ def judge_differences(differences: list[MeanDifference], *, more_is_better: bool
     There is no ``equivalent``: a share of a mean that may be zero bounds nothing.
     """
     verdicts = []
-    for difference, level in zip(differences, holm([difference.p for difference in differences]), strict=True):
-        worse: VerdictName = "faster" if (difference.mean > 0) == more_is_better else "slower"
-        verdicts.append(Verdict(worse if level <= SIGNIFICANCE else "undecided", level))
+    levels = holm([difference.p for difference in differences])
+    for difference, level in zip(differences, levels, strict=True):
+        name: VerdictName = "undecided"
+        if level <= SIGNIFICANCE:
+            name = "faster" if (difference.mean > 0) == more_is_better else "slower"
+        verdicts.append(Verdict(name, level))
     return verdicts

@@ -27,7 +27,13 @@ def dependence(values: Samples) -> float:
     if n < LEAST_TO_DEPEND or spread == 0:
         return math.nan
     shape = 5 * n * (n + 1) * (n - 1) ** 2 / (2 * (n - 2) * (5 * n**2 - 2 * n - 9)) - 0.5
-    return float(special.betainc(shape, shape, float((np.diff(ranks) ** 2).sum()) / spread / 4))
+    return float(
+        special.betainc(
+            shape,
+            shape,
+            float((np.diff(ranks) ** 2).sum()) / spread / 4,
+        )
+    )
 
 
 def place_effect(log_ratios: Samples, later: Samples) -> Location | None:

@@ -160,7 +160,10 @@ def looks(least: int, most: int) -> Iterator[int]:
 
 def level_of(places: Sequence[Location | None], least: int) -> float:
     """Return the level of verdicts on these ratios, of a run that began to look after ``least`` blocks."""
-    return level_after(max((location.n for location in places if location), default=least), least)
+    return level_after(
+        max((location.n for location in places if location), default=least),
+        least,
+    )
 
 
 def level_after(blocks: int, least: int) -> float:

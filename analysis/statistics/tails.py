@@ -155,7 +155,8 @@ def slow_trials(
     departures = departures - np.median(departures)
     noise = _NORMAL_MAD * float(np.median(np.abs(departures)))
     bound = max(slower * log_slower_by(SLOW, more_is_faster=more_is_faster), _DEVIATIONS * noise)
-    own, base = (int((sign * departures > bound).sum()) for sign in (1, -1))
+    own = int((departures > bound).sum())
+    base = int((-departures > bound).sum())
     over = slower_by(exp(slower * bound), more_is_faster=more_is_faster)
     if machines:
         always = slow_machines(departures > bound, machines)

@@ -106,7 +106,13 @@ def _level(places: Sequence[Location], between: float, freedom: int, more: int) 
     freedom_of_run: float = freedom
     if divisor:
         freedom_of_run = min((between + inside) ** 2 / divisor, freedom)
-    return Location(centre, math.sqrt(between + inside), freedom_of_run, run.n, math.sqrt(between))
+    return Location(
+        centre,
+        math.sqrt(between + inside),
+        freedom_of_run,
+        run.n,
+        math.sqrt(between),
+    )
 
 
 def shift(old: Runs, new: Runs, more: int = 0, trim: float = TRIM) -> Location | None:

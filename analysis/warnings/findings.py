@@ -47,7 +47,13 @@ def failures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
         target = named_arm(first["target"], first["ablation"])
         target += f", beside {first['aggressor']}" if first["aggressor"] else ""
         of_trials = int(planned[failed.index[0]])
-        yield failed_trials(_what(first), target, failed, of_trials, touches=(_touched(first),))
+        yield failed_trials(
+            _what(first),
+            target,
+            failed,
+            of_trials,
+            touches=(_touched(first),),
+        )
 
 
 def failed_trials(
@@ -91,7 +97,12 @@ def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "")
             base = base_of(str(first["target"]))
         refusal = f"in {blocks} {target} is not comparable with {base}, so no ratio is formed"
         finding = f"{_what(first)}: {refusal}: {difference}"
-        yield AnalysisWarning("incomparable", finding, _advice(difference), touches=(_touched(first),))
+        yield AnalysisWarning(
+            "incomparable",
+            finding,
+            _advice(difference),
+            touches=(_touched(first),),
+        )
 
 
 def _advice(difference: str) -> str:

@@ -137,7 +137,15 @@ def _rows(claimed: Sequence[Claim]) -> list[AnswerRow]:
 
 
 def row_of(claim: Claim, subject: str) -> AnswerRow:
-    return AnswerRow(subject, claim.word, claim.value, claim.over, claim.span, claim.failed, claim.why)
+    return AnswerRow(
+        subject,
+        claim.word,
+        claim.value,
+        claim.over,
+        claim.span,
+        claim.failed,
+        claim.why,
+    )
 
 
 def _subjects(claimed: Sequence[Claim]) -> list[str]:
@@ -274,7 +282,12 @@ def _of_several(comparison: Comparison, kind: str, models: str = "") -> Iterator
             # The models of a job share the circumstances of the first.
             of_job = (group.circumstances for group in comparison.groups if group.job == contrast.job)
             circumstances = next(of_job, Circumstances())
-            yield Claim(contrast, models or count(len(contrast.members), "model"), circumstances, contrast.notes)
+            yield Claim(
+                contrast,
+                models or count(len(contrast.members), "model"),
+                circumstances,
+                contrast.notes,
+            )
 
 
 def _notes(summary: TargetSummary) -> tuple[str, ...]:

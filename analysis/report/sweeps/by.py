@@ -49,7 +49,12 @@ def by_answer(comparison: Comparison) -> Answer:
             claims.append(Claim(row, row.model, Circumstances()))
     facts = tuple(slow_machines(comparison))
     if not claims:
-        return Answer((), "nothing to compare: no two values have a metric in common", None, facts)
+        return Answer(
+            (),
+            "nothing to compare: no two values have a metric in common",
+            None,
+            facts,
+        )
     several = len({job_on(claim.found.arm) for claim in claims}) > 1
     rows = []
     for claim in claims:
@@ -183,6 +188,10 @@ def allocation_document(comparison: Comparison) -> Iterator[Element]:
     stages = (contrast for contrast in every if contrast.arm.cell)
     for arm, of_arm in groupby(stages, lambda contrast: contrast.arm._replace(cell=())):
         contrasts = list(of_arm)
-        yield Heading(f"{job_on(arm)}: seconds of each stage", str(arm.job), contrasts[0].notes)
+        yield Heading(
+            f"{job_on(arm)}: seconds of each stage",
+            str(arm.job),
+            contrasts[0].notes,
+        )
         yield from tables_of(contrasts)
     yield from published_elements(comparison.claims)
