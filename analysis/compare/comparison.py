@@ -275,7 +275,7 @@ def noise_floors(
 ) -> Iterator[tuple[tuple[Arm, str], NoiseFloor]]:
     """Yield the noise floor of bare metal by each metric's name, then those of victims alone.
 
-    ``ok`` are the trials that are ok, ``again`` the ratios of the second bare-metal trials of their blocks.
+    ``ok`` are the trials that are ok, ``second_trials`` the ratios of the second bare-metal trials of their blocks.
     """
     for (job, model), rows in grouped(baseline(ok), GROUP):
         arm = Arm(job, model, str(rows["target"].iloc[0]))

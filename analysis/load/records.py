@@ -264,7 +264,7 @@ def _environment_facts(text: bytes) -> str:
 
 
 def _facts_at(owner: str, environment: Environment, fields: Sequence[Field]) -> dict[str, Any]:
-    """Return the facts of one environment; ``place`` stands before each path."""
+    """Return the facts of one environment; ``owner`` stands before each path."""
     return {owner + path: value for path, value in facts(environment.model_dump(mode="json"), fields).items()}
 
 
