@@ -309,11 +309,12 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
             f"{workload.steps} were asked for",
             kind="protocol",
         )
+    sharing_devices = 1 if job.trial.job.shares_batch else devices.devices
     weights = transcript.events["steps"].fields.get("weights_sha256")
     unfinished_s = transcript.events["steps"].fields.get("unfinished_s")
     return Measurement(
         elapsed_s=elapsed_s,
-        throughput_per_s=workload.batch * devices.devices * workload.steps / span_s,
+        throughput_per_s=workload.batch * sharing_devices * workload.steps / span_s,
         steps=steps,
         timeline=transcript.timeline(elapsed_s),
         environment=job.environment(),

@@ -135,6 +135,8 @@ PROBES = Registry(
         "network": "worker.probes.network:NETWORK",
         "cpu": "worker.probes.computing:CPU",
         "syscall": "worker.probes.syscalls:SYSCALL",
+        "gpu-latency": "worker.probes.gpu:LATENCY",
+        "gpu-copies": "worker.probes.gpu:PEER_COPIES",
         "startup": "scenarios.probes.startup:STARTUP",
         "resize": "scenarios.probes.resize:RESIZE",
     },
@@ -177,7 +179,7 @@ ABLATIONS = Registry(
         "oci-runtime": "suite.job.ablations:run_by",
         **_constants(
             "suite.job.ablations",
-            "network cluster-ip node-port pod-requests rootfs huge-pages channels-last pinning isa",
+            "network cluster-ip node-port pod-requests rootfs huge-pages guest-huge-pages channels-last pinning isa",
         ),
         **_constants("suite.job.ablations", "memory-limit disk-limit disk-iops confinement virtiofs data-layer"),
         **_constants("suite.job.ablations", "microvm libvirt disk-cache"),

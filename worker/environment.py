@@ -70,6 +70,8 @@ def collect() -> dict[str, object]:
         "mitigations": {path.name: text for path in vulnerabilities if (text := read(path)) is not None} or None,
         "transparent_hugepages": hugepages[1] if hugepages else None,
         **_cpu_settings(),
+        "cpu_caches": _cpu_caches() or None,
+        "kvm": _kvm() or None,
         "clocksource": read("sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "python": platform.python_version(),
         "libc": os.confstr("CS_GNU_LIBC_VERSION"),
@@ -112,6 +114,31 @@ def _cpu_settings() -> dict[str, object]:
         "turbo": _turbo(),
         "smt": {"on": True, "off": False, "forceoff": False}.get(read("sys/devices/system/cpu/smt/control") or ""),
     }
+
+
+def _cpu_caches() -> dict[str, int]:
+    """Return the bytes of each cache of this process's first CPU, by its name: ``L1d``, ``L2``."""
+    kinds = {"Data": "d", "Instruction": "i", "Unified": ""}
+    caches: dict[str, int] = {}
+    first = min(os.sched_getaffinity(0))
+    for index in sorted((ROOT / f"sys/devices/system/cpu/cpu{first}/cache").glob("index*")):
+        level, kind, size = (read(index / name) for name in ("level", "type", "size"))
+        if level and kind in kinds and size and re.fullmatch(r"\d+K", size):
+            caches[f"L{level}{kinds[kind]}"] = int(size[:-1]) << 10
+    return caches
+
+
+def _kvm() -> dict[str, str]:
+    """Return the settings of this kernel that decide how fast guests run; none where no module of KVM is loaded."""
+    files = {
+        "halt_poll_ns": "sys/module/kvm/parameters/halt_poll_ns",
+        "nx_huge_pages": "sys/module/kvm/parameters/nx_huge_pages",
+        "ept": "sys/module/kvm_intel/parameters/ept",
+        "npt": "sys/module/kvm_amd/parameters/npt",
+    }
+    settings = {name: text for name, path in files.items() if (text := read(path)) is not None}
+    shared = read("sys/kernel/mm/ksm/run")
+    return {**settings, "ksm": shared} if settings and shared is not None else settings
 
 
 def _of_all(cpus: Sequence[int], name: str) -> list[str]:
@@ -233,7 +260,14 @@ def usage() -> dict[str, float]:
         "major_faults": sum(each.ru_majflt for each in both),
         "voluntary_switches": sum(each.ru_nvcsw for each in both),
         "involuntary_switches": sum(each.ru_nivcsw for each in both),
+        "steal_s": _steal_s(),
     }
+
+
+def _steal_s() -> float:
+    """Return the seconds that a hypervisor took from this kernel's CPUs, by /proc/stat; 0 where it hides them."""
+    fields = (read("proc/stat") or "").partition("\n")[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0
 
 
 def between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

@@ -364,8 +364,12 @@ def check(spec: Spec) -> None:
     if conflict := next(chain.from_iterable(conflicts(spec) for conflicts in _CONFLICTS), None):
         raise SpecError(conflict)
     workload = spec.load_workload()
-    if spec.sync and (names := [metric.name for metric in workload.metrics if metric.per == "job"]):
-        raise SpecError(f"sync is {spec.sync!r}; {spec.workload} makes {names[0]} from the times of its steps")
+    if workload.communicates and not spec.distributed and spec.parallel != "ddp":
+        raise SpecError(f"{spec.workload} exchanges messages between ranks, and the job has one")
+    if spec.sync and workload.metrics:
+        metric = workload.metrics[0]
+        source = "from the times of its steps" if metric.per == "job" else "after each step, for which the host waits"
+        raise SpecError(f"sync is {spec.sync!r}; {spec.workload} makes {metric.name} {source}")
     if (spec.generate or spec.keep_model) and (spec.turns or not workload.makes_images):
         told = f"generate is {spec.generate}, keep_model {spec.keep_model}"
         raise SpecError(f"{told}; {spec.workload} makes no images, or takes turns")

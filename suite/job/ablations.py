@@ -96,6 +96,13 @@ HUGE_PAGES = Ablation(
     Properties(huge_pages=True),
     differs=("allocator", "transparent_hugepages"),
 )
+GUEST_HUGE_PAGES = Ablation(
+    "transparent huge pages for all memory of the guest instead of the node's mode",
+    "huge pages in the guest",
+    _VMS,
+    Properties(guest_huge_pages="always"),
+    differs=("transparent_hugepages",),
+)
 CHANNELS_LAST = Ablation(
     "images and weights in memory with their channels last (NHWC)",
     "channels last",

@@ -169,8 +169,9 @@ class Job(Part):
     def global_batch(self) -> int | None:
         """Return the units that a step of all ranks, with all devices, trains on; None where nothing is trained."""
         ranks = self.distributed.workers if self.distributed and not self.one_batch else 1
+        devices = 1 if self.shares_batch else self.devices.devices
         if self.sizes:
-            return self.sizes.batch * self.devices.devices * ranks
+            return self.sizes.batch * devices * ranks
         return None
 
     @property

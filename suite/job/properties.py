@@ -36,6 +36,8 @@ class Properties:
     """The most requests per second that read from each disk, and as many again that write to it."""
     huge_pages: bool = False
     """Whether the job's memory is in transparent huge pages."""
+    guest_huge_pages: str | None = None
+    """The mode of transparent huge pages in the guest's kernel, in its word; None for that of the node."""
     channels_last: bool = False
     """Whether images and weights lie in memory with their channels last: NHWC, in the recipe's own numbers."""
     lower_isa: bool = False

@@ -131,6 +131,10 @@ class Environment(Part):
     """Whether CPUs may exceed their base frequency."""
     smt: bool | None = None
     """Whether cores run several hardware threads; null for a machine whose cores have one."""
+    cpu_caches: dict[str, int] | None = None
+    """The bytes of the caches of the first of these CPUs: ``L1d``, ``L2``, ``L3``."""
+    kvm: dict[str, str] | None = None
+    """Settings of KVM on a host of virtual machines, and of page sharing (KSM), in the kernel's words."""
     clocksource: str | None = None
     python: str | None = None
     libc: str | None = None

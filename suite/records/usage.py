@@ -58,6 +58,11 @@ class Usage(Part):
     network_sent_bytes: Count | None = None
     minor_faults: Count | None = None
     major_faults: Count | None = None
+    peak_gpu_memory_bytes: Count | None = None
+    """The most memory that the tensors of rank 0 held on its GPU; NVML's peak has the context of CUDA and others, too.
+    """
+    peak_gpu_reserved_bytes: Count | None = None
+    """The most memory that torch kept for tensors."""
 
 
 class GpuSpan(Part):
@@ -104,7 +109,11 @@ def _at(time_s: float, points: Sequence[tuple[float, float]]) -> float:
 
 
 class GpuUsage(Part):
-    """One GPU of the job while it ran, by NVML on the host. Null where the GPU does not answer."""
+    """One GPU of the job, or an instance of one by MIG, while it ran, by NVML on the host.
+
+    Null where it does not answer. NVML counts the energy and the utilisation of a whole card alone: those of an
+    instance are null. Its clocks, temperature and limits are its card's.
+    """
 
     uuid: str | None = None
     pci_address: str | None = None
@@ -120,11 +129,23 @@ class GpuUsage(Part):
     throttled_s: Seconds | None = None
     """The time for which heat, or its board, held its clocks down."""
     strangers: list[str] | None = None
-    """Processes of others that computed or drew on it while the job ran, ten at most."""
+    """Processes of others that computed or drew on it while the job ran, ten at most. Null where processes on it are
+    not visible: whose they are is unknown."""
+    strangers_utilisation: Share | None = None
+    """The mean share of the time in which kernels of others ran."""
+    memory_bytes_before: Count | None = None
+    """Its memory in use right before the launch."""
+    utilisation_before: Share | None = None
+    """Its utilisation right before the launch, by all processes."""
     power_limit_w: Seconds | None = None
     persistence: bool | None = None
     ecc: bool | None = None
     mig: bool | None = None
+    confidential: bool | None = None
+    """Whether the machine computes confidentially: what is copied to its GPUs is encrypted."""
+    pcie_generation: Count | None = None
+    pcie_width: Count | None = None
+    """The fastest state of its link while the job ran, in lanes."""
 
     def with_measured(self, begin_s: float, end_s: float) -> "GpuUsage":
         """Return it with the use of the measured steps, which lie between these times since the launch."""

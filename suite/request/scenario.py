@@ -53,10 +53,12 @@ class PlannedScenario(Traits, ABC):
         if not self.workloads:
             return
         workload = WORKLOADS.get(architecture(model))
-        if workload.scenarios and self.name not in workload.scenarios:
+        between_devices = workload.communicates and request.gpus.parallel == "ddp" and not self.joined
+        if workload.scenarios and self.name not in workload.scenarios and not between_devices:
+            several = f", {option('parallel')} ddp with {option('devices')} 2" if workload.communicates else ""
             raise RequestError(
                 f"{model} cannot be trained in the scenario {self.name}",
-                remedy=f"use {option('scenario')} {' or '.join(workload.scenarios)} for it, or another "
+                remedy=f"use {option('scenario')} {' or '.join(workload.scenarios)}{several} for it, or another "
                 f"{option('model')}",
             )
         unusable = [name for name in ("generate", "keep_model") if getattr(request.measurement, name)]

@@ -16,7 +16,7 @@ import torch
 
 from worker.distributed import parameters
 from worker.distributed.group import RankGroup, Report, joined
-from worker.distributed.rank import ReplicasWorker, Worker, trainer_of
+from worker.distributed.rank import MessagesWorker, ReplicasWorker, Worker, trainer_of
 from worker.distributed.serve import serve
 from worker.protocol import JobError
 from worker.spec import Membership
@@ -169,7 +169,7 @@ def train(group: RankGroup, order: dict[str, Any]) -> dict[str, Any]:
     parts = zip(*(tensor.chunk(of * devices) for tensor in batch_of(name)), strict=True)
     batches = [Given(part) for part in parts][number * devices : (number + 1) * devices]
     parameters.CHUNK_BYTES = 8 << 20 if name == "large" else 1024
-    trainer: Worker | ReplicasWorker
+    trainer: Worker | MessagesWorker | ReplicasWorker
     if devices > 1:
         replicas = Replicas.place(network, [device] * devices, numerics)
         trainer = ReplicasWorker(workload, network, [device] * devices, batches, numerics, replicas, group)

@@ -30,6 +30,31 @@ def test_what_a_place_hides_is_null() -> None:
     assert told == {"cpus", "python", "libc", "allocator"}
 
 
+def test_the_caches_and_the_settings_of_kvm_are_those_of_the_kernel(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3})
+    caches = {
+        "index0": ("1", "Data", "48K"),
+        "index1": ("1", "Instruction", "32K"),
+        "index3": ("3", "Unified", "36864K"),
+    }
+    files = {
+        f"sys/devices/system/cpu/cpu2/cache/{index}/{name}": text
+        for index, texts in caches.items()
+        for name, text in zip(("level", "type", "size"), texts, strict=True)
+    }
+    files |= {"sys/module/kvm/parameters/halt_poll_ns": "200000", "sys/module/kvm_intel/parameters/ept": "Y"}
+    files |= {"sys/kernel/mm/ksm/run": "0", "proc/stat": "cpu  1 2 3 4 5 6 7 800 0 0\ncpu0 1"}
+    for name, text in files.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(f"{text}\n")
+    seen = Environment.model_validate(collect())
+    assert seen.cpu_caches == {"L1d": 48 << 10, "L1i": 32 << 10, "L3": 36 << 20}
+    assert seen.kvm == {"halt_poll_ns": "200000", "ept": "Y", "ksm": "0"}
+    assert usage()["steal_s"] == 800 / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_tree_of_the_image_attests_its_digest_and_what_departs_from_it(here: Path) -> None:
     attested = attest()
     assert attested["userland_sha256"] is attested["userland_differences"] is None, "it is no tree of the image"

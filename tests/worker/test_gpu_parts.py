@@ -2,28 +2,32 @@
 
 import itertools
 import json
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace
+from torch.overrides import TorchFunctionMode
 
 from tests.clock import Clock
 from tests.worker.conftest import fails, saying
 from tests.worker.distributed_rank import Given
 from tests.worker.test_training import CPU, TINY
-from worker.protocol import JobError
-from worker.spec import StepInjury, parse_spec
+from worker.protocol import JobError, SpecError
+from worker.spec import StepInjury, check, parse_spec
 from worker.training import device as devices
 from worker.training import job, step
+from worker.training import measure as measuring
 from worker.training.build import build_network, opened_batches
 from worker.training.device import Device, Numerics, numerics_of, torch_facts
 from worker.training.injury import Injector
 from worker.training.measure import measure
 from worker.training.step import Samples, Training
 from worker.training.trainer import Single
-from worker.workloads.workload import Workload
+from worker.workloads.workload import Workload, WorkloadMetric
 
 STEPS = 3
 STEP_S = 0.05
@@ -70,21 +74,54 @@ def test_a_step_without_a_copy_has_a_copy_phase_of_none(gpu: Device) -> None:
     assert gpu.copy_s() == 0, "that was the step before"
 
 
-@pytest.mark.parametrize(("sync", "waits"), [(None, 2 + 1 + 3 + 1), ("span", 1 + 1)])
+class Waits(TorchFunctionMode):
+    """Notes what waits for a GPU: blocking copies to a device, and what reads a tensor."""
+
+    READS = (
+        *(torch.Tensor.item, torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.nonzero),
+        *(torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.__bool__),
+    )
+
+    def __init__(self, events: list[object]) -> None:
+        super().__init__()
+        self.events = events
+
+    def __torch_function__(self, function: Any, types: Any, words: Any = (), options: Any = None) -> Any:
+        options = options or {}
+        to_device = function is torch.Tensor.to and any(isinstance(word, torch.device) for word in words)
+        # Adam counts its steps on the host, whatever the device of its parameters.
+        of_host = "torch/optim" in sys._getframe(1).f_code.co_filename
+        if (function in self.READS and not of_host) or (to_device and not options.get("non_blocking")):
+            self.events.append(function.__name__)
+        return function(*words, **options)
+
+
+STEP_WAITS = ["to", "to", "synchronize"]
+READ_LOSSES = ["tolist"] * 4
+
+
+@pytest.mark.parametrize(
+    ("sync", "waits"),
+    [
+        (None, [*STEP_WAITS * 2, "synchronize", *STEP_WAITS * 3, "synchronize", *READ_LOSSES]),
+        ("span", ["synchronize", "synchronize", *READ_LOSSES]),
+    ],
+)
 def test_the_host_waits_after_each_step_or_at_the_ends_of_the_span_alone(
-    gpu: Device, sync: Any, waits: int, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    gpu: Device, sync: Any, waits: list[str], spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[object] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: waited.append("synchronize"))
+    monkeypatch.setattr(measuring, "weights_sha256", lambda _: "")
     gpu.timed = not sync
     job = replace(parse_spec(json.dumps(spec | SMALL_GAN)), sync=sync)
     with opened_batches(job) as (batches,):
         workload = job.load_workload()
         network = build_network(workload, job.shape, job.seed)
         trainer = Single(workload, network, gpu, batches, numerics_of("reference", "cpu"))
-        with saying() as (events, said):
+        with saying() as (events, said), Waits(waited):
             measure(job, trainer, events)
-    assert len(waited) == waits
+    assert waited == waits
     steps, losses = said[-1]["steps"], said[-1]["losses"]
     assert {len(column) for column in losses.values()} == {3}
     if sync:
@@ -93,6 +130,19 @@ def test_the_host_waits_after_each_step_or_at_the_ends_of_the_span_alone(
     else:
         assert set(steps["phases"]) == set(workload.phases) != set()
         assert len(steps["elapsed_s"]) == len(steps["copy_s"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("per", "why"), [("job", "from the times of its steps"), ("step", "after each step, for which the host waits")]
+)
+def test_a_span_without_waits_has_no_metric_that_needs_one(
+    per: Any, why: str, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rated = Workload(name="rated", sizes={}, metrics=(WorkloadMetric("rate", "1/s", "more", per=per),))
+    given = parse_spec(json.dumps(spec | SMALL_GAN))
+    monkeypatch.setattr(type(given), "load_workload", lambda _: rated)
+    with pytest.raises(SpecError, match=f"makes rate {why}"):
+        check(replace(given, sync="span", device="cuda"))
 
 
 @pytest.fixture
@@ -162,6 +212,21 @@ def test_a_device_that_never_settles_fails_the_trial(trained: Any, monkeypatch: 
     monkeypatch.setattr(job, "LEVEL", -0.5)
     with fails(JobError, "unsettled", r"steps are not level after 0\.1 s: the last took .* ms"):
         trained(settle_s=0.01)
+
+
+def test_a_first_step_that_compiles_is_no_gpu_that_does_not_settle(
+    trained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "MOST_S", 1.0)
+    compiling_s, step_of = iter([1.1]), Single.step
+
+    def slow(trainer: Single, samples: Samples, index: int) -> None:
+        time.sleep(next(compiling_s, 0))
+        step_of(trainer, samples, index)
+
+    monkeypatch.setattr(Single, "step", slow)
+    _, ended = trained(settle_s=0.05)
+    assert ended["settled"]["seconds"] < 1.1
 
 
 def test_steps_that_took_too_little_time_fail_with_the_number_that_is_enough(trained: Any) -> None:

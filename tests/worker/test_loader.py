@@ -23,6 +23,7 @@ from suite.registries import DATA_KINDS
 from suite.untrusted.parse import parse_object
 from tests.scenarios.pictures import damage, encoded, folder, picture
 from tests.worker.conftest import IMAGES, fails
+from worker.data import loader as loader_module
 from worker.data.batches import LoaderUse, together, watching_loaders
 from worker.data.decode import (
     DEVIATION,
@@ -137,6 +138,22 @@ def test_a_batch_stays_until_the_next_one_is_taken(parsed: Spec, tmp_path: Path)
             loader._tally.use(0, 0, str)
             assert torch.equal(images, before[0])
             assert torch.equal(labels, before[1])
+
+
+def test_a_batch_is_not_refilled_before_its_copy_has_ended(
+    parsed: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder(tmp_path, 10)
+    event = Mock()
+    monkeypatch.setattr(loader_module, "timing_event", lambda: event)
+    for name in ("cudart", "check_error", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, Mock())
+    on_cpu = CudaNormaliser(REFERENCE, "cpu", scale_of("imagenet", 3))
+    monkeypatch.setattr(loader_module, "CudaNormaliser", lambda *_: on_cpu)
+    with opened(replace(parsed, device="cuda"), data(tmp_path)) as loader:
+        for _ in range(2):
+            loader.prepared(loader.next()[0])
+    assert [name for name, *_ in event.mock_calls] == ["synchronize", "record"] * 2
 
 
 def test_what_was_read_is_counted_with_its_bytes(parsed: Spec, tmp_path: Path) -> None:

@@ -64,11 +64,20 @@ UNITS = {
         **dict.fromkeys(("getppid", "page-fault", "mmap-munmap"), ("ns", "less")),
         **dict.fromkeys(("pipe-ping-pong", "fork-exec"), ("us", "less")),
     },
+    "gpu-latency": dict.fromkeys(("launch", "launch-and-wait", "read-4-bytes"), ("us", "less")),
+    "gpu-copies": dict.fromkeys(("copy-0-1", "copy-1-0"), ("GB/s", "more")),
 }
 
 
 @pytest.mark.parametrize(
-    "probe", ["cpu", pytest.param("network", marks=needs("iperf3")), pytest.param("syscall", marks=needs("perf"))]
+    "probe",
+    [
+        "cpu",
+        "gpu-latency",
+        "gpu-copies",
+        pytest.param("network", marks=needs("iperf3")),
+        pytest.param("syscall", marks=needs("perf")),
+    ],
 )
 def test_a_probe_measures_each_of_its_costs(probe: str) -> None:
     assert units(metrics_of(asked(probe=probe, threads=2))) == UNITS[probe]

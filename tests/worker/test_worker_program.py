@@ -139,6 +139,16 @@ def test_the_phases_of_a_step_make_up_the_whole(recipe: str, spec: dict[str, Any
     assert sum(steps.elapsed_s or ()) <= at_s["measured"] - at_s["measuring"]
 
 
+def test_collectives_of_the_devices_of_one_instance_are_measured_by_its_ranks(spec: dict[str, Any]) -> None:
+    sizes = {"batch": 1, "steps": 1, "warmup_steps": 0, "devices": 2, "threads": 2, "parallel": "ddp"}
+    given = {name: value for name, value in spec.items() if name != "image_px"}
+    events = events_of({**given, **sizes, "workload": WORKLOADS.place("collectives")})
+    steps = next(event for event in events if event["event"] == "steps")
+    assert steps["metrics"]["all-reduce-64MiB-bandwidth"]["value"] > 0
+    assert len(steps["metrics"]) == 36
+    assert steps["steps"]["communicate_s"] == [pytest.approx(steps["steps"]["elapsed_s"][0], rel=0.2)]
+
+
 def test_ddp_trains_and_reads_in_a_process_for_each_device(spec: dict[str, Any], tmp_path: Path) -> None:
     data = {**KINDS["on-data"]["data"], "directory": str(folder(tmp_path, 12)), "loader_workers": 0}
     events = events_of({**spec, **own_workload(batch=2, image_px=16, data=data, devices=2, threads=2, parallel="ddp")})

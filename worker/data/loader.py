@@ -25,7 +25,7 @@ from worker.data.listing import entries_of, identify
 from worker.data.sets import ImageSet, Order, steps_of_epoch
 from worker.protocol import JobError
 from worker.spec import Data, Spec
-from worker.training.device import Numerics
+from worker.training.device import Numerics, timing_event
 
 _MOST_SUBSTITUTES = 100
 PREFETCH = 2
@@ -137,10 +137,11 @@ class Loader:
         self._places: Iterator[int] | None = iter(
             DataLoader(filler, batch_size=None, sampler=itertools.count(epoch * filler.epoch_steps), **processes)
         )
-        self._on_cpu = self._on_cuda = None
+        self._on_cpu = self._on_cuda = self._copied = None
         scale = scale_of(spec.load_workload().pixels, spec.shape.channels)
         if spec.device == "cuda":
             self._on_cuda = CudaNormaliser(numerics, f"cuda:{part}", scale)
+            self._copied = timing_event()
             for pinned in (self._pixels, self._labels):
                 # torch annotates no part of its way to the CUDA runtime.
                 runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -151,6 +152,9 @@ class Loader:
     def next(self) -> Batch:
         if self._places is None:
             raise RuntimeError("the loader is closed")
+        if self._copied:
+            # The next batch frees the memory of the last one, from which a copy may still read.
+            self._copied.synchronize()
         try:
             place = next(self._places)
         except SetDamagedError as error:
@@ -162,7 +166,10 @@ class Loader:
 
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
         """Return the images as floats: on CUDA bytes are copied, a quarter of the size, and converted on the device."""
-        return self._on_cuda(images) if self._on_cuda else images
+        if self._on_cuda is None or self._copied is None:
+            return images
+        self._copied.record(torch.cuda.current_stream(images.device))
+        return self._on_cuda(images)
 
     def taken_sha256(self) -> str:
         return self._taken.hexdigest()

@@ -28,7 +28,7 @@ from worker.training.device import Device, Numerics, numerics_of, timing_event
 from worker.training.measure import measure, take_turns
 from worker.training.parameter_cpu import ParameterCpu, Replicas
 from worker.training.step import COMMUNICATE, Training
-from worker.training.trainer import OneDevice, Single
+from worker.training.trainer import Messages, OneDevice, Single
 from worker.workloads.workload import LEARNING_RATE, Shape, Workload
 
 
@@ -54,7 +54,7 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         network = build_network(workload, spec.shape, spec.seed)
         torch.manual_seed(own_seed)
         group = stack.enter_context(joining(spec.device))
-        trainer: Worker | ReplicasWorker
+        trainer: Worker | MessagesWorker | ReplicasWorker
         if spec.parallel == "none":
             trainer = trainer_of(group, workload, network, devices[0], batches[0], numerics, spec.shape)
         else:
@@ -209,15 +209,8 @@ class GeneratorWorker(Worker):
         return self.training.phase.seconds().get(COMMUNICATE, 0.0)
 
 
-@dataclass(eq=False)
-class MessagesWorker(Worker):
-    """A step of nothing but communication. What it sends is in the metrics of its workload."""
-
-    def train(self, batch: Batch) -> float:
-        images, labels = self.placed(batch)
-        begin_s = time.monotonic()
-        self.workload.loss(self.network, images, labels)
-        return time.monotonic() - begin_s
+class MessagesWorker(Communicating, Messages):
+    """A worker that exchanges messages with the others, and trains nothing."""
 
 
 class LastGradient:
@@ -263,7 +256,7 @@ def trainer_of(
     batches: Batches,
     numerics: Numerics,
     shape: Shape,
-) -> Worker:
+) -> Worker | MessagesWorker:
     """Return the trainer of a worker's rank on one device, by strategy and workload."""
     membership = group.membership
     placed = numerics.place(network, device)

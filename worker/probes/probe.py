@@ -72,6 +72,8 @@ class Probe:
     in_turns: bool = False
     """Whether it can be measured again and again, in turns with others, and leaves nothing behind that they would meet
     in theirs."""
+    only_named: bool = False
+    """Whether it runs where it is named alone, and not among all probes."""
     written_bytes: Callable[[str], int | None] = writes_nothing
     """How many bytes it writes to the data disk, by the profile; None for none."""
 

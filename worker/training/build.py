@@ -12,7 +12,7 @@ from worker.data.batches import Batches, SyntheticBatches
 from worker.spec import Spec
 from worker.training.device import Device, numerics_of
 from worker.training.parameter_cpu import ParameterCpu, Replicas
-from worker.training.trainer import Single, Trainer
+from worker.training.trainer import Messages, Single, Trainer
 from worker.workloads.workload import Shape, Workload
 
 
@@ -61,6 +61,8 @@ def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches],
     device = devices[rank]
     placed = numerics.place(network, device)
     placed = numerics.compile(placed) if workload.compiles else placed
+    if workload.communicates:
+        return Messages(workload, placed, device, batches[0], numerics)
     if spec.parallel == "ddp":
         placed = DistributedDataParallel(placed, device_ids=[device.torch] if device.is_cuda else None)
     return Single(workload, placed, device, batches[0], numerics)

@@ -80,6 +80,16 @@ def open_devices(kind: str, count: int, *, timed: bool = True) -> list[Device]:
     return [Device(f"cuda:{number}", timed=timed) for number in range(count)]
 
 
+def peak_memory(device: Device) -> dict[str, int]:
+    """Return the most memory that tensors held on a GPU, and that torch kept for them, as ``records.Usage``."""
+    if not device.is_cuda:
+        return {}
+    return {
+        "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated(device.torch),
+        "peak_gpu_reserved_bytes": torch.cuda.max_memory_reserved(device.torch),
+    }
+
+
 def reason_of_none(there: int) -> str:
     """Return why CUDA shows no device, as the end of a sentence; torch's own question hides it."""
     try:

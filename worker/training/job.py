@@ -21,7 +21,15 @@ from worker.serving.generator import Generator, write_model
 from worker.spec import Spec
 from worker.training import checkpoint, ddp
 from worker.training.build import build_trainer, opened_batches
-from worker.training.device import Device, numerics_of, open_devices, set_threads, torch_facts, torchvision_version
+from worker.training.device import (
+    Device,
+    numerics_of,
+    open_devices,
+    peak_memory,
+    set_threads,
+    torch_facts,
+    torchvision_version,
+)
 from worker.training.injury import Injector
 from worker.training.measure import measure, take_turns
 from worker.training.step import Samples
@@ -62,7 +70,8 @@ def run(spec: Spec, events: Events) -> None:
         for use, drawn in group.others(spec) if group else ():
             uses += [use] if use else []
             ended["drawn"].append(drawn)
-    events.emit("done", usage=whole_usage(), data_use=asdict(together(uses)) if uses else None, **ended)
+    used = {**whole_usage(), **peak_memory(devices[0])}
+    events.emit("done", usage=used, data_use=asdict(together(uses)) if uses else None, **ended)
 
 
 def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, Any]]:
@@ -122,6 +131,9 @@ def _settle(spec: Spec, devices: list[Device], events: Events) -> dict[str, floa
         trainer = build_trainer(drawn, devices, batches)
         scratch = Samples.allocate(1, trainer.phases, trainer.parts)
         events.emit("built")
+        events.step = "the first step before the training"
+        trainer.step(scratch, 0)  # a compiler may take minutes: that is no GPU that does not settle
+        trainer.synchronize()
         begin_s = end_s = time.monotonic()
         while end_s - begin_s < spec.settle_s or not level(means_s):
             if end_s - begin_s > MOST_S:

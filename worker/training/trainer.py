@@ -59,7 +59,9 @@ class OneDevice:
 
     def placed(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return images and labels on the device, as the network takes them."""
-        images, labels = self.device.copy(batch, wait=not self.numerics.overlapped)
+        # A blocking copy waits for the whole stream: where steps are not timed, not even the recipe reference does.
+        wait = self.device.timed and not self.numerics.overlapped
+        images, labels = self.device.copy(batch, wait=wait)
         return self.batches.prepared(images), labels
 
     def passes(self, batch: Batch, spread: torch.nn.Module | None = None) -> None:
@@ -105,3 +107,17 @@ class Single(OneDevice):
         self._losses = {name: loss.detach() for name, loss in losses.items()}
         self._parts_s = self.training.phase.seconds()
         return self._parts_s.pop(COMMUNICATE, 0.0)
+
+
+class Messages(OneDevice):
+    """A step of nothing but communication between ranks. What it sends is in the metrics of its workload."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.phases = (*self.phases, COMMUNICATE)
+
+    def train(self, batch: Batch) -> float:
+        images, labels = self.placed(batch)
+        begin_s = time.monotonic()
+        self.workload.loss(self.network, images, labels)
+        return time.monotonic() - begin_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from worker.workloads.workload import Losses, Shape, Workload
+from worker.workloads.workload import Cost, Losses, Shape, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -163,7 +163,14 @@ class Gan(Adversarial):
 
 
 _SIZES = {"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)}
-GAN = Gan(name="gan", sizes=_SIZES, latent=100, learning_rate=2e-4, betas=(0.5, 0.999))
+GAN = Gan(name="gan", sizes=_SIZES, latent=100, learning_rate=2e-4, betas=(0.5, 0.999), cost=Cost(0.0176, 2.08))
 GAN_PUBLISHED = Gan(
-    name="gan-published", sizes=_SIZES, latent=64, learning_rate=1e-5, betas=(0.9, 0.999), pixels="unit", published=True
+    name="gan-published",
+    sizes=_SIZES,
+    latent=64,
+    learning_rate=1e-5,
+    betas=(0.9, 0.999),
+    pixels="unit",
+    published=True,
+    cost=Cost(0.0205, 2.07),
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from worker.workloads.adversarial import Generative, deviation
-from worker.workloads.workload import Losses, Shape
+from worker.workloads.workload import Cost, Losses, Shape
 
 if TYPE_CHECKING:
     import torch
@@ -107,5 +107,8 @@ class ProgressiveGan(Generative):
 
 
 PROGRESSIVE_GAN = ProgressiveGan(
-    name="progressive-gan", sizes={"paper": (16, 128), "quick": (4, 32), "smoke": (2, 16)}, latent=512
+    name="progressive-gan",
+    sizes={"paper": (16, 128), "quick": (4, 32), "smoke": (2, 16)},
+    latent=512,
+    cost=Cost(750.0, 42.0),
 )

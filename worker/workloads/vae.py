@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from worker.workloads.adversarial import Generative, deviation
-from worker.workloads.workload import Losses, Shape
+from worker.workloads.workload import Cost, Losses, Shape
 
 if TYPE_CHECKING:
     import torch
@@ -75,4 +75,9 @@ def gaussian_divergence(mean: "torch.Tensor", log_variance: "torch.Tensor") -> "
     return -0.5 * terms.sum(dim=1).mean()
 
 
-VAE = Vae(name="vae", latent=20, sizes={"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)})
+VAE = Vae(
+    name="vae",
+    latent=20,
+    sizes={"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)},
+    cost=Cost(0.00328, 0.653),
+)

@@ -68,6 +68,16 @@ class WorkloadMetric:
     """A metric per step is recorded as the median of the measured steps, with every value as a sample."""
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What training costs, for forecasts. A test counts both numbers for every workload of the suite."""
+
+    gflop: float
+    """The 10^9 floating-point operations of a step for each unit of its batch: those forward and backward."""
+    parameters_millions: float
+    """The parameters that a step updates, in millions."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """The declaration of a workload. A subclass implements ``build``, and overrides of the rest what differs.
@@ -90,6 +100,8 @@ class Workload:
     unit: str = "images"
     """What batch and throughput count: images, or such as the tokens of all sequences of a batch."""
     metrics: tuple[WorkloadMetric, ...] = ()
+    cost: Cost | None = None
+    """The cost of training at the sizes of the profile paper, for forecasts. None: it is forecast as a ResNet-50."""
     crop: Literal["random", "centre"] = "random"
     """What is taken of the images of a data set: a random part, perhaps mirrored, or the square in the middle."""
     scenarios: tuple[str, ...] = ()
@@ -158,6 +170,13 @@ class Workload:
     def size_wanted(self, extent: int) -> str | None:
         """Return which extents it takes, if not this one: ``32 or more``."""
         return f"{self.smallest_image_px} or more" if extent < self.smallest_image_px else None
+
+    def cost_at(self, extent: int | None, depth: int | None = None) -> Cost | None:  # noqa: ARG002 (some have a depth)
+        """Return the cost of training at an extent, in proportion to the pixels of an image; None if it has none."""
+        size = self.sizes.get("paper", 0)
+        if not self.cost or not extent or not self.has_images or isinstance(size, int):
+            return self.cost
+        return Cost(self.cost.gflop * (extent / size[1]) ** 2, self.cost.parameters_millions)
 
     def stages(self, image_px: int) -> int:
         """Return in how many stages of equally many steps a job goes, by the pixels of its images; 0 for none."""
