@@ -6,14 +6,19 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from suite.differ import Host
+from suite.errors import RequestError
 from suite.job.job import Job, leaves
+from suite.job.profiles import Sizes
+from suite.job.sharing import architecture
 from suite.plan import Trial
 from suite.records.headers import RecordHeader, headers
+from suite.registries import WORKLOADS
 from suite.results.store import TRIALS
 from suite.targets import VMS
 from suite.trial_names import arm_name
@@ -29,11 +34,20 @@ ROUGH_OPENED_S = {
 """What opening a target, starting Python with torch, and closing take on a usual machine."""
 ROUGH_EMULATED_S = {"vm": 100.0, "container-vm": 115.0}
 """The same where the CPU of the guest is emulated."""
-ROUGH_CPU_S_PER_UNIT = 10.0
-"""CPU seconds of training on a million pixels: ResNet-50 with 4 images/s of 224 px on two CPUs, 50 of 64 px."""
+ROUGH_GFLOP_PER_S = 30.0
+"""The 10^9 operations of a thread in a second: less than in ResNet-50 on two CPUs, more than in small convolutions."""
+ROUGH_UPDATE_GFLOP = 0.12
+"""The operations that take as long as updating a million parameters: AlexNet's 61 million take 0.12 s on two CPUs."""
+ROUGH_GFLOP_PER_PIXEL = 24.5 / 224**2
+"""The operations of ResNet-50, for workloads that declare none."""
+ROUGH_GPU_GFLOP_PER_S = 10_000.0
+"""The operations of a GPU in fp32."""
+ROUGH_GPU_STEP_S = 0.01
+"""The least seconds of a step on a GPU: the host launches a thousand kernels."""
 ROUGH_EMULATION = 300.0
-ROUGH_CUDA = 0.02
-"""How much longer than on the CPU computing takes under emulation, and on a GPU."""
+"""How much longer computing takes on an emulated CPU."""
+ROUGH_SETTLING_S = 3.0
+"""What settling takes beside its least seconds: building the network, and the last windows."""
 ROUGH_WITHIN = 5
 """The factor within which these rules are right."""
 ROUGH_EXCHANGE_S = 1.0
@@ -61,6 +75,7 @@ class _Fit(NamedTuple):
 
     beside_s: float
     rate_s: float
+    """For 10^9 operations."""
 
 
 class Durations:
@@ -97,7 +112,7 @@ class Durations:
         measured = self.of(trial)
         if measured is not None:
             return Guess(measured, "records")
-        work = _steps(trial.job) * _unit(trial.job)
+        work = _steps(trial.job) * _work(trial.job)
         for key in _similar(trial):
             fits = self._fits.get(key)
             if fits:
@@ -143,13 +158,15 @@ def _key(trial: RecordHeader | Trial) -> str:
 
 
 def _similar(trial: RecordHeader | Trial) -> Sequence[tuple[str, ...]]:
-    """Return the keys of trials of other sizes, and then of other models, the nearest first."""
-    shared = (trial.job.scenario, str(_accelerator(trial)), _arm(trial))
-    nearest = (*shared, trial.job.model)
+    """Return the keys of trials of other sizes, and then of other models of the same unit, the nearest first."""
+    job = trial.job
+    shared = (job.scenario, str(job.devices.device), str(_accelerator(trial)), _arm(trial))
+    nearest = (*shared, "model", str(job.model))
     # The time of one probe does not predict another.
-    if trial.job.sizes:
-        return (nearest, shared)
-    return (nearest,)
+    if not job.sizes:
+        return (nearest,)
+    same_unit = (*shared, "unit", str(job.unit))
+    return (nearest, same_unit)
 
 
 def _accelerator(trial: RecordHeader | Trial) -> str | None:
@@ -169,10 +186,22 @@ def _steps(job: Job) -> int:
     return 0
 
 
-def _unit(job: Job) -> float:
-    """Return the millions of pixels, or of what has none, that one step is about, of all workers and devices."""
-    pixels = job.sizes.batch * (job.sizes.image_px or 1) ** 2 if job.sizes else 0
-    return pixels * job.devices.devices * _workers(job) / 1e6
+def _work(job: Job) -> float:
+    """Return the work of one step, in 10^9 operations of all workers and devices; 1 for one that has no sizes."""
+    if not job.sizes:
+        return 1.0
+    return _computing(str(job.model), job.sizes) * job.devices.devices * _workers(job)
+
+
+def _computing(model: str, sizes: Sizes) -> float:
+    """Return the 10^9 operations of a step on one device."""
+    with suppress(RequestError):  # a workload of a package that is not installed here
+        workload = WORKLOADS.get(architecture(model))
+        cost = workload.cost_at(sizes.image_px or sizes.tokens, sizes.depth)
+        if cost:
+            return float(cost.gflop * sizes.batch + cost.parameters_millions * ROUGH_UPDATE_GFLOP)
+    pixels = (sizes.image_px or 1) ** 2
+    return sizes.batch * pixels * ROUGH_GFLOP_PER_PIXEL
 
 
 def _workers(job: Job) -> int:
@@ -186,8 +215,8 @@ def _fit(header: RecordHeader, seconds: float) -> _Fit:
         return _Fit(seconds, 0.0)
     step_s = header.measured_s / header.job.sizes.steps
     fixed_s = max(0.0, seconds - _steps(header.job) * step_s)
-    unit_s = step_s / _unit(header.job)
-    return _Fit(fixed_s, unit_s)
+    rate_s = step_s / _work(header.job)
+    return _Fit(fixed_s, rate_s)
 
 
 def is_emulated(trial: Trial) -> bool:
@@ -202,9 +231,21 @@ def rough_s(trial: Trial) -> float:
     opened_s *= max(1, len(trial.instances))
     if not job.sizes:
         return opened_s + ROUGH_PROBE_S
-    computing_s = _unit(job) * ROUGH_CPU_S_PER_UNIT / job.envelope.threads
-    computing_s *= ROUGH_EMULATION if emulated else ROUGH_CUDA if job.devices.device == "cuda" else 1.0
     exchange_s = 0.0
     if job.distributed:
         exchange_s = ROUGH_EXCHANGE_S * _workers(job)
-    return opened_s + _steps(job) * (computing_s + exchange_s)
+    training_s = _steps(job) * (_computing_s(job, emulated=emulated) + exchange_s)
+    settling_s = 0.0
+    if job.sizes.settle_s:
+        settling_s = job.sizes.settle_s + ROUGH_SETTLING_S
+    return opened_s + settling_s + max(training_s, job.sizes.least_s or 0.0)
+
+
+def _computing_s(job: Job, *, emulated: bool) -> float:
+    """Return the seconds in which one step is computed. The threads of the CPU do nothing for that of a GPU."""
+    if job.devices.device == "cuda":
+        # Devices work at the same time; those of workers, too.
+        alone = _work(job) / (job.devices.devices * _workers(job))
+        return max(ROUGH_GPU_STEP_S, alone / ROUGH_GPU_GFLOP_PER_S)
+    computing_s = _work(job) / (ROUGH_GFLOP_PER_S * job.envelope.threads)
+    return computing_s * (ROUGH_EMULATION if emulated else 1.0)

@@ -278,8 +278,9 @@ def test_what_was_never_run_is_guessed_from_other_sizes_and_else_roughly() -> No
     # 10 s are 2 s, and 4 steps of 2 s: a warm-up and three measured ones.
     longer = trial.with_job(sizes=sizes.model_copy(update={"steps": 9}))
     assert durations.guess(longer) == Guess(22.0, "similar")
-    other = trial.with_job(model="alexnet", sizes=sizes.model_copy(update={"batch": 2 * sizes.batch}))
-    assert durations.guess(other) == Guess(18.0, "similar")
+    other = trial.with_job(model="inception_v3", sizes=sizes.model_copy(update={"batch": 2 * sizes.batch}))
+    assert durations.guess(other).source == "similar"
+    assert durations.guess(other).seconds > 10, "it has more operations"
     assert durations.guess(trial.model_copy(update={"target": "container"})).source == "rough"
 
 
