@@ -3,6 +3,7 @@
 Where it is not installed, ``provisioning.gpus`` puts pynvml's source before this one.
 """
 
+import ctypes
 import hashlib
 import json
 import os
@@ -33,7 +34,9 @@ def answer(libraries: str = "") -> dict[str, object]:
     try:
         pynvml.nvmlInit()
         driver = pynvml.nvmlSystemGetDriverVersion()
-        facts["cards"] = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index, driver)]
+        cuda = cuda_version()
+        found = (card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index, driver))
+        facts["cards"] = [{**card, "cuda": cuda} for card in found]
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         facts["error"] = f"no NVIDIA driver answers: {error}"
@@ -110,6 +113,19 @@ def libcuda() -> "Path | None":
     searched = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
     paths = [Path(place) / "libcuda.so.1" for place in [*searched, *map(str, cached), *PLACES]]
     return next((path for path in paths if path.is_file()), None)
+
+
+def cuda_version() -> "int | None":
+    """Return the CUDA that libcuda serves, as 13000: with NVIDIA's cuda-compat it is newer than the driver's."""
+    library = libcuda()
+    if library is None:
+        return None
+    version = ctypes.c_int()
+    try:
+        status = ctypes.CDLL(str(library)).cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if status else version.value
 
 
 def collected(parent: str) -> "str | None":

@@ -19,6 +19,8 @@ DRIVER = "/run/nvidia"
 """The place of the driver's libraries in a target."""
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 TOOLS = "/dev/nvidia-uvm-tools"
+READ_AND_WRITE = 0o006
+"""The mode of a device file that everybody may use."""
 NO_DRIVER = "install NVIDIA's driver; none is needed unless you use GPUs"
 
 
@@ -27,6 +29,8 @@ class DeviceNode:
     path: str
     major: int
     minor: int
+    group: int | None = None
+    """The group that may open it; None for one that everybody may."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Card:
     pci_address: str | None = None
     memory_bytes: int | None = None
     devices: Sequence[str] = ()
+    cuda: int | None = None
+    """The CUDA that the machine's libcuda serves: 13000 for 13.0."""
     whole_uuid: str | None = None
     """The UUID of the GPU that an instance by MIG is part of."""
     fault: str | None = None
@@ -159,8 +165,12 @@ def _devices_of(node: Node, cards: Sequence[Card]) -> tuple[DeviceNode, ...]:
 
 
 def _device_nodes(node: Node, paths: Iterable[str]) -> dict[str, DeviceNode]:
-    lines = node.run(["stat", "--format=%n %t %T", "--", *paths], check=False).stdout.splitlines()
-    return {path: DeviceNode(path, int(major, 16), int(minor, 16)) for path, major, minor in map(str.split, lines)}
+    lines = node.run(["stat", "--format=%n %t %T %a %g", "--", *paths], check=False).stdout.splitlines()
+    devices: dict[str, DeviceNode] = {}
+    for path, major, minor, mode, group in map(str.split, lines):
+        for_all = int(mode, 8) & READ_AND_WRITE == READ_AND_WRITE
+        devices[path] = DeviceNode(path, int(major, 16), int(minor, 16), None if for_all else int(group))
+    return devices
 
 
 def gpu_checks() -> Iterator[tuple[str, str, str | None, str | None]]:

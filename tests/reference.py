@@ -5,7 +5,7 @@ A page marks a generated part with ``<!-- NAME -->`` and ``<!-- end -->``.
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from inspect import cleandoc
 from itertools import compress
@@ -108,14 +108,14 @@ def disturbances() -> Iterator[str]:
     yield from table(
         ["warning", "finding", "from", "disturbed", "advice"],
         (
-            [f"`{one.kind}`", one.finding, *(_bound(one.words, bound) for bound in (one.bound, one.spoils)), one.advice]
+            [f"`{one.kind}`", one.finding, _bound(one.words(one.bound, "over")), _bound(one.words_spoilt()), one.advice]
             for one in DISTURBANCES
         ),
     )
 
 
-def _bound(words: Callable[[float, str], str], bound: float | None) -> str:
-    return "" if bound is None else words(bound, "over").removeprefix("set so").removeprefix("see lscpu -e")
+def _bound(words: str) -> str:
+    return re.sub("^(set so|see lscpu -e|see resources.gpus)", "", words)
 
 
 def warnings() -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The machines of an inventory as a plan sees them: what each gives and is given, and what all of them have."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,9 +11,10 @@ import pytest
 from commands.run.validate import ablations_of
 from provisioning.hindrances import hindrances, refuse_ablation
 from provisioning.images.image import Image
+from provisioning.layers.userland import UserlandLayer
 from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest, needed
 from provisioning.sites.base import Site
-from provisioning.sites.machines import Machines, on_machine
+from provisioning.sites.machines import Machines, discovered_choices, on_machine
 from scenarios.distributed import Distributed
 from suite.differ import Host
 from suite.errors import RequestError
@@ -214,6 +216,19 @@ def test_every_trial_attests_its_machine_again(target: str, hypervisor: str | No
     inside = Environment(cpus=[0, 1], host_cpus=list(cpus), memory_bytes=GIB, threads=2, hypervisor=hypervisor)
     assert cpus == ((4, 5) if target in VMS else (0, 1))
     assert envelope_differences(trial, trial.envelope, inside) == said
+
+
+@pytest.mark.parametrize("target", ["bare-metal", "vm"])
+def test_a_gpu_vm_of_the_user_is_a_machine_whose_gpus_the_target_gets(target: str) -> None:
+    request = RunRequest.of({"target": TARGETS, "device": "cuda", "gpus": "1", "inventory": Path("/hosts.toml")})
+    image = IMAGE.model_copy(update={"cuda": "13.0"})
+    inputs = replace(inputs_of(request), image=image)
+    choices = discovered_choices(inputs, Discovery((), "runc", ()))
+    gpu_vms = replace(site(), choices=choices)
+    (trial,) = plan_of(targets=(target,), envelope=ENVELOPE, machines=MACHINES).trials()
+    (layer,) = gpu_vms.layers(trial, ENVELOPE)
+    assert isinstance(layer, UserlandLayer)
+    assert layer.gpus == ("1",)
 
 
 LATE = ("gvisor", "charliecloud", "apptainer")

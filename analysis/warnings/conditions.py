@@ -34,6 +34,8 @@ SHARED_UNCHECKED = 0.05
 """The share of the measured span that late lines may make up: of a clock of the target's own, and of the host's."""
 MOST_NAMED = 2
 """The processes that a reason names."""
+GPU_SPAN_S = 5.0
+"""The seconds in which a GPU comes to the clocks that it keeps."""
 UNFINISHED_S = 0.25
 """The seconds in which the threads of OpenMP have ended to spin after the last step, in an emulated guest, too."""
 
@@ -53,10 +55,35 @@ class Disturbance:
     """Returns an amount in words, after ``up to`` or ``over``."""
     spoils: float | None = None
     """The amount above which a trial decides nothing; None where the trial still measures what it says."""
+    apart: bool = False
+    """Whether only what a trial has more, or less, of than bare metal in its block spoils it: a ratio of trials that
+    are held back alike still is that of their targets."""
+
+    def words_spoilt(self) -> str:
+        """Return in words from which amount on a trial is spoilt; empty for never."""
+        if self.spoils is None:
+            return ""
+        return self.words(self.spoils, "over") + (" apart from bare metal" if self.apart else "")
+
+    def spoiling(self, trials: pd.DataFrame, amounts: "pd.Series[float]") -> "pd.Series[float]":
+        """Return the amounts that are held against ``spoils``."""
+        return (amounts - of_baseline(trials, amounts).fillna(0)).abs() if self.apart else amounts
 
 
 def _share(text: str) -> Callable[[float, str], str]:
     return lambda amount, how: f"{how} {amount * 100:.2g} % {text}"
+
+
+def of_baseline(trials: pd.DataFrame, amounts: "pd.Series[float]") -> "pd.Series[float]":
+    """Return for each trial the mean amount of bare metal in its block; missing without one."""
+    blocks = [trials[name] for name in BLOCK]
+    return amounts.where(trials["target"] == BASELINE).groupby(blocks, observed=True).transform("mean")
+
+
+def clocks_of_gpu_apart(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return the share by which a GPU's clock over the measured steps differs from that on bare metal in its block."""
+    clock = trials["gpu_sm_mhz"].astype(float)
+    return (clock / of_baseline(trials, clock) - 1).abs()
 
 
 def unread(trials: pd.DataFrame) -> "pd.Series[float]":
@@ -86,12 +113,10 @@ def times_apart(trials: pd.DataFrame) -> "pd.Series[float]":
     A clock that is slow while the target computes, and then catches up, is right over the whole job. It shows by what
     a turn takes beside its steps, which is the same on bare metal but for the way of a line and the end of spinning.
     """
-    blocks = [trials[name] for name in BLOCK]
     late = LINE_LATE_S / trials["clock_span_s"]
     shares = [((trials["clock_ratio"] - 1).abs() - late.fillna(0)).clip(lower=0)]
     for column, (honest_s, honest_share) in (("late_s", LINE), ("beside_s", REST)):
-        base_s = trials[column].where(trials["target"] == BASELINE).groupby(blocks, observed=True).transform("mean")
-        more_s = (trials[column] - base_s).abs() - honest_s
+        more_s = (trials[column] - of_baseline(trials, trials[column])).abs() - honest_s
         shares.append((more_s / trials["turn_s"] - honest_share).clip(lower=0))
     return pd.concat(shares, axis=1).max(axis=1)
 
@@ -117,6 +142,12 @@ def unchecked_clocks(trials: pd.DataFrame) -> "pd.Series[float]":
     short = share > own_clock.map({True: OWN_UNCHECKED, False: SHARED_UNCHECKED})
     unknown = trials["clock_ratio"].isna() & trials["clock_span_s"].isna() & ~own_clock
     return share.where(by_its_clock & short & ~unknown, 0)
+
+
+def short_on_gpu(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return the seconds by which the measured span of a training on a GPU is too short for its clocks to settle."""
+    trains_on_gpu = trials["device"].eq("cuda") & trials["throughput_per_s"].notna()
+    return (GPU_SPAN_S - trials["clock_span_s"]).where(trains_on_gpu, 0)
 
 
 OTHER_LOAD = "other-load"
@@ -149,19 +180,39 @@ DISTURBANCES = (
         "gpu-shared",
         "processes of others computed or drew on a GPU of the job",
         "see resources.gpus.*.strangers in the records: end them, or choose another GPU with --gpus",
-        *(lambda t: t["gpu_strangers"], 0, lambda n, how: f"{how} {n:.0f}", 0),
+        *(lambda t: t["gpu_strangers_share"], 0.01, _share("of the time"), 0.05),
+    ),
+    Disturbance(
+        "gpu-hidden",
+        "processes on a GPU of the job are not visible here: whether others used it is unknown",
+        "run bench on the host itself, or see memory_bytes_before and utilisation_before in the records",
+        *(lambda t: t["gpu_hidden"].astype(float), 0, lambda *_: "see resources.gpus"),
+    ),
+    Disturbance(
+        "gpu-clocks",
+        "a GPU ran at another clock than on bare metal",
+        "lock its clocks below what it can hold (nvidia-smi --lock-gpu-clocks), and let it settle (--profile gpu)",
+        *(clocks_of_gpu_apart, 0.01, _share("apart"), 0.05),
+    ),
+    Disturbance(
+        "gpu-span",
+        "the measured span on a GPU is too short: its clocks still rise",
+        "measure with --profile gpu, or more steps (--steps)",
+        *(short_on_gpu, 0, lambda *_: f"under {GPU_SPAN_S:g} s", 0),
     ),
     Disturbance(
         "gpu-throttled",
         "a GPU was throttled by heat or by its board",
         "cool it, or lock its clocks below what it can hold (nvidia-smi --lock-gpu-clocks)",
         *(lambda t: t["gpu_throttled_s"] / t["interval_s"], 0.001, _share("of the time"), 0.05),
+        apart=True,
     ),
     Disturbance(
         "gpu-power-capped",
         "a GPU was throttled by its power limit",
         "raise the limit, or lock the clocks below it (nvidia-smi --lock-gpu-clocks), for every target alike",
         *(lambda t: t["gpu_power_capped_s"] / t["interval_s"], 0.01, _share("of the time"), 0.1),
+        apart=True,
     ),
     Disturbance(
         "swapping",
@@ -272,12 +323,12 @@ def disturbed(ok: pd.DataFrame, keys: Sequence[str] = ROW) -> dict[tuple[str, ..
     for kind, amounts in _noticed(ok):
         if kind.spoils is None:
             continue
+        spoiling = kind.spoiling(ok, amounts)
         for key, rows in ok[amounts > kind.bound].groupby(list(keys)):
-            spoiled = int((amounts[rows.index] > kind.spoils).sum())
+            spoiled = int((spoiling[rows.index] > kind.spoils).sum())
             noticed = ""
             if kind.bound:
                 noticed = kind.words(kind.bound, "over")
-            bound = kind.words(kind.spoils, "over")
             by = busiest(rows) if kind.kind == OTHER_LOAD else {}
             row = Disturbed(
                 kind.kind,
@@ -286,7 +337,7 @@ def disturbed(ok: pd.DataFrame, keys: Sequence[str] = ROW) -> dict[tuple[str, ..
                 len(rows),
                 counts[key],
                 spoiled,
-                bound,
+                kind.words_spoilt(),
                 by,
             )
             by_row[tuple(map(str, key))] += (row,)

@@ -25,7 +25,7 @@ from suite.measurable import OWN_USERLAND
 
 TEMPORARY, SHARED_MEMORY = "/tmp", "/dev/shm"  # noqa: S108 (inside, not here)
 OPEN_TO_ALL = ("--perms", "1777", "--tmpfs")
-NO_PRIVILEGES = ("--clear-groups", "--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs")
+NO_PRIVILEGES = ("--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs")
 FIRST_USER, USERS = 0x7000_0000, 1 << 24
 """UIDs that no other program uses: they follow those that systemd gives to containers (its UIDS-GIDS.md)."""
 HELD_WITHIN_S = 30.0
@@ -61,18 +61,26 @@ def chroot_argv(
     size = ["--size", str(tmpfs_bytes)] if tmpfs_bytes else []
     in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in (*size, *OPEN_TO_ALL, path)]
     places = ["--dev-bind", "/dev", "/dev", *in_memory]
+    # NVIDIA's module may give its files to a group alone (NVreg_DeviceFileGID, NVreg_DeviceFileMode).
+    groups = sorted({device.group for device in edits.devices if device.group is not None})
     if user is not None:
         places = ["--dev", "/dev", *in_memory, *_devices(edits)]
     return [
         # What runs inside has a clean environment, without the token by which it would be found: it dies with us.
         *("bwrap", "--die-with-parent", *root, "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
-        *("--tmpfs", "/run", *places, *mounts, "--chdir", "/", "--", *becoming(user)),
+        *("--tmpfs", "/run", *places, *mounts, "--chdir", "/", "--", *becoming(user, groups)),
     ]
 
 
-def becoming(user: int | None) -> list[str]:
-    """Return the words that run a command as a user without privileges; none if it is to stay who it is."""
-    return ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", *NO_PRIVILEGES, "--"] if user is not None else []
+def becoming(user: int | None, groups: Sequence[int] = ()) -> list[str]:
+    """Return the words that run a command as a user without privileges; none if it is to stay who it is.
+
+    ``groups`` are those of its devices, of which it becomes a member.
+    """
+    if user is None:
+        return []
+    joined = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
+    return ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={user}", joined, *NO_PRIVILEGES, "--"]
 
 
 def _devices(edits: Edits) -> Iterator[str]:

@@ -4,9 +4,11 @@ Energy and the times of running slower are counters. What else changes is sample
 and that runs only if the job has GPUs. NVIDIA's NVML API reference defines the functions and the counters.
 """
 
+import math
 import os
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -27,33 +29,89 @@ SLOWER = {
 }
 """Why a GPU runs below the clocks of its load: the counter of violations, and the bits of the clock event reasons
 (nvmlClocksEventReasons), which stand in for a counter that the GPU does not have."""
-SAMPLED: Mapping[str, Callable[[Any], float]] = {
+OF_CARD: Mapping[str, Callable[[Any], float]] = {
     "energy_j": lambda handle: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,
     "utilisation": lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-    "memory_bytes": lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).used,
+}
+"""What NVML counts for a whole card alone: that of an instance by MIG is unknown, for its neighbours are in it."""
+SAMPLED: Mapping[str, Callable[[Any], float]] = {
     "sm_mhz": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
     "temperature_c": lambda handle: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
     "reasons": lambda handle: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+    "pcie_generation": lambda handle: pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle),
+    "pcie_width": lambda handle: pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle),
 }
 STATE: Mapping[str, Callable[[Any], object]] = {
-    "uuid": lambda handle: os.fsdecode(pynvml.nvmlDeviceGetUUID(handle)),
     "pci_address": pci_address,
     "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
     "persistence": lambda handle: bool(pynvml.nvmlDeviceGetPersistenceMode(handle)),
     "ecc": lambda handle: bool(pynvml.nvmlDeviceGetEccMode(handle)[0]),
     "mig": lambda handle: bool(pynvml.nvmlDeviceGetMigMode(handle)[0]),
+    "confidential": lambda _: bool(pynvml.nvmlSystemGetConfComputeState().ccFeature),
 }
-_PEAKS = ("memory_bytes", "temperature_c")
+_PEAKS = {
+    "memory_bytes": "peak_memory_bytes",
+    "temperature_c": "peak_temperature_c",
+    # An idle link is slower: that of the job is the fastest of all samples.
+    "pcie_generation": "pcie_generation",
+    "pcie_width": "pcie_width",
+}
 PROCESSES = (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses)
+UNSEEN_SAMPLES = 2
+"""The samples in which a process is not visible before it counts as hidden: one that has just ended shows in one."""
 
 
 @dataclass
 class _Gpu:
-    handle: Any
+    card: Any
+    """NVML's handle of the card, of which clocks, temperature and limits are known."""
+    part: Any
+    """That of the instance by MIG, whose memory and processes are its own; the card again for a whole one."""
     state: Mapping[str, object]
     slower_ns: Mapping[str, int | None]
     samples: list[dict[str, Any]] = field(default_factory=list)
     strangers: dict[int, str] = field(default_factory=dict)
+    unseen: Counter[int] = field(default_factory=Counter)
+    """In how many samples a process was not visible here."""
+    strangers_utilisation: list[float] = field(default_factory=list)
+    lists_processes: bool = False
+    seen_us: int = 0
+
+    @property
+    def whole(self) -> bool:
+        return self.part is self.card
+
+    def sample(self) -> None:
+        """Ask the GPU all that changes, except for its processes."""
+        sample: dict[str, Any] = {"at_s": time.monotonic()}
+        memory = asked(pynvml.nvmlDeviceGetMemoryInfo, self.part)
+        sample["memory_bytes"] = memory and memory.used
+        for name, question in SAMPLED.items():
+            sample[name] = asked(question, self.card)
+        for name, question in OF_CARD.items():
+            sample[name] = asked(question, self.card) if self.whole else None
+        self.samples.append(sample)
+
+    def look_for_strangers(self, owns: Callable[[int], bool | None]) -> None:
+        """Note the processes of others, those that are not visible, and the share of the time that strangers took."""
+        listed = [asked(question, self.part) for question in PROCESSES]
+        self.lists_processes |= any(processes is not None for processes in listed)
+        for pid in {process.pid for processes in listed for process in processes or ()}:
+            owned = owns(pid)
+            if owned is None:
+                self.unseen[pid] += 1
+            elif not owned and pid not in self.strangers:
+                self.strangers[pid] = _called(pid)
+        shares = _process_shares(self.card, self.seen_us) if self.whole else None
+        if shares is None:
+            return
+        of_strangers: defaultdict[int, list[float]] = defaultdict(list)
+        for sample in shares:
+            self.seen_us = max(self.seen_us, sample.timeStamp)
+            if owns(sample.pid) is False:
+                of_strangers[sample.pid].append(sample.smUtil / 100)
+        taken = math.fsum(map(fmean, of_strangers.values()))
+        self.strangers_utilisation.append(min(1.0, taken))
 
     def usage(self) -> GpuUsage:
         columns = {name: [sample[name] for sample in self.samples] for name in self.samples[0]}
@@ -61,15 +119,25 @@ class _Gpu:
         columns["at_s"] = [at_s - begun_s for at_s in columns["at_s"]]
         samples = GpuSamples.model_validate({name: columns[name] for name in GpuSamples.model_fields})
         slower_s = {f"{name}_s": self._slower_s(name, columns["reasons"], ended_s - begun_s) for name in SLOWER}
-        peaks = {f"peak_{name}": max(filter(None, columns[name]), default=None) for name in _PEAKS}
+        peaks = {peak: max(filter(None, columns[name]), default=None) for name, peak in _PEAKS.items()}
+        before = {f"{name}_before": columns[name][0] for name in ("memory_bytes", "utilisation")}
+        job = samples.span(0, ended_s - begun_s)
+        counted = {**slower_s, **peaks, **before, "samples": samples, "job": job}
+        return GpuUsage.model_validate({**self.state, **counted, **self._strangers()})
+
+    def _strangers(self) -> dict[str, object]:
+        """Return the fields about processes of others; their names are null where processes are hidden."""
+        hidden = not self.lists_processes or max(self.unseen.values(), default=0) >= UNSEEN_SAMPLES
         names = sorted(self.strangers.values())[:MOST_STRANGERS]
-        span = samples.span(0, ended_s - begun_s)
-        state = {**self.state, **slower_s, **peaks, "samples": samples, "job": span, "strangers": names}
-        return GpuUsage.model_validate(state)
+        shares = self.strangers_utilisation
+        return {
+            "strangers": None if hidden and not names else names,
+            "strangers_utilisation": fmean(shares) if shares else None,
+        }
 
     def _slower_s(self, name: str, reasons: Sequence[int | None], whole_s: float) -> float | None:
         """Return the seconds for which the GPU ran slower, by its counter or by the share of the samples."""
-        before_ns, after_ns = self.slower_ns[name], _violation_ns(self.handle, name)
+        before_ns, after_ns = self.slower_ns[name], _violation_ns(self.card, name)
         if before_ns is not None and after_ns is not None:
             return max(0, after_ns - before_ns) / 1e9
         slowed = [bool(bits & SLOWER[name][1]) for bits in reasons if bits is not None]
@@ -79,8 +147,8 @@ class _Gpu:
 class GpuSampler:
     """Samples the named GPUs from before the job until after it, once.
 
-    ``gpus`` are UUIDs; MIG devices stand for their card, which is counted once. ``owns`` returns whether a process is
-    the job's or the suite's; None for one that is not visible here.
+    ``gpus`` are UUIDs, of cards or of their instances by MIG. ``owns`` returns whether a process is the job's or the
+    suite's; None for one that is not visible here.
     """
 
     def __init__(self, gpus: Sequence[str], owns: Callable[[int], bool | None]) -> None:
@@ -100,14 +168,12 @@ class GpuSampler:
             pynvml.nvmlInit()
         except pynvml.NVMLError:
             return
-        cards = dict[Any, _Gpu]()
-        handles = {uuid: asked(_handle, uuid) for uuid in self._named}
-        self._lost = [uuid for uuid, handle in handles.items() if not handle]
-        for handle in filter(None, handles.values()):
-            state = {name: asked(question, handle) for name, question in STATE.items()}
-            gpu = _Gpu(handle, state, {name: _violation_ns(handle, name) for name in SLOWER})
-            cards.setdefault(state["uuid"] or len(cards), gpu)
-        self._gpus = [*cards.values()]
+        handles = {uuid: asked(_handles, uuid) for uuid in self._named}
+        self._lost = [uuid for uuid, found in handles.items() if not found]
+        for card, part in filter(None, handles.values()):
+            state = {name: asked(question, card) for name, question in STATE.items()}
+            state["uuid"] = asked(_uuid, part)
+            self._gpus.append(_Gpu(card, part, state, {name: _violation_ns(card, name) for name in SLOWER}))
         if self._gpus:
             self._sample()
             self._thread.start()
@@ -127,7 +193,8 @@ class GpuSampler:
         self._sample()
         usages = [gpu.usage() for gpu in self._gpus]
         pynvml.nvmlShutdown()
-        spans = {f"gpu-{number}": usage.job for number, usage in enumerate(usages)}
+        names = ("gpu-{}" if gpu.whole else "the instance gpu-{} of a card" for gpu in self._gpus)
+        spans = {name.format(number): usages[number].job for number, name in enumerate(names)}
         spent = {name: span.energy_j if span else None for name, span in spans.items()}
         return {**spent, **lost}, usages
 
@@ -138,19 +205,33 @@ class GpuSampler:
 
     def _sample(self) -> None:
         for gpu in self._gpus:
-            answers = {name: asked(question, gpu.handle) for name, question in SAMPLED.items()}
-            gpu.samples.append({"at_s": time.monotonic(), **answers})
-            for pid in {process.pid for question in PROCESSES for process in asked(question, gpu.handle) or ()}:
-                if pid not in self._owned:
-                    self._owned[pid] = self._owns(pid)
-                if self._owned[pid] is False:
-                    gpu.strangers.setdefault(pid, _called(pid))
+            gpu.sample()
+            gpu.look_for_strangers(self._is_owned)
+
+    def _is_owned(self, pid: int) -> bool | None:
+        if self._owned.get(pid) is None:
+            self._owned[pid] = self._owns(pid)
+        return self._owned[pid]
 
 
-def _handle(uuid: str) -> Any:  # noqa: ANN401 (NVML's own)
-    """Return the handle of a card by its UUID, and that of its card for a MIG device."""
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
+def _uuid(handle: Any) -> str:  # noqa: ANN401 (NVML's own)
+    return os.fsdecode(pynvml.nvmlDeviceGetUUID(handle))
+
+
+def _handles(uuid: str) -> tuple[Any, Any]:
+    """Return the handle of a card by its UUID, twice; for an instance by MIG that of its card, and its own."""
+    part = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part) if uuid.startswith("MIG-") else part
+    return card, part
+
+
+def _process_shares(handle: Any, since_us: int) -> list[Any] | None:  # noqa: ANN401
+    """Return NVML's samples of what each process used since then; None from a GPU that takes none."""
+    try:
+        samples: list[Any] = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+    except pynvml.NVMLError as error:
+        return [] if error.value == pynvml.NVML_ERROR_NOT_FOUND else None
+    return samples
 
 
 def _violation_ns(handle: Any, name: str) -> int | None:  # noqa: ANN401

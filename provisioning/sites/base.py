@@ -156,7 +156,7 @@ class Site(ABC):
     def envelopes(self, inputs: RunInputs) -> tuple[Envelope, ...]:
         """Return the envelope at each place: as many CPUs, and as much memory, at all of them."""
         wanted, places = inputs.request.envelope, self.places(inputs)
-        usual_bytes = PROFILES[inputs.request.measurement.profile].memory_bytes
+        usual_bytes = PROFILES[inputs.request.measurement.profile].memory_for(inputs.request.gpus.device)
         sharing = inputs.scenario.instances(inputs.request) if self.instances_share else 1
         envelopes = []
         for place in places:

@@ -76,9 +76,11 @@ def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None
 
 def _outdated(cuda: str, cards: Sequence[Card]) -> Iterator[str]:
     """Yield the cards that are too old for the image's CUDA, or have too old a driver."""
-    driver, capability = CUDA_NEEDS.get(cuda.partition(".")[0], (0, ()))
+    major = cuda.partition(".")[0]
+    driver, capability = CUDA_NEEDS.get(major, (0, ()))
     for card in cards:
-        if 0 < card.driver_branch < driver:
+        served = card.cuda is not None and major.isdigit() and card.cuda // 1000 >= int(major)
+        if 0 < card.driver_branch < driver and not served:
             yield f"GPU {card.index}: CUDA {cuda} needs driver {driver}, not {card.driver}"
         if card.capability and tuple(card.capability) < capability:
             needed, there = (".".join(map(str, numbers)) for numbers in (capability, card.capability))

@@ -291,7 +291,7 @@ def _with_claim(inputs: RunInputs, choices: Choices, claimed: ClaimedData) -> tu
     inputs.note(f"reading the claim {claimed.claim} in a pod")
     first = {name: value.split(",")[0] for name, value in choices.engine_options.items()}
     engine: Any = get_engine(choices.engine).configured({**first, "claim": ":".join(claimed)})
-    memory_bytes = PROFILES[inputs.request.measurement.profile].memory_bytes
+    memory_bytes = PROFILES[inputs.request.measurement.profile].memory_for(inputs.request.gpus.device)
     claimed, dataset = engine.data_set(inputs.image, memory_bytes, inputs.request.data.frame_stride)
     return replace(choices, engine_options={**choices.engine_options, "claim": ":".join(claimed)}), dataset
 

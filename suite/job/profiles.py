@@ -17,6 +17,8 @@ _Counted = Annotated[int, Field(gt=0, le=MOST)]
 Recipe = Literal["reference", "tuned"]
 EXTENTS = {"image_px": ("images", "images of {} px"), "tokens": ("sequences", "sequences of {} tokens")}
 """The names of extents, each with what has it."""
+CUDA_MEMORY_BYTES = 8 * GIB
+"""The least memory of a job on a GPU: torch's libraries, pinned batches and the compiler's processes need it."""
 MOST_STEPS = 100_000
 """The most measured steps: the worker says them in one line, whose length is bounded."""
 
@@ -60,6 +62,10 @@ class Profile(Part):
     settle_s: float | None = None
     least_s: float | None = None
     """See ``Sizes``; both are for one instance with GPUs."""
+
+    def memory_for(self, device: str) -> int:
+        """Return the bytes that a job may take of the host's memory: libraries of CUDA take some by themselves."""
+        return max(self.memory_bytes, CUDA_MEMORY_BYTES) if device == "cuda" else self.memory_bytes
 
     def sizes_of(self, workload: str) -> Sizes:
         """Return the sizes of a workload. Raises RequestError for an unknown one, or one that has none here."""

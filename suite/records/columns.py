@@ -196,6 +196,15 @@ def _gpus(of_one: Callable[[GpuUsage], float | None]) -> FieldType:
     return FieldType(list[GpuUsage], "number", most)
 
 
+def _foreign_share(gpu: GpuUsage) -> float | None:
+    """Return the share of the time that others took of a GPU: by their processes, or else by its use beforehand."""
+    if gpu.strangers_utilisation is not None:
+        return gpu.strangers_utilisation
+    if gpu.utilisation_before is None and gpu.strangers:
+        return 1.0  # it tells nothing of how much they compute
+    return gpu.utilisation_before
+
+
 def _cpu_s(usage: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
     """Return the CPU seconds of the worker in the measured steps; None for a note of another kind."""
     if isinstance(usage, dict):
@@ -349,9 +358,12 @@ TABLE = (
     ),
     Column("energy_j", "resources.energy_j", JOULES, _COST),
     Column("llc_load_misses", "resources.cache.llc_load_misses", COUNT, _measured("the interference table holds it")),
-    Column("gpu_strangers", "resources.gpus", _gpus(lambda gpu: None if gpu.strangers is None else len(gpu.strangers))),
+    Column("gpu_hidden", "resources.gpus", _gpus(lambda gpu: gpu.strangers is None)),
+    Column("gpu_strangers_share", "resources.gpus", _gpus(_foreign_share)),
+    Column("gpu_sm_mhz", "resources.gpus", _gpus(lambda gpu: gpu.measured.sm_mhz if gpu.measured else None)),
     Column("gpu_throttled_s", "resources.gpus", _gpus(lambda gpu: gpu.throttled_s)),
     Column("gpu_power_capped_s", "resources.gpus", _gpus(lambda gpu: gpu.power_capped_s)),
+    Column("device", "job.devices.device", CATEGORY),
     Column("devices", "details.devices", _DEVICES),
     Column("steps_cpu_s", "details.measured_usage", FieldType(Any, "number", _cpu_s)),
     Column("loader_workers", "data_use.loader_workers", COUNT),

@@ -66,6 +66,8 @@ INSIDE = (
     Field("cgroup_version", "named", "they account in different ways", "control groups", "kernel"),
     Field("cpu_model", "named", "libraries choose their code by it", "CPU model", "CPU"),
     Field("cpu_flags", "named", "vector instructions that a guest lacks are not used", "CPU flags", "CPU"),
+    Field("cpu_caches.*", "named", "libraries choose the blocks of their sums by them", "CPU caches", "CPU"),
+    Field("kvm.*", "named", "they decide how often a guest leaves its CPU", "KVM settings", "kernel"),
     Field("cpu_governor", "named", "it decides the frequency", "CPU governor", "CPU settings"),
     Field("cpu_preference", "named", "it decides the frequency", "CPU energy preference", "CPU settings"),
     Field("cpu_limit_mhz", "named", "it bounds the frequency", "CPU frequency limit in MHz", "CPU settings"),
@@ -116,6 +118,8 @@ _OF_HOST = {
     "cgroup_version": "kernel",
     "cpu_model": "CPU",
     "cpu_flags": "CPU",
+    "cpu_caches.*": "CPU",
+    "kvm.*": "kernel",
     **dict.fromkeys(("cpu_governor", "cpu_preference", "cpu_limit_mhz", "turbo", "smt"), "CPU settings"),
     "cpus": "machine",
     "memory_bytes": "machine",
@@ -158,10 +162,13 @@ GPU_SETTINGS = {
     "persistence": "GPU persistence mode",
     "ecc": "GPU memory with ECC",
     "mig": "GPU in MIG mode",
+    "confidential": "GPU with confidential computing",
+    "pcie_generation": "GPU PCIe generation",
+    "pcie_width": "GPU PCIe lanes",
     "job.sm_mhz": "GPU clock",
     "measured.sm_mhz": "GPU clock over the measured steps",
 }
-_GPU_DISTURBED = ("strangers", "throttled_s", "power_capped_s")
+_GPU_DISTURBED = ("strangers", "strangers_utilisation", "throttled_s", "power_capped_s")
 _ELSEWHERE = (
     Field("job.dataset.directory", "ignored", "a path of the user, never recorded"),
     Field("job.*", "refused", "the job decides what a number means", "job"),
@@ -198,7 +205,7 @@ _ELSEWHERE = (
     Field("conditions.sampler_cpu_s", "ignored", "work of the suite, on every target"),
     *_many("measured", "a warning shows it", *(f"resources.gpus.{name}" for name in _GPU_DISTURBED)),
     *(
-        Field(f"resources.gpus.{name}", "named", "decides the speed; clocks may differ by 5 %", label, "GPU settings")
+        Field(f"resources.gpus.{name}", "named", "decides the speed; clocks may differ by 1 %", label, "GPU settings")
         for name, label in GPU_SETTINGS.items()
     ),
     Field("resources.energy_absent", "ignored", "explains a null"),

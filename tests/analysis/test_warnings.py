@@ -14,7 +14,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps
-from suite.records.usage import Conditions
+from suite.records.usage import Conditions, GpuUsage, Resources
 from suite.results.store import Run
 from suite.sweep.directory import SweepDirectory
 from tests.analysis.conftest import Save, known, measured
@@ -272,3 +272,52 @@ def test_an_open_ended_sweep_misses_only_what_its_blocks_lack(tmp_path: Path, sa
     (found,) = missing(save)
     assert found.where == "resnet50 on container, 1 of 2"
     assert found.advice == f"go on with the sweep: bench sweep run FILE --out {tmp_path}"
+
+
+def gpu(**state: Any) -> dict[str, Any]:
+    """The fields of a trial on one GPU, 100 s long."""
+    usage = GpuUsage.model_validate({"strangers": [], **state})
+    return {"resources": Resources(gpus=[usage]), "conditions": Conditions(interval_s=100)}
+
+
+@pytest.mark.parametrize(
+    ("of_bare_metal", "of_container", "kind", "withheld_for"),
+    [
+        ({"power_capped_s": 30}, {"power_capped_s": 30}, "gpu-power-capped", ""),
+        ({"power_capped_s": 0}, {"power_capped_s": 30}, "gpu-power-capped", "over 10 % of the time apart from bare"),
+        ({"throttled_s": 20}, {"throttled_s": 21}, "gpu-throttled", ""),
+        ({"throttled_s": 0}, {"throttled_s": 20}, "gpu-throttled", "throttled by heat"),
+        ({"measured": {"sm_mhz": 1980}}, {"measured": {"sm_mhz": 1970}}, "", ""),
+        ({"measured": {"sm_mhz": 1980}}, {"measured": {"sm_mhz": 1930}}, "gpu-clocks", ""),
+        ({"measured": {"sm_mhz": 1980}}, {"measured": {"sm_mhz": 1500}}, "gpu-clocks", "another clock than on bare"),
+        ({}, {"strangers": ["Xorg (process 7)"], "strangers_utilisation": 0.001}, "", ""),
+        ({}, {"strangers": ["train (process 7)"], "strangers_utilisation": 0.4}, "gpu-shared", "processes of others"),
+        ({}, {"strangers": ["train (process 7)"]}, "gpu-shared", "processes of others"),
+        ({}, {"strangers": None, "utilisation_before": 0.0}, "gpu-hidden", ""),
+        ({}, {"strangers": None, "utilisation_before": 0.4}, "gpu-shared", "processes of others"),
+    ],
+)
+def test_a_gpu_withholds_a_verdict_by_what_it_does_otherwise_than_on_bare_metal(
+    save: Save, of_bare_metal: dict[str, Any], of_container: dict[str, Any], kind: str, withheld_for: str
+) -> None:
+    for block in range(6):
+        speed = 10.0 + block % 3 / 100
+        save(block=block, **measured(speed), **gpu(**of_bare_metal))
+        save(block=block, target="container", position=1, **measured(speed), **gpu(**of_container))
+    comparison = save.compare()
+    kinds = [one.kind for one in comparison.warnings if one.kind.startswith("gpu-")]
+    assert (kind in kinds) if kind else not kinds
+    why = "; ".join(withheld(comparison))
+    assert (withheld_for in why) if withheld_for else not why
+
+
+@pytest.mark.parametrize(("device", "span_s", "withheld_for"), [("cuda", 1.0, True), ("cuda", 20.0, False)])
+def test_a_span_on_a_gpu_that_ends_before_its_clocks_have_risen_gives_no_verdict(
+    save: Save, device: str, span_s: float, withheld_for: bool
+) -> None:
+    for block in range(6):
+        speed = 10.0 + block % 3 / 100
+        for position, target in enumerate(("bare-metal", "container")):
+            save(block=block, target=target, position=position, device=device, clock_span_s=span_s, **measured(speed))
+    why = "; ".join(withheld(save.compare()))
+    assert ("the measured span on a GPU is too short" in why) is withheld_for

@@ -122,7 +122,12 @@ def test_a_counter_that_moves_between_readings_is_counted_once(tmp_path: Path, m
 
 CARD = {"uuid": "GPU-a", "pci": "00000000:AF:00.0", "energy": 1000, "utilisation": 50, "memory": 1 << 34, "used": 1000}
 OTHER = {"uuid": "GPU-b", "pci": "00000000:01:00.0", "energy": 90_000}
-INSTANCES = {2: {"uuid": "MIG-a", "card": 0}, 3: {"uuid": "MIG-b", "card": 0}}
+_PART: dict[str, object] = {"card": 0, "memory": 1 << 33, "used": 500, "compute": ""}
+INSTANCES: dict[int, dict[str, object]] = {
+    2: {"uuid": "MIG-a", **_PART},
+    3: {"uuid": "MIG-b", **_PART},
+    -1: {"confidential": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +152,7 @@ def sampled(nvml: Nvml, *answers: dict[str, object], gpus: Sequence[str] = ("GPU
     sampler = GpuSampler(gpus, owns)
     sampler.start()
     for answer in answers[1:]:
-        nvml.answer({0: {**CARD, **answer, "compute": 1}, 1: {**OTHER, "energy": 180_000}, **INSTANCES})
+        nvml.answer({0: {**CARD, "compute": 1, **answer}, 1: {**OTHER, "energy": 180_000}, **INSTANCES})
         assert looked.wait(60)
     return sampler.stop()
 
@@ -164,10 +169,48 @@ def test_the_gpus_of_a_job_are_counted_and_those_of_others_are_not(nvml: Nvml) -
     assert gpu.strangers == []
 
 
-@pytest.mark.parametrize("gpus", [("GPU-a", "GPU-a"), ("MIG-a", "MIG-b"), ("MIG-b", "GPU-a")])
-def test_a_card_that_instances_share_is_counted_once(gpus: Sequence[str], nvml: Nvml) -> None:
-    spent, (gpu,) = sampled(nvml, {"energy": 1000}, {"energy": 3500}, gpus=gpus, pid_1=True)
-    assert (spent, gpu.uuid) == ({"gpu-0": 2.5}, "GPU-a")
+def test_an_instance_by_mig_is_not_charged_with_its_whole_card(nvml: Nvml) -> None:
+    card = {"energy": 1000, "sm_mhz": 1980, "graphics": "7", "process_utilisation": "7 90"}
+    spent, gpus = sampled(nvml, card, gpus=("MIG-a", "MIG-b"), pid_7=False)
+    assert spent == dict.fromkeys(("the instance gpu-0 of a card", "the instance gpu-1 of a card"))
+    assert whole_energy({}, spent, None)[1] == (
+        "the instance gpu-0 of a card does not count its energy; the instance gpu-1 of a card does not count its energy"
+    )
+    assert [gpu.uuid for gpu in gpus] == ["MIG-a", "MIG-b"]
+    for gpu in gpus:
+        assert (gpu.job.energy_j, gpu.job.utilisation, gpu.utilisation_before) == (None, None, None)
+        assert (gpu.strangers, gpu.strangers_utilisation) == ([], None), "those of its neighbours are not its own"
+        assert (gpu.job.sm_mhz, gpu.peak_memory_bytes) == (1980, 500), "the clock is the card's, the memory its own"
+
+
+def test_a_process_that_is_not_visible_is_unknown_and_the_use_before_the_launch_is_recorded(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_usage, "EVERY_S", 60)
+    before: dict[str, object] = {"compute": "7", "used": 3 << 30, "utilisation": 40}
+    _, (gpu,) = sampled(nvml, before, {"utilisation": 90}, pid_1=True, pid_7=None)
+    assert gpu.strangers == [], "one sample: it has just ended"
+    _, (gpu,) = sampled(nvml, before, {**before, "compute": "1,7"}, pid_1=True, pid_7=None)
+    assert gpu.strangers is None
+    assert (gpu.memory_bytes_before, gpu.utilisation_before) == (3 << 30, 0.4)
+    _, (gpu,) = sampled(nvml, {})
+    assert gpu.strangers is None, "a GPU that lists no processes"
+
+
+def test_what_strangers_take_of_a_gpu_is_their_share_of_its_time(nvml: Nvml) -> None:
+    own = os.getpid()
+    shares: dict[str, object] = {"compute": f"{own}", "process_utilisation": f"1 80,{own} 10,{own} 30"}
+    _, (gpu,) = sampled(nvml, shares, pid_1=True)
+    assert gpu.strangers_utilisation == pytest.approx(0.2)
+    _, (gpu,) = sampled(nvml, {**shares, "process_utilisation": ""}, pid_1=True)
+    assert gpu.strangers_utilisation == 0, "nobody computed since"
+
+
+def test_the_state_of_a_card_has_its_link_and_its_confidentiality(nvml: Nvml) -> None:
+    idle: dict[str, object] = {"pcie_generation": 1, "pcie_width": 16}
+    busy: dict[str, object] = {"pcie_generation": 5, "pcie_width": 16}
+    _, (gpu,) = sampled(nvml, idle, busy, pid_1=True)
+    assert (gpu.pcie_generation, gpu.pcie_width, gpu.confidential) == (5, 16, True)
 
 
 @pytest.mark.parametrize(

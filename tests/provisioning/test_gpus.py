@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from provisioning import gpu_driver, gpus
-from provisioning.gpus import NO_EDITS, Card, DeviceNode, edits_for
+from provisioning.gpus import NO_EDITS, Card, DeviceNode, Edits, edits_for
+from provisioning.layers.userland import chroot_argv
 from provisioning.nodes import LocalNode
+from provisioning.sites.cards import _outdated
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from tests.provisioning.conftest import FakeNode, fake_node, raises
@@ -88,7 +90,8 @@ class Machine(FakeNode):
     def run(self, argv: Sequence[str], **more: Any) -> Completed:
         loaded = self.loads and ["nvidia-modprobe", "-c0", "-u"] in self.ran
         super().run(argv, **more)
-        there = ["/dev/nvidiactl c3 ff", "/dev/nvidia70 c3 46", *(["/dev/nvidia-uvm 1f6 0"] if loaded else [])]
+        there = ["/dev/nvidiactl c3 ff 660 44", "/dev/nvidia70 c3 46 666 44"]
+        there += ["/dev/nvidia-uvm 1f6 0 666 0"] if loaded else []
         return Completed(1, "\n".join(there), "No such file")
 
 
@@ -98,7 +101,7 @@ def test_the_module_of_unified_memory_is_loaded_and_the_worker_told_where_everyt
 ) -> None:
     monkeypatch.setattr(gpus, "examined", lambda _, parent: (cards, None, f"{parent}/580"))
     edits = edits_for(Machine(userland="/images/0/tree"), ["0"], place)
-    devices = (("/dev/nvidiactl", 195, 255), ("/dev/nvidia70", 195, 70), ("/dev/nvidia-uvm", 502, 0))
+    devices = (("/dev/nvidiactl", 195, 255, 44), ("/dev/nvidia70", 195, 70), ("/dev/nvidia-uvm", 502, 0))
     assert edits.devices == tuple(DeviceNode(*each) for each in devices)
     assert edits.mounts == ((("/images/0/driver/580", "/run/nvidia"),) if place else ())
     assert edits.variables["CUDA_VISIBLE_DEVICES"] == cards[0].uuid
@@ -111,3 +114,20 @@ def test_a_missing_device_file_is_named_with_what_makes_it(cards: list[Card], mo
     monkeypatch.setattr(Machine, "loads", False)
     with raises(RequestError, "/dev/nvidia-uvm is missing", "nvidia-modprobe -c0 -u"):
         edits_for(Machine(), ["0"])
+
+
+@pytest.mark.parametrize(("served", "outdated"), [(None, True), (12080, True), (13000, False)])
+def test_what_libcuda_serves_counts_where_cuda_compat_goes_with_an_older_driver(
+    served: int | None, outdated: bool, cards: list[Card]
+) -> None:
+    assert cards[0].cuda == 13000, "the library was asked"
+    old = Card("0", driver="570.86.15", uuid="GPU-a", capability=(9, 0), cuda=served)
+    assert bool([*_outdated("13.0", [old])]) is outdated
+
+
+def test_a_confined_user_joins_the_group_that_may_open_the_device_files() -> None:
+    edits = Edits((DeviceNode("/dev/nvidia0", 195, 0, 44), DeviceNode("/dev/nvidiactl", 195, 255)))
+    words = chroot_argv("/i/tree", edits, user=1879048200)
+    assert "--groups=44" in words
+    assert "--clear-groups" not in words
+    assert "--clear-groups" in chroot_argv("/i/tree", user=1879048200)

@@ -24,7 +24,8 @@ def driver(place: Path) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
     place.mkdir()
-    (place / "cuda.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
+    version = "int cuDriverGetVersion(int *version) { *version = 13000; return 0; }"
+    (place / "cuda.c").write_text(f"int cuInit(unsigned flags) {{ return (int)flags; }}\n{version}\n")
     for name, source in {"libcuda": place / "cuda.c", "libnvidia-ml": HERE / "nvml.c"}.items():
         library = place / f"{name}.so.{VERSION}"
         build(source, library, f"{name}.so.1")

@@ -97,6 +97,14 @@ int nvmlDeviceGetMemoryInfo(void *device, unsigned long long memory[3]) {
 int nvmlDeviceGetClockInfo(void *device, int kind, unsigned *mhz) {
     return kind == 1 ? small(number(device), "sm_mhz", mhz) : NOT_SUPPORTED;
 }
+int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *generation) {
+    return small(number(device), "pcie_generation", generation);
+}
+int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *lanes) { return small(number(device), "pcie_width", lanes); }
+int nvmlSystemGetConfComputeState(unsigned state[3]) {
+    memset(state, 0, 3 * sizeof *state);
+    return small(-1, "confidential", state + 1);
+}
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius) {
     return sensor ? NOT_SUPPORTED : small(number(device), "temperature", celsius);
 }
@@ -149,4 +157,23 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Proce
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, Process *found) {
     return processes(device, "graphics", count, found);
+}
+
+/* An answer is ``process share`` pairs, as ``71 40,72 5``; empty for no sample since then. */
+typedef struct { unsigned pid; unsigned long long at_us; unsigned shares[4]; } Sample;
+int nvmlDeviceGetProcessUtilization(void *device, Sample *found, unsigned *count, unsigned long long since_us) {
+    char text[512], *word, *rest = text;
+    unsigned room = *count;
+    int status = answer(number(device), "process_utilisation", text, sizeof text);
+    *count = 0;
+    while (status == OK && (word = strtok_r(rest, ",", &rest))) {
+        if (*count < room && found) {
+            memset(found + *count, 0, sizeof *found);
+            sscanf(word, "%u %u", &found[*count].pid, &found[*count].shares[0]);
+            found[*count].at_us = since_us + 1;
+        }
+        ++*count;
+    }
+    if (status == OK && !*count) return NOT_FOUND;
+    return status == OK && *count > room ? SMALL : status;
 }
