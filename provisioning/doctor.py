@@ -151,7 +151,7 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
     providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         image, image_check = _image()
-        checks = [*_host(node), *_tools(providers), image_check, *_accelerators()]
+        checks = [*_host(node), *_tools(providers), image_check, *_accelerators(anew=named is None)]
         checks += [_tried("provider", member.name, partial(_provider_version, member, node)) for member in providers]
         checks += _engines(named, failures[ENGINES.what], node, image)
         checks += [*_sites(failures[SITES.what]), *_gpus(named), *extensions]
@@ -279,8 +279,8 @@ def _whole(image: Image) -> Check:
     return _check("image", image.variant, f"{image.digest[:12]} of {image.created_at}{age}")
 
 
-def _accelerators() -> Iterator[Check]:
-    probe = accelerator.probe_kvm()
+def _accelerators(*, anew: bool) -> Iterator[Check]:
+    probe = accelerator.probe_kvm(anew=anew)
     remedy = "VMs run under tcg (emulation), named beside every number; else use another host"
     refusal = () if probe.usable else (probe.reason, remedy)
     yield _check("accelerator", "kvm", f"{probe.evidence}, {probe.took_s} s", *refusal)

@@ -100,6 +100,7 @@ OF_CONTAINERS: list[dict[str, Any]] = [
     {"layer": ("/set", "/mnt/data", "/scratch")},
     {"edits": EDITS},
 ]
+TWO_SOCKETS: dict[str, Any] = {"sockets": 2, "threads": 2, "nodes": ((0, (0, 1)), (1, (2, 3)))}
 OF_VMS: list[dict[str, Any]] = [
     {"accelerator": "kvm"},
     {"pinned": False},
@@ -109,8 +110,13 @@ OF_VMS: list[dict[str, Any]] = [
     {"disks": (Disk("/d", limits=LIMITED),)},
     {"kernel": "/a b/$(touch x)/`y`;z'\""},
     {"tap": TAP},
+    {"tap": replace(TAP, vhost=True), "accelerator": "kvm"},
     {"tap": TAP, "microvm": True},
     {"tap": TAP, "microvm": True, "accelerator": "kvm", "tsc_khz": 2596140},
+    {"cpus": (0, 8, 1, 9), "threads": 2, "nodes": ((0, (0, 1, 2, 3)),)},
+    {"cpus": (0, 8, 1, 9), "accelerator": "kvm", **TWO_SOCKETS},
+    {"data_socket": "/d/s", "accelerator": "kvm"},
+    {"kernel_settings": ("transparent_hugepage=madvise", "numa_balancing=disable")},
 ]
 OF_DOMAINS: list[dict[str, Any]] = [
     {"accelerator": "kvm"},
@@ -119,6 +125,8 @@ OF_DOMAINS: list[dict[str, Any]] = [
     {"disks": (Disk("/a,b&c"), Disk("/dev/sdb", readonly=False), Disk("/s", False, True, True))},
     {"disks": (Disk("/d", limits=LIMITED),)},
     {"data_socket": "/d/s", "tap": TAP},
+    {"cpus": (0, 8, 1, 9), "threads": 2, "nodes": ((0, (0, 1, 2, 3)),)},
+    {"cpus": (0, 8, 1, 9), "accelerator": "kvm", **TWO_SOCKETS},
 ]
 OF_PODS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"seccomp": False}, {}),
@@ -249,13 +257,16 @@ def machines() -> Iterator[tuple[str, list[str]]]:
         yield title("ssh to a machine", {"shared": shared}), lines_of(access.argv(["true"], shared=shared))
     yield "virtiofsd", lines_of(virtiofs.daemon_argv("/usr/libexec/virtiofsd", "/a,b", "/run/vm/data.socket", (2, 3)))
     yield "virtiofsd of an unpinned machine", lines_of(virtiofs.daemon_argv("v", "/d", "/run/vm/s", None))
-    yield "qemu with virtiofs", lines_of(virtiofs.qemu_words("/run/vm/data.socket", 2 * GIB))
+    yield "qemu with virtiofs", lines_of(virtiofs.qemu_words("/run/vm/data.socket"))
     yield "taskset", taskset((0, 2))
     bare = lines_of(chroot_argv("/i/tree"))
     yield "bare metal", bare
     written: list[dict[str, Any]] = [{"data": ("/d", writable)} for writable in (False, True)]
     for change in (*written, {"user": 1879048200}, {"tmpfs_bytes": GIB}):
         yield title("bare metal", change), difference(bare, lines_of(chroot_argv("/i/tree", **change)))
+    grouped = replace(EDITS, devices=(replace(EDITS.devices[0], group=44),))
+    of_group = chroot_argv("/i/tree", grouped, user=1879048200)
+    yield "bare metal with a GPU of a group", difference(bare, lines_of(of_group))
     yield "bare metal with GPUs", difference(bare, lines_of(chroot_argv("/i/tree", EDITS, user=1879048200)))
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,6 +24,11 @@ Accelerator = Literal["kvm", "tcg"]
 KVM = Path("/dev/kvm")
 PROGRAM = "qemu-system-x86_64"
 PROBE_WITHIN_S = 8.0
+"""How long a guest may take to boot where emulation would do."""
+GUEST_WITHIN_S = 60.0
+"""How long it may take where KVM is demanded, and in a trial."""
+TIME_OUT_KEPT_S = 300.0
+"""A host that was busy for some seconds must not be without KVM until it boots again."""
 # A boot sector that writes 16 to the exit port of isa-debug-exit, which ends QEMU with status 2 * 16 + 1:
 #   mov dx, 0xf4; mov al, 16; out dx, al; hlt
 _SECTOR = bytes.fromhex("baf400b010eef4").ljust(510, b"\0") + b"\x55\xaa"
@@ -38,13 +43,28 @@ class KvmProbe(Part):
     evidence: str
     boot_id: str
     took_s: float
+    timed_out: bool = False
+    at_s: float = 0.0
+    """Seconds since the epoch."""
+
+    def holds(self, evidence: str) -> bool:
+        """Return whether the answer is still that of this boot, and not a time-out of some minutes ago.
+
+        That a boot sector hangs settles it; that it runs does not prove that a kernel would.
+        """
+        if self.boot_id != boot_id():
+            return False
+        if self.usable:
+            return self.evidence == evidence
+        age_s = time.time() - self.at_s
+        return not self.timed_out or 0 <= age_s < TIME_OUT_KEPT_S
 
 
 def choose(requested: str) -> tuple[Accelerator, str]:
     """Return the accelerator and one line on why. Raises RequestError for ``kvm`` if no guest boots under it."""
     if requested == "tcg":
         return "tcg", "asked for"
-    probe = probe_kvm()
+    probe = probe_kvm() if requested == "auto" else probe_kvm(anew=True, within_s=GUEST_WITHIN_S)
     if probe.usable:
         return "kvm", probe.reason
     cause = f"KVM is not usable: {probe.reason}"
@@ -53,10 +73,11 @@ def choose(requested: str) -> tuple[Accelerator, str]:
     return "tcg", cause
 
 
-def probe_kvm() -> KvmProbe:
+def probe_kvm(*, anew: bool = False, within_s: float | None = None) -> KvmProbe:
     """Boot a tiny guest under KVM; the answer is kept until this host boots again, or an image brings a better guest.
 
-    Never raises for what the host lacks: that is the answer.
+    That a guest did not boot in time is kept for minutes, and with ``anew`` only a guest that has booted counts. Never
+    raises for what the host lacks: that is the answer. ``within_s`` is by default ``PROBE_WITHIN_S``.
     """
     kernel = next(((str(image.tree / "boot/vmlinuz"), str(image.file("initrd.img"))) for image in images()), None)
     evidence = "the image's kernel" if kernel else "a boot sector"
@@ -65,32 +86,47 @@ def probe_kvm() -> KvmProbe:
         kept = KvmProbe.model_validate_json(cache.read_bytes())
     except (OSError, ValidationError):
         kept = None
-    # That a boot sector hangs settles it; that it runs does not prove that a kernel would.
-    if kept and kept.boot_id == boot_id() and (not kept.usable or kept.evidence == evidence):
-        return kept
+    if kept and kept.holds(evidence):
+        is_wanted = kept.usable or not anew
+        if is_wanted:
+            return kept
     begin = time.monotonic()
-    reason = _missing()
-    is_settled = not reason  # what is missing can be installed, or granted, at any time
-    if is_settled:
-        sector = state("cache") / "boot-sector.img"
-        sector.write_bytes(_SECTOR)
-        try:
-            with local_node((), None) as node:
-                reason = boot(node, kernel, str(sector))
-        except BenchError as error:  # no guest was tried
-            is_settled = False
-            reason = error.message
+    tried = _try_to_boot(kernel, within_s or PROBE_WITHIN_S)
     probe = KvmProbe(
-        usable=not reason,
-        reason=reason or f"a guest ({evidence}) boots under it",
+        usable=not tried.reason,
+        reason=tried.reason or f"a guest ({evidence}) boots under it",
         evidence=evidence,
         boot_id=boot_id(),
         took_s=round(time.monotonic() - begin, 2),
+        timed_out=tried.timed_out,
+        at_s=time.time(),
     )
-    if is_settled:
+    if tried.is_kept:
         with suppress(StoreError):  # a full disk: the next command asks again
             write_atomic(cache, probe.model_dump_json())
     return probe
+
+
+class _Tried(NamedTuple):
+    """What came of booting a guest: why it does not, and whether the answer can be kept."""
+
+    reason: str | None
+    is_kept: bool = True
+    timed_out: bool = False
+
+
+def _try_to_boot(kernel: tuple[str, str] | None, within_s: float) -> _Tried:
+    if missing := _missing():
+        return _Tried(missing, is_kept=False)  # it can be installed, or granted, at any time
+    sector = state("cache") / "boot-sector.img"
+    sector.write_bytes(_SECTOR)
+    try:
+        with local_node((), None) as node:
+            return _Tried(boot(node, kernel, str(sector), within_s))
+    except GuestTimeoutError as error:
+        return _Tried(error.message, timed_out=True)
+    except BenchError as error:  # no guest was tried
+        return _Tried(error.message, is_kept=False)
 
 
 def _missing() -> str | None:
@@ -103,8 +139,15 @@ def _missing() -> str | None:
     return None
 
 
-def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | None:
-    """Return why a guest (a kernel and its initrd, else a boot sector) does not boot under KVM; None if it does."""
+class GuestTimeoutError(BenchError):
+    """A guest did not boot in time."""
+
+
+def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "", within_s: float = GUEST_WITHIN_S) -> str | None:
+    """Return why a guest (a kernel and its initrd, else a boot sector) does not boot under KVM; None if it does.
+
+    Raises GuestTimeoutError if it takes too long.
+    """
     argv = [PROGRAM, "-accel", "kvm", "-cpu", "host", "-m", "256", "-nodefaults", "-no-user-config", "-display", "none"]
     argv += ["-no-reboot", "-nic", "none", "-sandbox", "on"]
     if kernel:
@@ -112,9 +155,10 @@ def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "") -> str | 
     else:
         argv += ["-device", "isa-debug-exit,iobase=0xf4,iosize=1", "-drive", f"file={sector},format=raw,if=floppy"]
     try:
-        status = node.run(argv, timeout_s=PROBE_WITHIN_S, check=False)
-    except CommandError:
-        return f"/dev/kvm opens, but a guest did not boot under it within {PROBE_WITHIN_S:.0f} s"
+        status = node.run(argv, timeout_s=within_s, check=False)
+    except CommandError as error:
+        message = f"/dev/kvm opens, but a guest did not boot under it within {within_s:.0f} s"
+        raise GuestTimeoutError(message) from error
     if status.returncode != (0 if kernel else _SECTOR_STATUS):
         last = (status.stderr.strip().splitlines() or ["no message"])[-1]
         return f"/dev/kvm opens, but QEMU ended with status {status.returncode}: {last[:200]}"

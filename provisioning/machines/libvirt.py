@@ -36,7 +36,7 @@ _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _DOMAIN = """
 <domain><name/><memory unit="MiB"/><vcpu placement="static"/><iothreads>1</iothreads>
 <os><type machine="q35">hvm</type><kernel/><initrd/><cmdline/></os><features><acpi/><apic/></features>
-<cpu check="none" migratable="on"><topology sockets="1" threads="1"/></cpu>
+<cpu check="none" migratable="on"><topology/></cpu>
 <on_poweroff>destroy</on_poweroff><on_reboot>destroy</on_reboot><on_crash>destroy</on_crash>
 <devices><controller type="usb" model="none"/><serial type="pipe"><source/><target port="0"/></serial>
 <rng model="virtio"><backend model="builtin"/></rng><memballoon model="none"/><video><model type="none"/></video>
@@ -166,7 +166,9 @@ def domain_xml(spec: qemu_command.QemuSpec, name: str, token: str | None) -> byt
         "os/initrd": spec.initrd,
         "os/cmdline": qemu_command.kernel_words(spec),
         "cpu@mode": "host-passthrough" if kvm else "maximum",
-        "cpu/topology@cores": count,
+        "cpu/topology@sockets": str(spec.sockets),
+        "cpu/topology@cores": str(spec.cores),
+        "cpu/topology@threads": str(spec.threads),
         "devices/serial/source@path": f"{spec.directory}/console",
     }
     domain = _filled(_DOMAIN, values)
@@ -174,8 +176,12 @@ def domain_xml(spec: qemu_command.QemuSpec, name: str, token: str | None) -> byt
         domain.append(pins := _filled(_PINS, {"emulatorpin@cpuset": every, "iothreadpin@cpuset": every}))
         for number, cpu in enumerate(spec.cpus):
             pins.append(ElementTree.Element("vcpupin", vcpu=str(number), cpuset=str(cpu)))
-    if spec.data_socket:  # virtiofsd reads and writes the guest's memory
-        domain.append(_filled(_SHARED_MEMORY, {}))
+    processor = next(domain.iterfind("cpu"))
+    if kvm:
+        ElementTree.SubElement(processor, "cache", mode="passthrough")
+    if len(spec.nodes) > 1:
+        processor.append(_cells(spec))
+    domain.extend(_memory(spec))
     next(domain.iterfind("devices")).extend(_devices(spec))
     way_in = ("-netdev", qemu_command.way_in(spec.ssh_port), "-device", _CARD)
     line = ElementTree.SubElement(domain, f"{_QEMU}commandline")
@@ -183,6 +189,33 @@ def domain_xml(spec: qemu_command.QemuSpec, name: str, token: str | None) -> byt
     if token:
         ElementTree.SubElement(line, f"{_QEMU}env", name=processes.TOKEN, value=token)
     return ElementTree.tostring(domain)
+
+
+def _cells(spec: qemu_command.QemuSpec) -> ElementTree.Element:
+    """Return the NUMA nodes of the guest."""
+    cells = ElementTree.Element("numa")
+    for cell, (_, cpus) in enumerate(spec.nodes):
+        size_mib = str(qemu_command.cell_mib(spec, cell))
+        ElementTree.SubElement(cells, "cell", id=str(cell), cpus=format_cpu_list(cpus), memory=size_mib, unit="MiB")
+    return cells
+
+
+def _memory(spec: qemu_command.QemuSpec) -> Iterator[ElementTree.Element]:
+    """Yield what the memory is of, and the nodes of the host that it lies on."""
+    backing = ElementTree.Element("memoryBacking")
+    if spec.data_socket:  # virtiofsd reads and writes the guest's memory
+        backing.extend(ElementTree.fromstring(_SHARED_MEMORY))  # noqa: S314 (of this file)
+    if spec.preallocated:
+        ElementTree.SubElement(backing, "allocation", mode="immediate")
+    if len(backing):
+        yield backing
+    tuned = ElementTree.Element("numatune")
+    for cell, (number, _) in enumerate(spec.nodes):
+        part = {"cellid": str(cell)} if len(spec.nodes) > 1 else {}
+        near = {**part, "mode": "preferred", "nodeset": str(number)}
+        ElementTree.SubElement(tuned, "memnode" if part else "memory", near)
+    if len(tuned):
+        yield tuned
 
 
 def _devices(spec: qemu_command.QemuSpec) -> Iterator[ElementTree.Element]:

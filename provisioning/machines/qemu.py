@@ -17,6 +17,7 @@ from provisioning.machines import accelerator, ssh, virtiofs
 from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import Guest, GuestSpec, MachineProvider
+from provisioning.machines.topology import Topology, topology_on
 from provisioning.nodes import local_node
 from provisioning.processes import build_of, check_answer, installing, packages_of
 from suite.errors import BenchError, MeasurementError, ending, option, signal_of
@@ -25,7 +26,7 @@ from suite.job.job import CpuCapability
 from suite.job.properties import Properties
 from suite.measurable import EMULATED_CPU
 
-READY_WITHIN_S = {"kvm": 60.0, "tcg": 240.0}
+READY_WITHIN_S = {"kvm": accelerator.GUEST_WITHIN_S, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0
 LOCKED_UP_REMEDY = (
     "run it again with the same --out; emulated CPUs can lock each other up while others want the host's CPUs"
@@ -38,6 +39,8 @@ EMULATES_AVX2 = (7, 2)
 """The first QEMU whose emulation has AVX2 and FMA (its change log, "TCG: x86")."""
 ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
 
+HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+NUMA_BALANCING = "/proc/sys/kernel/numa_balancing"
 MADE_WITHIN_S = 30.0
 READY = "virtbench-ready"
 LOCKED_UP = "soft lockup"
@@ -179,10 +182,17 @@ def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.Ssh
         ssh.make_keys(machine, str(files))
         archive = _run_files(machine, files, spec)
         (files / "initrd").write_bytes(joined(spec.image.file("initrd.img").read_bytes(), archive))
+    topology = Topology(spec.envelope.cpus)
+    if spec.properties.pinned:
+        topology = topology_on(node, spec.envelope.cpus)
     return qemu.QemuSpec(
         name=directory.name,
         accelerator=spec.accelerator,
-        cpus=spec.envelope.cpus,
+        cpus=topology.cpus,
+        sockets=topology.sockets,
+        threads=topology.threads,
+        nodes=topology.nodes,
+        kernel_settings=tuple(_kernel_settings(node, spec.properties)),
         memory_bytes=spec.envelope.memory_bytes,
         kernel=f"{node.userland}/boot/vmlinuz",
         initrd=str(directory / "initrd"),
@@ -195,6 +205,17 @@ def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.Ssh
         microvm=spec.properties.microvm,
         tsc_khz=_tsc_khz(node) if spec.properties.microvm and spec.accelerator == "tcg" else 0,
     )
+
+
+def _kernel_settings(node: Node, properties: Properties) -> Iterator[str]:
+    """Yield words that give the guest's kernel the node's huge pages and NUMA balancing, as far as it has them."""
+    answer = node.run(["cat", HUGE_PAGES], check=False).stdout
+    chosen = re.search(r"\[(\w+)\]", answer)
+    if word := properties.guest_huge_pages or (chosen and chosen[1]):
+        yield f"transparent_hugepage={word}"
+    balancing = node.run(["cat", NUMA_BALANCING], check=False).stdout.strip()
+    if balancing.isdigit():
+        yield f"numa_balancing={'enable' if int(balancing) else 'disable'}"
 
 
 def _tsc_khz(node: Node) -> int:
@@ -254,9 +275,11 @@ def _guest(
     substitutes = [EMULATED_CPU] if spec.accelerator == "tcg" else []
     if spec.properties.direct_io and not direct:
         substitutes.append("disk:host-page-cache")
+    if started.tap and not started.tap.vhost and spec.accelerator == "kvm":
+        substitutes.append("network:user-space")
     facts = {
         "accelerator": spec.accelerator,
-        "host_cpus": list(started.cpus) if spec.properties.pinned else None,
+        "host_cpus": sorted(started.cpus) if spec.properties.pinned else None,
         **disk_limits,
         "disk": f"virtio-blk{bus} raw {'cache=none aio=native' if direct else 'cache=writeback aio=threads'}",
     }

@@ -55,6 +55,22 @@ class QemuSpec:
     data_socket: str | None = None
     """The socket of the virtiofs daemon that shares a directory with it."""
     tap: Tap | None = None
+    sockets: int = 1
+    threads: int = 1
+    """The hardware threads of a core; virtual CPUs that share one follow each other."""
+    nodes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """The NUMA nodes of the host with the virtual CPUs on them; empty for a host that has one."""
+    kernel_settings: tuple[str, ...] = ()
+    """Words of the kernel's command line that give it settings of the node's kernel."""
+
+    @property
+    def cores(self) -> int:
+        return len(self.cpus) // (self.sockets * self.threads)
+
+    @property
+    def preallocated(self) -> bool:
+        """Return whether its memory is there when it boots: under KVM, faults of the host would slow its steps."""
+        return self.accelerator == "kvm"
 
     @property
     def qmp(self) -> str:
@@ -66,7 +82,9 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
     argv = [
         *(("taskset", "--cpu-list", format_cpu_list(spec.cpus)) if spec.pinned else ()),
         *(PROGRAM, "-name", f"{spec.name},debug-threads=on"),
-        *_board(spec.accelerator, len(spec.cpus), spec.memory_bytes, "microvm" if spec.microvm else "q35"),
+        *_board(spec.accelerator, spec.memory_bytes, "microvm" if spec.microvm else "q35"),
+        *("-smp", f"{len(spec.cpus)},sockets={spec.sockets},cores={spec.cores},threads={spec.threads}"),
+        *_memory(spec),
         *("-kernel", spec.kernel, "-initrd", spec.initrd, "-append", kernel_words(spec)),
         # The suite keeps the end of what it says: a file would grow for as long as the guest likes.
         *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
@@ -75,27 +93,81 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
         *(word for number, disk in enumerate(spec.disks) for word in _disk(number, disk)),
         *_network(spec.ssh_port),
         *(qemu_words(spec.tap) if spec.tap else ()),
-        *(virtiofs.qemu_words(spec.data_socket, spec.memory_bytes) if spec.data_socket else ()),
+        *(virtiofs.qemu_words(spec.data_socket) if spec.data_socket else ()),
     ]
     return _over_mmio(argv, spec.accelerator) if spec.microvm else argv
 
 
 def machine_argv() -> list[str]:
     """Return the command that makes the machine of a guest without disks, and ends at ``quit`` on standard input."""
-    board = _board("tcg", 1, PROBED_BYTES, "q35")
+    board = _board("tcg", PROBED_BYTES, "q35")
     # Port 0 is any that is free.
     return [PROGRAM, *board, *COMMON_DEVICES, *_network(0), "-S", "-monitor", "stdio"]
 
 
-def _board(accelerator: Accelerator, cpu_count: int, memory_bytes: int, machine: str) -> list[str]:
+def _board(accelerator: Accelerator, memory_bytes: int, machine: str) -> list[str]:
     return [
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
         *("-machine", machine),
         *("-accel", "kvm" if accelerator == "kvm" else "tcg,thread=multi"),
-        *("-cpu", "host" if accelerator == "kvm" else "max"),
-        *("-smp", f"{cpu_count},sockets=1,cores={cpu_count},threads=1", "-m", f"{memory_bytes >> 20}M"),
+        # Without these words QEMU invents caches, and libraries choose the blocks of their sums by them.
+        *("-cpu", "host,host-cache-info=on,l3-cache=off" if accelerator == "kvm" else "max"),
+        *("-m", f"{memory_bytes >> 20}M"),
     ]
+
+
+def _memory(spec: QemuSpec) -> list[str]:
+    """Return the memory: QEMU's own, shared with a daemon, there from the start, or on nodes of the host."""
+    several = len(spec.nodes) > 1 and not spec.microvm
+    if several:
+        words: list[str] = []
+        for cell in range(len(spec.nodes)):
+            words += _cell(spec, cell)
+        return words
+    options = _backing(spec)
+    if spec.nodes:
+        node, _ = spec.nodes[0]
+        options += [f"host-nodes={node}", "policy=preferred"]
+    if not options:
+        return []
+    backend = [_kind(spec), "id=memory", f"size={spec.memory_bytes >> 20}M", *options]
+    return ["-object", ",".join(backend), "-machine", "memory-backend=memory"]
+
+
+def _cell(spec: QemuSpec, cell: int) -> list[str]:
+    """Return a NUMA node of the guest, whose memory is near that of the host."""
+    node, cpus = spec.nodes[cell]
+    name = f"memory{cell}"
+    backend = [_kind(spec), f"id={name}", f"size={cell_mib(spec, cell)}M", *_backing(spec)]
+    backend += [f"host-nodes={node}", "policy=preferred"]
+    numa = ["node", f"nodeid={cell}"]
+    for cpu in cpus:
+        numa.append(f"cpus={cpu}")
+    numa.append(f"memdev={name}")
+    return ["-object", ",".join(backend), "-numa", ",".join(numa)]
+
+
+def _kind(spec: QemuSpec) -> str:
+    if spec.data_socket:
+        return "memory-backend-memfd"
+    return "memory-backend-ram"
+
+
+def _backing(spec: QemuSpec) -> list[str]:
+    options: list[str] = []
+    if spec.data_socket:  # virtiofsd reads and writes the guest's memory
+        options.append("share=on")
+    if spec.preallocated:
+        options.append("prealloc=on")
+    return options
+
+
+def cell_mib(spec: QemuSpec, cell: int) -> int:
+    """Return the memory of a NUMA node of the guest: an equal share, and the rest on the first."""
+    whole_mib = spec.memory_bytes >> 20
+    share_mib = whole_mib // len(spec.nodes)
+    return whole_mib - share_mib * (len(spec.nodes) - 1) if cell == 0 else share_mib
 
 
 def _network(port: int) -> list[str]:
@@ -118,7 +190,7 @@ def kernel_words(spec: QemuSpec) -> str:
     """Return the command line of the kernel. Its own threads count as processes, too."""
     threads = f"sysctl.kernel.threads-max={2 * most_processes(len(spec.cpus))}"
     clock = f" tsc=reliable tsc_early_khz={spec.tsc_khz}" if spec.tsc_khz else ""
-    return f"console=ttyS0 quiet loglevel=4 panic=-1 {threads}{clock}"
+    return " ".join([f"console=ttyS0 quiet loglevel=4 panic=-1 {threads}{clock}", *spec.kernel_settings])
 
 
 def _disk(number: int, disk: Disk) -> list[str]:

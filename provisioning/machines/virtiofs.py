@@ -72,13 +72,9 @@ def serve(node: Node, directory: str, socket: str, cpus: tuple[int, ...] | None)
         time.sleep(0.02)
 
 
-def qemu_words(socket: str, memory_bytes: int) -> list[str]:
-    """Return QEMU's options: the daemon reads and writes the guest's memory, which is therefore shared with it."""
-    return [
-        *("-object", f"memory-backend-memfd,id=memory,size={memory_bytes >> 20}M,share=on"),
-        *("-machine", "memory-backend=memory", "-chardev", f"socket,id=data,path={socket}"),
-        *("-device", f"vhost-user-fs-pci,chardev=data,tag={TAG}"),
-    ]
+def qemu_words(socket: str) -> list[str]:
+    """Return QEMU's options. The daemon reads and writes the guest's memory, which must be shared with it."""
+    return ["-chardev", f"socket,id=data,path={socket}", "-device", f"vhost-user-fs-pci,chardev=data,tag={TAG}"]
 
 
 def mount(guest: Node) -> None:

@@ -29,8 +29,9 @@ from provisioning.layers.vm import VmLayer
 from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import choose
 from provisioning.machines.base import GuestSpec
-from provisioning.machines.qemu import QEMU
-from provisioning.nodes import LocalNode, local_node
+from provisioning.machines.qemu import HUGE_PAGES, QEMU
+from provisioning.machines.topology import topology_on
+from provisioning.nodes import LocalNode, WrappedNode, local_node
 from provisioning.paths import home
 from provisioning.volumes import MOUNT, Volume
 from scenarios.job import clean_environment
@@ -132,6 +133,20 @@ def _container(request: pytest.FixtureRequest, base: Node, engine: str, runtime:
     chosen = get_engine(engine).run_by(runtime) if runtime else get_engine(engine)
     with open_stack(base, [ContainerLayer(chosen, image.digest, ENVELOPE.memory_bytes)]) as inside:
         yield inside
+
+
+def test_a_guest_has_the_huge_pages_and_the_topology_of_its_host(guest: Node) -> None:
+    outside, inside = (node.run(["cat", HUGE_PAGES], check=False).stdout for node in (host_of(guest), guest))
+    assert inside == outside, "the word in brackets is the mode"
+    own = topology_on(host_of(guest), ENVELOPE.cpus)
+    seen = topology_on(guest, range(len(ENVELOPE.cpus)))
+    assert (seen.sockets, seen.cores, seen.threads) == (own.sockets, own.cores, own.threads)
+    assert "transparent_hugepage=" in guest.run(["cat", "/proc/cmdline"]).stdout
+
+
+def host_of(guest: Node) -> Node:
+    assert isinstance(guest, WrappedNode)
+    return guest.parent
 
 
 def test_commands_pass_as_they_are_with_their_output_by_lines_until_their_time_limit(node: Node) -> None:

@@ -24,6 +24,7 @@ from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import choose
 from provisioning.machines.base import GuestSpec
 from provisioning.machines.libvirt import LIBVIRT, URI_VARIABLE, virsh
+from provisioning.machines.qemu import HUGE_PAGES
 from provisioning.nodes import LocalNode, local_node
 from provisioning.processes import carrying
 from provisioning.volumes import MOUNT, Volume
@@ -160,6 +161,7 @@ def test_a_guest_keeps_the_contract_of_a_node_and_carries_a_container(guest: Nod
     check_commands(guest)
     assert guest.run(["sha256sum", "/opt/virtbench/manifest.tsv"]).stdout.split()[0] == image.digest
     assert guest.run(["nproc"]).stdout.strip() == str(len(ENVELOPE.cpus))
+    assert guest.run(["cat", HUGE_PAGES]).stdout == Path(HUGE_PAGES).read_text()
     # The guest reaches neither the host behind its gateway nor anything else.
     assert guest.run(["busybox", "nc", "-w", "2", "10.0.2.2", "22"], check=False).returncode != 0
     assert guest.facts["disk_limit_bytes_per_s"] == 32 << 20

@@ -64,7 +64,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(type(get_engine(name)), "version", lambda self, _: broken(self.name))
     monkeypatch.setattr(doctor, "gpu_checks", lambda: broken("nvml"))
     monkeypatch.setattr(
-        "provisioning.machines.accelerator.probe_kvm", lambda: SimpleNamespace(usable=True, evidence="", took_s=0)
+        "provisioning.machines.accelerator.probe_kvm", lambda **_: SimpleNamespace(usable=True, evidence="", took_s=0)
     )
     return seen
 

@@ -13,9 +13,11 @@ from provisioning import ledger
 from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
 from provisioning.machines import accelerator, qemu_command, qmp
+from provisioning.machines import qemu as qemu_machine
 from provisioning.machines.accelerator import PROGRAM, KvmProbe, choose, choose_common, probe_kvm
 from provisioning.machines.libvirt import LIBVIRT
-from provisioning.machines.qemu import GuestConsole, _explained
+from provisioning.machines.qemu import GuestConsole, _explained, _kernel_settings
+from provisioning.machines.topology import Topology, topology_of
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
 from provisioning.remote.network import DEVICE, routed
@@ -25,6 +27,7 @@ from scenarios.training import Synthetic
 from suite.errors import BenchError, CommandError, MeasurementError, RequestError
 from suite.interfaces import Completed, Instance
 from suite.job.ablations import properties_of
+from suite.job.properties import AS_IT_IS
 from suite.process_identity import boot_id
 from suite.results.store import StoreError
 from tests.own_directories import held_in
@@ -226,6 +229,27 @@ def test_a_guest_that_hangs_is_given_up_in_time_and_nothing_of_it_is_left(
     assert held_in(home / "ledger") == []
 
 
+def test_a_guest_that_was_too_slow_is_tried_again_after_minutes(qemu: Qemu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "PROBE_WITHIN_S", 0.3)
+    program = qemu("exec sleep 600")
+    assert choose("auto")[0] == "tcg"
+    assert (choose("auto")[0], starts(program)) == ("tcg", 1), "not every command waits for it"
+    program = qemu("exit 33")
+    assert choose("auto")[0] == "tcg"
+    monkeypatch.setattr(accelerator, "TIME_OUT_KEPT_S", 0)
+    assert choose("auto")[0] == "kvm", "the host was busy for a while"
+
+
+@pytest.mark.parametrize("asking", [lambda: choose("kvm")[0] == "kvm", lambda: probe_kvm(anew=True).usable])
+def test_who_demands_kvm_asks_anew(qemu: Qemu, asking: Callable[[], bool]) -> None:
+    qemu("exit 1")
+    assert not probe_kvm().usable
+    qemu("exit 33")
+    assert not probe_kvm().usable
+    assert asking()
+    assert probe_kvm().usable, "that it booted is kept"
+
+
 def test_the_kernel_of_the_image_ends_in_order_where_the_sector_has_a_status_of_its_own(
     qemu: Qemu, home: Path, make_image: MakeImage
 ) -> None:
@@ -260,3 +284,49 @@ def test_what_a_host_lacks_is_told_and_asked_again(qemu: Qemu, home: Path, monke
     accelerator.KVM.touch()
     qemu("exit 33")
     assert probe_kvm().usable
+
+
+def lines_of_sys(places: dict[int, tuple[int, int]], nodes: dict[int, str]) -> list[str]:
+    """Return what grep prints of /sys for CPUs with their socket and core, and for NUMA nodes."""
+    cpus = "/sys/devices/system/cpu"
+    of_cpus = [
+        f"{cpus}/cpu{cpu}/topology/{name}:{number}"
+        for cpu, place in places.items()
+        for name, number in zip(("physical_package_id", "core_id"), place, strict=True)
+    ]
+    return [*of_cpus, *(f"/sys/devices/system/node/node{node}/cpulist:{text}" for node, text in nodes.items())]
+
+
+SIBLINGS = {0: (0, 0), 1: (0, 1), 8: (0, 0), 9: (0, 1)}
+TWO = {0: (0, 0), 1: (0, 1), 4: (1, 0), 5: (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "places", "nodes", "expected"),
+    [
+        ((0, 1, 8, 9), SIBLINGS, {0: "0-15"}, Topology((0, 8, 1, 9), 1, 2)),
+        ((0, 1), SIBLINGS, {0: "0-15"}, Topology((0, 1))),
+        ((0, 1, 8), SIBLINGS, {0: "0-15"}, Topology((0, 1, 8))),
+        ((0, 1, 4, 5), TWO, {0: "0-3", 1: "4-7"}, Topology((0, 1, 4, 5), 2, 1, ((0, (0, 1)), (1, (2, 3))))),
+        ((4, 5), TWO, {0: "0-3", 1: "4-7"}, Topology((4, 5), 1, 1, ((1, (0, 1)),))),
+        ((0, 1, 4), TWO, {0: "0-3", 1: "4-7"}, Topology((0, 1, 4))),
+        ((0, 1), {}, {}, Topology((0, 1))),
+    ],
+    ids=["siblings", "whole cores", "half a core", "sockets", "the second socket", "unlike sockets", "hidden"],
+)
+def test_a_guest_has_the_sockets_cores_and_nodes_of_its_cpus(
+    cpus: tuple[int, ...], places: dict[int, tuple[int, int]], nodes: dict[int, str], expected: Topology
+) -> None:
+    assert topology_of(lines_of_sys(places, nodes), cpus) == expected
+
+
+def test_a_guest_has_the_huge_pages_and_the_numa_balancing_of_its_node() -> None:
+    answers = {
+        ("cat", qemu_machine.HUGE_PAGES): Completed(0, "always [madvise] never\n", ""),
+        ("cat", qemu_machine.NUMA_BALANCING): Completed(0, "0\n", ""),
+    }
+    given = [*_kernel_settings(fake_node(answers), AS_IT_IS)]
+    assert given == ["transparent_hugepage=madvise", "numa_balancing=disable"]
+    switched = properties_of("guest-huge-pages")
+    assert next(_kernel_settings(fake_node(answers), switched)) == "transparent_hugepage=always"
+    assert [*_kernel_settings(fake_node(), AS_IT_IS)] == [], "a kernel that has neither"
