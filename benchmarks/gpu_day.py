@@ -1,12 +1,13 @@
 """Shows on a machine with one GPU what is true of the suite there, in stages of a minute or five, by order of worth.
 
-    python benchmarks/gpu_day.py --minutes 9 --state DIR --out DIR [--site DIR]... [--stages AB] [--rehearse]
+    python benchmarks/gpu_day.py --minutes 14 --state DIR --out DIR [--site DIR]... [--stages AP] [--rehearse]
 
-Needs root, bubblewrap, runc, and a Python that has torch and the suite's dependencies. After each stage OUT has
-facts.json, summary.md, records.tar.gz and log; a second call with the same --state goes on where the first ended, and
-a stage whose estimate does not fit into the minutes left is skipped. Nothing changes the GPU's settings. BOUNDS were
-fixed before the first day. ``--rehearse`` runs all stages on any machine, on the CPU, with stand-ins for NVML and
-libcuda: its numbers mean nothing, and of the bounds only counts are judged.
+Needs root, bubblewrap, runc, and a Python that has torch and the suite's dependencies. OUT has facts.json, which is
+written with each fact, and after each stage summary.md, records.tar.gz and log. A second call with the same --state
+goes on where the first ended, or was killed; stages that failed come last, and one whose estimate does not fit into the
+minutes left is skipped. Nothing changes the GPU's settings. BOUNDS were fixed before the first day. ``--rehearse`` runs
+all stages on any machine, on the CPU, with stand-ins for NVML and libcuda: its numbers mean nothing, and of the bounds
+only counts are judged. It first prints which stages fit into 15 and 30 minutes.
 """
 
 import argparse
@@ -60,10 +61,12 @@ BOUNDS = {
     "loss in TF32 / loss in fp32": (0.90, 1.10),
 }
 """The lowest and highest value that is accepted, by the name of the fact. A rehearsal judges counts alone."""
+STARTS_WITHIN_S = 60.0
+"""The seconds in which a program has imported torch and begun to compute."""
 REHEARSED = "rehearsed: it takes a GPU"
 LOOPS = {"resnet50": (32, 224, 100, 200), "dcgan": (128, 64, 200, 1000)}
 """Batch, pixels, warm-up and measured steps of the loops by hand."""
-MODELS = ("resnet50", "alexnet", "inception_v3", "dcgan", "transformer")
+FIRST_MODELS, OTHER_MODELS = ("resnet50", "dcgan"), ("alexnet", "inception_v3", "transformer")
 NVML = (
     *("Name", "UUID", "PciInfo", "MemoryInfo", "UtilizationRates", "TotalEnergyConsumption", "PowerUsage"),
     *("EnforcedPowerLimit", "PersistenceMode", "EccMode", "MigMode", "CurrentClocksEventReasons"),
@@ -84,6 +87,13 @@ ones, end = torch.ones(2048, 2048, device=sys.argv[1]), time.monotonic() + float
 while time.monotonic() < end:
     (ones @ ones).sum().item()
 """
+TOUCHES = """
+import mmap, os, sys
+held = mmap.mmap(-1, int(sys.argv[1]))
+held.madvise(mmap.MADV_POPULATE_WRITE) if hasattr(mmap, "MADV_POPULATE_WRITE") else held.write(bytes(len(held)))
+"""
+WANTED_BYTES = 24 << 30
+"""The host memory that is touched at first: on a lent machine MemTotal may begin small and grow with its use."""
 LIBCUDA = "import ctypes, json, os; print(json.dumps([ctypes.CDLL('libcuda.so.1').cuInit(0), os.geteuid()]))"
 STUB = "int cuInit(unsigned flags) { return (int)flags; }\n"
 WRONG = (
@@ -93,6 +103,8 @@ WRONG = (
     ("--sync", "span", "--epochs", "2"),
 )
 Facts = dict[str, Any]
+Found = Iterator[Facts]
+"""The facts of a stage, as they come."""
 
 
 @dataclass
@@ -111,6 +123,12 @@ class Day:
     @property
     def left_s(self) -> float:
         return self.end_s - time.monotonic()
+
+    @property
+    def memory_gib(self) -> int:
+        """Return the GiB that a trial is given: 16, or half of what the machine has."""
+        total = re.search(r"^MemTotal: *(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        return max(2, min(16, int(total[1]) >> 21)) if total else 8
 
     def program(self, *argv: str, timeout_s: float | None = None) -> "subprocess.CompletedProcess[str]":
         """Run a program of this Python to its end, or until the minutes are spent; its output goes to the log, too."""
@@ -135,9 +153,11 @@ class Day:
 
     def run(self, name: str, *words: str) -> list[Facts]:
         """Run the suite and return its records; a run that was cut off goes on, and a rehearsal is the smallest."""
-        sizes = ("--profile", "smoke") if self.options.rehearse else ("--profile", "paper", "--memory", "16G")
+        sizes: tuple[str, ...] = ("--profile", "paper", "--memory", f"{self.memory_gib}G")
+        if self.options.rehearse:
+            sizes = ("--profile", "smoke")
         gpus = () if self.options.rehearse else ("--gpus", "0")
-        image = ("--image", str(self.facts["A"]["image"]), "--device", self.device, *gpus, "--wait")
+        image = ("--image", str(self.facts["P"]["image"]), "--device", self.device, *gpus, "--wait")
         engine = ("--engine", "runc") if "container" in words else ()
         self.bench("run", *engine, *image, "--out", str(self.options.state / "runs" / name), *sizes, *words)
         return self.kept(name)
@@ -195,8 +215,10 @@ def name_of(record: Facts) -> str:
     return str(record["job"].get("model") or record["trial_id"])
 
 
-def facts_of_the_machine(day: Day) -> Facts:
-    """Adopt an image; record NVML's answers, device files, torch on the device, libcuda inside of the targets."""
+def facts_of_the_machine(day: Day) -> Found:
+    """Touch the memory; record NVML's answers, device files, and torch on the device."""
+    day.program("-c", TOUCHES, str((64 << 20) if day.options.rehearse else WANTED_BYTES), timeout_s=60.0)
+    yield {"memory that trials are given, GiB": day.memory_gib, "driver": pynvml.nvmlSystemGetDriverVersion()}
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     answers = {}
     for name in NVML:
@@ -204,36 +226,68 @@ def facts_of_the_machine(day: Day) -> Facts:
             answers[name] = str(getattr(pynvml, f"nvmlDeviceGet{name}")(handle))
         except pynvml.NVMLError as error:
             answers[name] = f"error: {error}"
+    yield {"nvml": answers, "devices": sorted(str(path) for path in Path("/dev").glob("nvidia*"))}
     cache = subprocess.run(["/sbin/ldconfig", "-p"], check=False, capture_output=True, text=True).stdout
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if " / " in line or "cgroup" in line]
+    yield {"libraries": re.findall(r"(lib(?:cuda|nvidia-ml)\.so\S*) .*=> (\S+)", cache), "mounts": mounts}
+    torch = day.program("-c", FIRST_CONVOLUTION, day.device)
+    yield {"torch": json.loads(torch.stdout) if torch.returncode == 0 else torch.stderr[-500:]}
+
+
+def adopted(day: Day) -> Found:
+    """Adopt an image of this machine's Python, and look for libcuda inside of the targets."""
     sites = [word for site in day.options.sites for word in ("--site", str(site))]
     image = day.bench("image", "adopt", "--python", sys.executable, *sites).strip()
-    torch = day.program("-c", FIRST_CONVOLUTION, day.device)
-    found = {
-        "image": image,
-        "driver": pynvml.nvmlSystemGetDriverVersion(),
-        "nvml": answers,
-        "libraries": re.findall(r"(lib(?:cuda|nvidia-ml)\.so\S*) .*=> (\S+)", cache),
-        "devices": sorted(str(path) for path in Path("/dev").glob("nvidia*")),
-        "mounts": mounts,
-        "torch": json.loads(torch.stdout) if torch.returncode == 0 else torch.stderr[-500:],
-    }
+    yield {"image": image}
     words = ("--state", str(day.options.state), "--image", image, *(["--rehearse"] if day.options.rehearse else []))
+    found: Facts = {}
     for target in ("bare-metal", "container"):
         ended = day.program(__file__, "--libcuda", target, *words)
         found[f"libcuda in {target}: cuInit, uid"] = (ended.stdout or ended.stderr).strip()[-300:]
-    reached = [found[name].startswith("[0,") for name in found if name.startswith("libcuda")]
-    return {**found, "targets without libcuda": reached.count(False)}
+    reached = [answer.startswith("[0,") for answer in found.values()]
+    yield {**found, "targets without libcuda": reached.count(False)}
 
 
-def models_on_both(day: Day) -> Facts:
-    """Train five models on bare metal and runc, one block."""
-    words = (*BOTH, "--scenario", "synthetic", *day.models(*MODELS), *day.steps(300, 100), "--blocks", "1")
-    found = about(records := day.run("B", *words))
+def _trained(day: Day, name: str, models: Sequence[str], *words: str) -> Facts:
+    """Return what trainings on bare metal and runc show, one block."""
+    given = (*BOTH, "--scenario", "synthetic", *day.models(*models), *words, "--blocks", "1")
+    found = about(records := day.run(name, *given))
     # On a GPU weights differ in bits.
     only = {"models with other weights": found["others"]} if day.options.rehearse else {}
     rounding = [record for record in records if (record["environment"] or {})["target"].get("tf32")]
     return {**found, "trials in fp32 that may round to TF32": len(rounding), **only}
+
+
+def models_on_both(day: Day) -> Found:
+    """Train the first models on bare metal and runc, one block."""
+    yield _trained(day, "B", FIRST_MODELS, *day.steps(300, 100))
+
+
+def other_models_on_both(day: Day) -> Found:
+    """Train the other models on bare metal and runc, one block."""
+    yield _trained(day, "R", OTHER_MODELS, *day.steps(300, 100))
+
+
+def profile_gpu(day: Day) -> Found:
+    """Train by the profile gpu, which settles the clocks first; measure launches and copies by probes."""
+    for name in ("gpu-latency", "memory"):
+        probe = day.run(f"U-{name}", *BOTH, "--scenario", "probe", "--probe", name)
+        yield {f"{name} probe": [[record["target"], record["metrics"]] for record in probe]}
+    if day.options.rehearse:
+        yield {"profile gpu": REHEARSED, "ranks of collectives": REHEARSED}
+        return
+    records = day.run("U", *BOTH, "--scenario", "synthetic", "--model", "resnet50", "--profile", "gpu", "--blocks", "1")
+    settled = [record["details"].get("settled") for record in records]
+    yield {
+        "profile gpu": about(records),
+        "settled": settled,
+        "trials that failed": about(records)["trials that failed"],
+    }
+    if pynvml.nvmlDeviceGetCount() < 2:
+        yield {"ranks of collectives": "not tried: one GPU, and NCCL takes one for each rank"}
+        return
+    two = ("--gpus", "0,1", "--devices", "2", "--parallel", "ddp", "--model", "collectives")
+    yield {"ranks of collectives": about(day.run("U-ranks", *BOTH, "--scenario", "synthetic", *two, "--steps", "5"))}
 
 
 def loop(day: Day, side: str, model: str) -> tuple[float, float]:
@@ -251,18 +305,31 @@ def ratio(own: Sequence[float], base: Sequence[float]) -> float:
     return math.exp(fmean(math.log(one / other) for one, other in zip(own, base, strict=True)))
 
 
-def harness(day: Day) -> Facts:
-    """Compare the suite with loops by hand, synchronised and free-running, in pairs of drawn order."""
+def harness(day: Day) -> Found:
+    """Compare the suite with loops by hand, synchronised and free-running, in one pair of drawn order."""
+    yield from _pairs(day, 1, "gpu-day")
+
+
+def more_pairs(day: Day) -> Found:
+    """Compare the suite with loops by hand in more pairs, and with --sync span."""
     found: Facts = {}
+    for part in _pairs(day, 1 if day.options.rehearse else 3, "gpu-day-more"):
+        found |= part
+        yield part
+    yield waiting(day, found)
+
+
+def _pairs(day: Day, pairs: int, label: str) -> Found:
     for model in LOOPS:
         rates: dict[str, list[float]] = {"free": [], "synchronised": [], "suite": []}
-        for number in range(1 if day.options.rehearse else 3):
-            for side in balanced(tuple(rates), number, f"gpu-day-{model}"):
+        for number in range(pairs):
+            for side in balanced(tuple(rates), number, f"{label}-{model}"):
                 rates[side].append(loop(day, side, model)[1])
-        found[f"rates of {model}"] = rates
-        found[f"suite / synchronised loop: {model}"] = ratio(rates["suite"], rates["synchronised"])
-        found[f"free-running / synchronised loop: {model}"] = ratio(rates["free"], rates["synchronised"])
-    return {**found, **waiting(day, found)}
+        yield {
+            f"rates of {model}": rates,
+            f"suite / synchronised loop: {model}": ratio(rates["suite"], rates["synchronised"]),
+            f"free-running / synchronised loop: {model}": ratio(rates["free"], rates["synchronised"]),
+        }
 
 
 def waiting(day: Day, loops: Facts) -> Facts:
@@ -280,7 +347,7 @@ def waiting(day: Day, loops: Facts) -> Facts:
     return found
 
 
-def alternating(day: Day) -> Facts:
+def alternating(day: Day) -> Found:
     """Let bare metal and runc take turns on the one device: a ratio with an interval."""
     rounds = "2" if day.options.rehearse else "8"
     words = ("--design", "alternating", "--rounds", rounds, "--blocks", "2" if day.options.rehearse else "3")
@@ -289,8 +356,8 @@ def alternating(day: Day) -> Facts:
     rows = _throughputs(day, "D")
     worst = max((row["ratio"] for row in rows if row["ratio"]), key=lambda ratio: abs(math.log(ratio)), default=None)
     intervals = [[row["model"], row["low"], row["high"]] for row in rows]
-    told = {flag: day.bench("compare", where, flag)[-4000:] for flag in ("--explain", "--costs")}
-    return {**found, "container / bare metal": worst, "intervals": intervals, **told}
+    yield {**found, "container / bare metal": worst, "intervals": intervals}
+    yield {flag: day.bench("compare", where, flag)[-4000:] for flag in ("--explain", "--costs")}
 
 
 def _throughputs(day: Day, name: str) -> list[dict[str, Any]]:
@@ -299,11 +366,21 @@ def _throughputs(day: Day, name: str) -> list[dict[str, Any]]:
     return [row for row in rows if (row["kind"], row["target"], row["metric"]) == ("target", "container", "throughput")]
 
 
-def tuned(day: Day) -> Facts:
-    """Train by the recipe tuned, to see whether it compiles and learns as reference does."""
-    words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models("resnet50", "dcgan", "transformer"))
-    found = about(records := day.run("E", *words, *day.steps(300, 100), "--recipe", "tuned"))
-    before = {name_of(record): record for record in day.kept("B") if record["target"] == "bare-metal"}
+def tuned(day: Day) -> Found:
+    """Train ResNet-50 by the recipe tuned, to see whether it compiles and learns as reference does."""
+    yield _tuned(day, "E", ("resnet50",))
+
+
+def more_tuned(day: Day) -> Found:
+    """Train the other models by the recipe tuned."""
+    yield _tuned(day, "V", ("dcgan", "transformer"))
+
+
+def _tuned(day: Day, name: str, models: Sequence[str]) -> Facts:
+    words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models(*models), *day.steps(300, 100))
+    found = about(records := day.run(name, *words, "--recipe", "tuned"))
+    kept = [*day.kept("B"), *day.kept("R")]
+    before = {name_of(record): record for record in kept if record["target"] == "bare-metal"}
     speed, losses = {}, []
     for record in records:
         if (base := before.get(name_of(record))) and record["outcome"]["status"] == base["outcome"]["status"] == "ok":
@@ -313,27 +390,26 @@ def tuned(day: Day) -> Facts:
     return {**found, "speed-up over reference": speed, "loss of tuned / loss of reference": worst}
 
 
-def several_ways(day: Day) -> Facts:
-    """Train with parameters on the CPU and with one rank of NCCL, and measure copies by the memory probe."""
-    found: Facts = {}
+def several_ways(day: Day) -> Found:
+    """Train with parameters on the CPU, with one rank of NCCL, and on JPEG files, whose copies are held to a probe."""
     small = ("--scenario", "synthetic", *day.models("resnet50"), *day.steps(100, 20), "--target", "bare-metal")
-    if not day.options.rehearse:
-        for way in ("parameter-cpu", "ddp"):
-            found[way] = about(day.run(f"F-{way}", *small, "--parallel", way, "--devices", "1"))
+    failed = 0
+    for way in () if day.options.rehearse else ("parameter-cpu", "ddp"):
+        found = about(day.run(f"F-{way}", *small, "--parallel", way, "--devices", "1"))
+        failed += found["trials that failed"]
+        yield {way: found, "trials that failed": failed}
     probe = day.run("F-memory", "--scenario", "probe", "--probe", "memory", "--target", "bare-metal")
-    found["memory probe"] = [record["metrics"] for record in probe]
     images = ("--images", "8", "--size", "small") if day.options.rehearse else ("--images", "2048")
     day.bench("data", "make", *images)
     words = ("--scenario", "real", "--data", "generated", "--cache", "warm", "--model", "alexnet")
     read = day.run("F-JPEG", *words, "--target", "bare-metal", *day.steps(100, 20))
-    found["JPEG"] = about(read)
-    drawn = [record for record in day.kept("B") if "alexnet on bare-metal" in about([record])["rates"]]
+    failed += sum(record["outcome"]["status"] != "ok" for record in (*probe, *read))
+    yield {"JPEG": about(read), "trials that failed": failed}
+    drawn = day.run("F-drawn", "--scenario", "synthetic", "--model", "alexnet", *day.steps(100, 20), *small[-2:])
     # Drawn images are copied as floats, those of files as bytes, which the device makes floats of.
     for kind, records, pixel_bytes in (("synthetic", drawn, 4), ("JPEG", read, 1)):
         rate = REHEARSED if day.options.rehearse else copied(records, pixel_bytes, probe)
-        found[f"copy phase / probe: {kind}"] = rate
-    failed = [part["trials that failed"] for part in found.values() if isinstance(part, dict)]
-    return {**found, "trials that failed": sum(failed) + sum(record["outcome"]["status"] != "ok" for record in probe)}
+        yield {f"copy phase / probe: {kind}": rate}
 
 
 def copied(records: Sequence[Facts], pixel_bytes: int, probe: Sequence[Facts]) -> float | None:
@@ -365,39 +441,47 @@ def sampling(day: Day) -> Facts:
     return {"rates beside the sampler": rates, **ratios}
 
 
-def truth(day: Day) -> Facts:
-    """Check the energy counter, what sampling costs, intruders inside of trials, and requests that must be refused."""
+def truth(day: Day) -> Found:
+    """Check the energy counter and what is seen of an intruder for 20 s, and requests that must be refused."""
     from provisioning.metrics.gpu_usage import GpuSampler
 
-    seconds = "2" if day.options.rehearse else "20"
+    seconds = 2 if day.options.rehearse else 20
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     sampler = GpuSampler([_text(pynvml.nvmlDeviceGetUUID(handle))], lambda pid: pid == os.getpid())
     intruder = subprocess.Popen(
-        [sys.executable, "-c", MULTIPLIES, day.device, seconds], env={**os.environ, "PYTHONPATH": day.path}
+        [sys.executable, "-c", MULTIPLIES, day.device, str(seconds)], env={**os.environ, "PYTHONPATH": day.path}
     )
+    latest_s = time.monotonic() + seconds + STARTS_WITHIN_S
     with day.answering(intruder.pid):
         sampler.start()
         power: list[tuple[float, float]] = []
         begun_j = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
-        while intruder.poll() is None:
+        while intruder.poll() is None and time.monotonic() < latest_s:
             power.append((time.monotonic(), pynvml.nvmlDeviceGetPowerUsage(handle) / 1000))
             time.sleep(0.05)
         spent_j = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000 - begun_j
         _, usages = sampler.stop()
+    intruder.kill()
+    intruder.wait()
     integrated_j = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(power))
-    accepted = 0
-    for words in WRONG:
-        device = ("--device", "cuda", "--target", "bare-metal", "--image", str(day.facts["A"]["image"]), "--dry-run")
-        accepted += day.program(str(REPOSITORY / "cli.py"), "run", *device, *words).returncode != 2
-    return {
+    yield {
         "energy counter / integrated power": spent_j / integrated_j,
         "intruders that were missed": int(not (usages and usages[0].strangers)),
-        **beside_an_intruder(day),
-        **sampling(day),
         "strangers": usages and usages[0].strangers,
-        "wrong requests that were accepted": accepted,
+        "strangers' share of the GPU": usages and usages[0].strangers_utilisation,
         "sampler_cpu_s": sampler.cpu_s,
     }
+    accepted = 0
+    for words in WRONG:
+        device = ("--device", "cuda", "--target", "bare-metal", "--image", str(day.facts["P"]["image"]), "--dry-run")
+        accepted += day.program(str(REPOSITORY / "cli.py"), "run", *device, *words).returncode != 2
+    yield {"wrong requests that were accepted": accepted}
+
+
+def intruders(day: Day) -> Found:
+    """Start an intruder inside of trials, and measure what sampling costs."""
+    yield beside_an_intruder(day)
+    yield sampling(day)
 
 
 @contextlib.contextmanager
@@ -439,37 +523,76 @@ def beside_an_intruder(day: Day) -> Facts:
     return dict(zip(names, (missed, sum(map(bool, stands)) if stands else None), strict=True))
 
 
-def same_work(day: Day) -> Facts:
+def same_work(day: Day) -> Found:
     """Repeat a trial, to see how far equal trials differ, and a loop with and without TF32."""
     words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models("resnet50"), "--blocks", "3")
     found = about(records := day.run("H", *words, *day.steps(100, 20)))
     losses = [_early_loss(record) for record in records if record["outcome"]["status"] == "ok"]
     spread = (max(losses) - min(losses)) / abs(fmean(losses)) if losses else None
     digests = len({record["weights_sha256"] for record in records})
+    yield {**found, "spread of losses of equal trials": spread, "different weights": digests}
     sides = {side: loop(day, side, "resnet50") for side in ("synchronised", "tf32")}
     loss, rate = (tf32 / fp32 for tf32, fp32 in zip(sides["tf32"], sides["synchronised"], strict=True))
-    compared = {"loss in TF32 / loss in fp32": loss, "speed in TF32 / speed in fp32": rate}
-    return {**found, "spread of losses of equal trials": spread, "different weights": digests, **compared}
+    yield {"loss in TF32 / loss in fp32": loss, "speed in TF32 / speed in fp32": rate}
 
 
 @dataclass(frozen=True)
 class Stage:
     """A stage and the seconds that it is expected to take on a GPU, and in a rehearsal."""
 
-    run: Callable[[Day], Facts]
+    run: Callable[[Day], Found]
     seconds: tuple[int, int]
 
 
 STAGES = {
-    "A": Stage(facts_of_the_machine, (60, 40)),
-    "B": Stage(models_on_both, (290, 25)),
-    "C": Stage(harness, (350, 40)),
-    "D": Stage(alternating, (200, 40)),
-    "E": Stage(tuned, (270, 20)),
-    "F": Stage(several_ways, (270, 40)),
-    "G": Stage(truth, (330, 50)),
-    "H": Stage(same_work, (130, 40)),
+    "A": Stage(facts_of_the_machine, (45, 30)),
+    "P": Stage(adopted, (55, 30)),
+    "B": Stage(models_on_both, (110, 25)),
+    "D": Stage(alternating, (180, 40)),
+    "T": Stage(truth, (45, 15)),
+    "C": Stage(harness, (100, 40)),
+    "E": Stage(tuned, (100, 20)),
+    "U": Stage(profile_gpu, (150, 40)),
+    "R": Stage(other_models_on_both, (180, 25)),
+    "F": Stage(several_ways, (240, 60)),
+    "H": Stage(same_work, (110, 40)),
+    "V": Stage(more_tuned, (150, 20)),
+    "W": Stage(more_pairs, (300, 40)),
+    "G": Stage(intruders, (290, 50)),
 }
+"""The stages by what they decide, the most first."""
+NEEDED = {"A": (), "P": ()}
+"""The stages that need no image; all others need that of P."""
+SPARE_S = 20.0
+"""What starting, cleaning up and copying the results take of a call."""
+
+
+def packed(minutes: float) -> tuple[list[str], list[str]]:
+    """Return the stages that fit into the minutes of one call on a GPU, by their estimates, and those left out."""
+    left_s = 60 * minutes - SPARE_S
+    fitting, omitted = list[str](), list[str]()
+    for name, stage in STAGES.items():
+        if stage.seconds[0] <= left_s:
+            left_s -= stage.seconds[0]
+            fitting.append(name)
+        else:
+            omitted.append(name)
+    return fitting, omitted
+
+
+def print_packed() -> None:
+    for minutes in (15, 30):
+        fitting, omitted = packed(minutes)
+        print(f"{minutes} minutes hold {' '.join(fitting)}; left out: {' '.join(omitted) or 'none'}", flush=True)
+        for name in omitted:
+            print(f"  {name}: {STAGES[name].run.__doc__}", flush=True)
+
+
+def in_order(day: Day) -> list[str]:
+    """Return the stages to run: those never tried first, and then those that failed or were cut off."""
+    wanted = [name for name in STAGES if name in day.options.stages]
+    tried = [name for name in wanted if name in day.facts and not day.facts[name].get("whole")]
+    return [*(name for name in wanted if name not in day.facts), *tried]
 
 
 def _gpu(**more: object) -> dict[int, dict[str, object]]:
@@ -541,11 +664,18 @@ def judged(day: Day, stage: str) -> dict[str, bool]:
     return {name: bounded[name] is not None and low <= bounded[name] <= high for name, (low, high) in bounds.items()}
 
 
-def write(day: Day) -> None:
-    """Write what was found so far: the state for a later call, and all that goes back."""
+def keep(day: Day) -> None:
+    """Write the facts so far: the state for a later call, and what goes back."""
     text = json.dumps({"rehearsal": day.options.rehearse, "bounds": BOUNDS, "stages": day.facts}, indent=1, default=str)
-    (day.options.state / "facts.json").write_text(text)
-    (day.options.out / "facts.json").write_text(text)
+    for directory in (day.options.state, day.options.out):
+        new = directory / "facts.json.new"
+        new.write_text(text)
+        new.replace(directory / "facts.json")
+
+
+def write(day: Day) -> None:
+    """Write what was found so far, with a summary and the records."""
+    keep(day)
     lines = ["# GPU day" + (" (a rehearsal: no number means anything)" if day.options.rehearse else ""), ""]
     for name, facts in day.facts.items():
         title = str(STAGES[name].run.__doc__)
@@ -561,6 +691,21 @@ def write(day: Day) -> None:
                 archive.add(path, path.relative_to(day.options.state))
 
 
+def take(day: Day, name: str) -> None:
+    """Run a stage, and write each of its facts as it comes."""
+    begin_s = time.monotonic()
+    facts = day.facts[name] = {}
+    try:
+        for part in STAGES[name].run(day):
+            facts |= {**part, "took_s": time.monotonic() - begin_s}
+            keep(day)
+        facts["whole"] = True
+    except Exception as error:  # noqa: BLE001 (a stage that fails must not end the day)
+        facts["error"] = f"{type(error).__name__}: {error}"
+    facts["took_s"] = time.monotonic() - begin_s
+    write(day)
+
+
 def main() -> None:
     options = parse()
     if options.libcuda:
@@ -574,23 +719,18 @@ def main() -> None:
         sys.exit(
             f"{options.state} is of {'a rehearsal' if earlier['rehearsal'] else 'a GPU day'}: name another directory"
         )
+    if options.rehearse:
+        print_packed()
     day = Day(options, time.monotonic() + 60 * options.minutes, earlier["stages"])
     day.variables = rehearsal(options) if options.rehearse else {}
     pynvml.nvmlInit()
-    for name, stage in STAGES.items():
-        done = name in day.facts and "error" not in day.facts[name]
-        if name not in options.stages or done or (name != "A" and "image" not in day.facts.get("A", {})):
+    for name in in_order(day):
+        if name not in NEEDED and "image" not in day.facts.get("P", {}):
             continue
-        if stage.seconds[options.rehearse] > day.left_s:
+        if STAGES[name].seconds[options.rehearse] > day.left_s:
             print(f"{name} is left for the next call: {day.left_s:.0f} s are left", flush=True)
             continue
-        begin_s = time.monotonic()
-        try:
-            facts = stage.run(day)
-        except Exception as error:  # noqa: BLE001 (a stage that fails must not end the day)
-            facts = {"error": f"{type(error).__name__}: {error}"}
-        day.facts[name] = {**facts, "took_s": time.monotonic() - begin_s}
-        write(day)
+        take(day, name)
     day.program(str(REPOSITORY / "cli.py"), "clean", timeout_s=60.0)
     if (summary := options.out / "summary.md").exists():
         print(summary.read_text())
@@ -599,7 +739,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--minutes", type=float, default=9.0, help="the time of this call (default %(default)s)")
+    parser.add_argument("--minutes", type=float, default=14.0, help="the time of this call (default %(default)s)")
     parser.add_argument("--state", type=Path, required=True, help="the directory of what a later call goes on with")
     parser.add_argument("--out", type=Path, help="the directory of what goes back")
     parser.add_argument("--stages", default="".join(STAGES), help="the stages to run (default %(default)s)")

@@ -50,6 +50,58 @@ def test_a_gpu_day_judges_all_that_has_bounds_or_counts_alone_and_reads_columns_
     assert {*re.findall(r'\brow\["(\w+)"\]', source)} <= {*KEYS}
 
 
+def test_a_gpu_day_packs_its_stages_by_their_worth_into_the_minutes_that_are_lent() -> None:
+    day = import_module("gpu_day")
+    assert "".join(day.packed(15)[0]) == "APBDTCEU"
+    assert "".join(day.packed(30)[0]) == "APBDTCEURFHVW"
+    assert {*day.packed(15)[0], *day.packed(15)[1]} == {*day.STAGES}
+    for minutes in (15, 30):
+        taken_s = sum(day.STAGES[name].seconds[0] for name in day.packed(minutes)[0])
+        assert taken_s + day.SPARE_S <= 60 * minutes
+
+
+@pytest.fixture
+def day_at(tmp_path: Path) -> Any:
+    """Return a day of a rehearsal, as a call begins it with the facts of those before."""
+    day = import_module("gpu_day")
+    options = SimpleNamespace(state=tmp_path / "state", out=tmp_path / "out", rehearse=True, stages="".join(day.STAGES))
+    for directory in (options.state, options.out):
+        directory.mkdir()
+
+    def begun() -> Any:
+        kept = options.state / "facts.json"
+        facts = json.loads(kept.read_text())["stages"] if kept.exists() else {}
+        return day.Day(options, math.inf, facts)
+
+    return begun
+
+
+@pytest.mark.parametrize("name", "APBDTCEURFHVWG")
+def test_a_day_that_is_killed_in_a_stage_keeps_what_it_found_and_takes_that_stage_again_last(
+    name: str, day_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = import_module("gpu_day")
+
+    def killed(_: Any) -> Any:
+        yield {"first": 1}
+        raise KeyboardInterrupt
+
+    def whole(_: Any) -> Any:
+        yield {"first": 1}
+        yield {"second": 2}
+
+    monkeypatch.setitem(day.STAGES, name, day.Stage(killed, (1, 1)))
+    with pytest.raises(KeyboardInterrupt):
+        day.take(day_at(), name)
+    again = day_at()
+    assert again.facts[name]["first"] == 1
+    assert json.loads((again.options.out / "facts.json").read_text())["stages"][name]["first"] == 1
+    assert day.in_order(again) == [*(each for each in day.STAGES if each != name), name]
+    monkeypatch.setitem(day.STAGES, name, day.Stage(whole, (1, 1)))
+    day.take(again, name)
+    assert (again.facts[name]["second"], name in day.in_order(day_at())) == (2, False)
+
+
 def test_the_bare_script_gets_the_job_of_the_suites_trial() -> None:
     record = json.loads((REPOSITORY / "tests/samples/record.json").read_text())
     job = record["job"]

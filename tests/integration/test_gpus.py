@@ -133,23 +133,24 @@ def test_a_day_is_rehearsed_stage_by_stage_and_goes_on_where_a_call_ended(tmp_pa
         assert ended.returncode == 0, ended.stdout + ended.stderr + (out / "log").read_text()[-3000:]
         return ended.stdout, json.loads((out / "facts.json").read_text())["stages"]
 
-    _, first = call("2", "A")
+    printed, first = call("4", "AP")
+    assert "15 minutes hold A P B D T C E U; left out: R F H V W G" in printed
     assert first["A"]["nvml"]["PowerUsage"] == "100000"
     assert first["A"]["nvml"]["EccMode"] == "error: Not Supported"
-    assert first["A"]["libcuda in container: cuInit, uid"] == "[0, 0]"
-    result, user = json.loads(first["A"]["libcuda in bare-metal: cuInit, uid"])
+    assert first["P"]["libcuda in container: cuInit, uid"] == "[0, 0]"
+    result, user = json.loads(first["P"]["libcuda in bare-metal: cuInit, uid"])
     assert result == 0
     assert user >= 0x7000_0000, "the confined user reaches it"
 
-    printed, second = call("0.1", "AG")
+    printed, second = call("0.1", "APTG")
     assert "G is left for the next call" in printed
     assert second == first, "what was done is not done again"
 
-    _, third = call("8", "AG")
+    _, third = call("8", "APTG")
     assert third["A"] == first["A"]
-    assert third["G"]["energy counter / integrated power"] == pytest.approx(1, abs=0.2)
-    assert third["G"]["strangers"], "the planted process is named"
-    assert third["G"]["wrong requests that were accepted"] == 0
+    assert third["T"]["energy counter / integrated power"] == pytest.approx(1, abs=0.2)
+    assert third["T"]["strangers"], "the planted process is named"
+    assert third["T"]["wrong requests that were accepted"] == 0
     assert "wrong requests that were accepted = 0" in (out / "summary.md").read_text()
     with tarfile.open(out / "records.tar.gz") as archive:
         trials = [name for name in archive.getnames() if "/trials/" in name]
