@@ -93,7 +93,7 @@ class _Gpu:
         self.samples.append(sample)
 
     def look_for_strangers(self, owns: Callable[[int], bool | None]) -> None:
-        """Note the processes of others, those that are not visible, and the share of the time that strangers took."""
+        """Note the processes of others, and those that are not visible."""
         listed = [asked(question, self.part) for question in PROCESSES]
         self.lists_processes |= any(processes is not None for processes in listed)
         for pid in {process.pid for processes in listed for process in processes or ()}:
@@ -103,8 +103,11 @@ class _Gpu:
             elif not owned and pid not in self.strangers:
                 self.strangers[pid] = _called(pid)
         shares = _process_shares(self.card, self.seen_us) if self.whole else None
-        if shares is None:
-            return
+        if shares is not None:
+            self._add_shares(shares, owns)
+
+    def _add_shares(self, shares: Sequence[Any], owns: Callable[[int], bool | None]) -> None:
+        """Note the share of the time that strangers took since the last look."""
         of_strangers: defaultdict[int, list[float]] = defaultdict(list)
         for sample in shares:
             self.seen_us = max(self.seen_us, sample.timeStamp)

@@ -358,6 +358,7 @@ TABLE = (
     ),
     Column("energy_j", "resources.energy_j", JOULES, _COST),
     Column("llc_load_misses", "resources.cache.llc_load_misses", COUNT, _measured("the interference table holds it")),
+    Column("gpu_strangers", "resources.gpus", _gpus(lambda gpu: None if gpu.strangers is None else len(gpu.strangers))),
     Column("gpu_hidden", "resources.gpus", _gpus(lambda gpu: gpu.strangers is None)),
     Column("gpu_strangers_share", "resources.gpus", _gpus(_foreign_share)),
     Column("gpu_sm_mhz", "resources.gpus", _gpus(lambda gpu: gpu.measured.sm_mhz if gpu.measured else None)),

@@ -130,7 +130,7 @@ def with_gpu(**state: Any) -> dict[str, Any]:
         (with_gpu(power_limit_w=700), with_gpu(power_limit_w=350), "GPU power limit"),
         (with_gpu(ecc=True), with_gpu(ecc=False), "GPU memory with ECC"),
         (with_gpu(measured={"sm_mhz": 1980}), with_gpu(measured={"sm_mhz": 1410}), "GPU clock over the measured steps"),
-        (with_gpu(measured={"sm_mhz": 1980}), with_gpu(measured={"sm_mhz": 1950}), ""),
+        (with_gpu(measured={"sm_mhz": 1980}), with_gpu(measured={"sm_mhz": 1970}), ""),
     ],
     ids=[
         "governor",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from worker.workloads.workload import Cost, Losses, Shape, Workload
+from worker.workloads.workload import Losses, Shape, StepCost, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -163,7 +163,7 @@ class Gan(Adversarial):
 
 
 _SIZES = {"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)}
-GAN = Gan(name="gan", sizes=_SIZES, latent=100, learning_rate=2e-4, betas=(0.5, 0.999), cost=Cost(0.0176, 2.08))
+GAN = Gan(name="gan", sizes=_SIZES, latent=100, learning_rate=2e-4, betas=(0.5, 0.999), cost=StepCost(0.0176, 2.08))
 GAN_PUBLISHED = Gan(
     name="gan-published",
     sizes=_SIZES,
@@ -172,5 +172,5 @@ GAN_PUBLISHED = Gan(
     betas=(0.9, 0.999),
     pixels="unit",
     published=True,
-    cost=Cost(0.0205, 2.07),
+    cost=StepCost(0.0205, 2.07),
 )

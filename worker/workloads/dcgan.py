@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from worker.workloads.adversarial import SLOPE, Adversarial
-from worker.workloads.workload import Cost, Shape
+from worker.workloads.workload import Shape, StepCost
 
 if TYPE_CHECKING:
     import torch
@@ -117,7 +117,7 @@ DCGAN = Dcgan(
     learning_rate=2e-4,
     betas=(0.5, 0.999),
     channels=3,
-    cost=Cost(2.48, 6.34),
+    cost=StepCost(2.48, 6.34),
 )
 DCGAN_PUBLISHED = PublishedDcgan(
     name="dcgan-published",
@@ -126,5 +126,5 @@ DCGAN_PUBLISHED = PublishedDcgan(
     learning_rate=2e-4,
     betas=(0.5, 0.999),
     published=True,
-    cost=Cost(0.0656, 0.757),
+    cost=StepCost(0.0656, 0.757),
 )

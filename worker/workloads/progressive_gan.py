@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from worker.workloads.adversarial import Generative, deviation
-from worker.workloads.workload import Cost, Losses, Shape
+from worker.workloads.workload import Losses, Shape, StepCost
 
 if TYPE_CHECKING:
     import torch
@@ -110,5 +110,5 @@ PROGRESSIVE_GAN = ProgressiveGan(
     name="progressive-gan",
     sizes={"paper": (16, 128), "quick": (4, 32), "smoke": (2, 16)},
     latent=512,
-    cost=Cost(750.0, 42.0),
+    cost=StepCost(750.0, 42.0),
 )

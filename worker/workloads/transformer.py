@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from worker.workloads.workload import Cost, Extent, Shape, Workload
+from worker.workloads.workload import Extent, Shape, StepCost, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -29,13 +29,13 @@ class Transformer(Workload):
         """Return which lengths leave two tokens for the prompt and two to decode."""
         return None if extent >= 4 else "4 or more"
 
-    def cost_at(self, extent: int | None, depth: int | None = None) -> Cost:
+    def cost_at(self, extent: int | None, depth: int | None = None) -> StepCost:
         """Return the cost by the depth, which decides the width too, and by the tokens that attention looks at."""
         tokens, layers = extent or 1, depth or 1
         width = FEATURES_PER_LAYER * layers
         multiplied = width * VOCABULARY + layers * 12 * width**2
         attended = layers * 2 * tokens * width
-        return Cost(6e-9 * (multiplied + attended), (multiplied + tokens * width) / 1e6)
+        return StepCost(6e-9 * (multiplied + attended), (multiplied + tokens * width) / 1e6)
 
     def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
         import torch

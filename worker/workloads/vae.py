@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from worker.workloads.adversarial import Generative, deviation
-from worker.workloads.workload import Cost, Losses, Shape
+from worker.workloads.workload import Losses, Shape, StepCost
 
 if TYPE_CHECKING:
     import torch
@@ -79,5 +79,5 @@ VAE = Vae(
     name="vae",
     latent=20,
     sizes={"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)},
-    cost=Cost(0.00328, 0.653),
+    cost=StepCost(0.00328, 0.653),
 )

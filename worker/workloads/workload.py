@@ -69,7 +69,7 @@ class WorkloadMetric:
 
 
 @dataclass(frozen=True)
-class Cost:
+class StepCost:
     """What training costs, for forecasts. A test counts both numbers for every workload of the suite."""
 
     gflop: float
@@ -100,7 +100,7 @@ class Workload:
     unit: str = "images"
     """What batch and throughput count: images, or such as the tokens of all sequences of a batch."""
     metrics: tuple[WorkloadMetric, ...] = ()
-    cost: Cost | None = None
+    cost: StepCost | None = None
     """The cost of training at the sizes of the profile paper, for forecasts. None: it is forecast as a ResNet-50."""
     crop: Literal["random", "centre"] = "random"
     """What is taken of the images of a data set: a random part, perhaps mirrored, or the square in the middle."""
@@ -171,12 +171,12 @@ class Workload:
         """Return which extents it takes, if not this one: ``32 or more``."""
         return f"{self.smallest_image_px} or more" if extent < self.smallest_image_px else None
 
-    def cost_at(self, extent: int | None, depth: int | None = None) -> Cost | None:  # noqa: ARG002 (some have a depth)
+    def cost_at(self, extent: int | None, depth: int | None = None) -> StepCost | None:  # noqa: ARG002 (some have a depth)
         """Return the cost of training at an extent, in proportion to the pixels of an image; None if it has none."""
         size = self.sizes.get("paper", 0)
         if not self.cost or not extent or not self.has_images or isinstance(size, int):
             return self.cost
-        return Cost(self.cost.gflop * (extent / size[1]) ** 2, self.cost.parameters_millions)
+        return StepCost(self.cost.gflop * (extent / size[1]) ** 2, self.cost.parameters_millions)
 
     def stages(self, image_px: int) -> int:
         """Return in how many stages of equally many steps a job goes, by the pixels of its images; 0 for none."""
