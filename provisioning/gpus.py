@@ -43,6 +43,11 @@ class Edits:
     facts: dict[str, object] = field(default_factory=dict)
     """The GPUs as fields of ``records.Environment``, against which those that the worker reports are held."""
 
+    @property
+    def groups(self) -> list[int]:
+        """Return the groups that may open the devices: NVIDIA's module may give them to one (NVreg_DeviceFileGID)."""
+        return sorted({device.group for device in self.devices if device.group is not None})
+
 
 NO_EDITS = Edits()
 

@@ -70,8 +70,8 @@ def collect() -> dict[str, object]:
         "mitigations": {path.name: text for path in vulnerabilities if (text := read(path)) is not None} or None,
         "transparent_hugepages": hugepages[1] if hugepages else None,
         **_cpu_settings(),
-        "cpu_caches": _cpu_caches() or None,
-        "kvm": _kvm() or None,
+        "cpu_caches": _cpu_caches(),
+        "kvm": _kvm(),
         "clocksource": read("sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "python": platform.python_version(),
         "libc": os.confstr("CS_GNU_LIBC_VERSION"),
@@ -116,8 +116,8 @@ def _cpu_settings() -> dict[str, object]:
     }
 
 
-def _cpu_caches() -> dict[str, int]:
-    """Return the bytes of each cache of this process's first CPU, by its name: ``L1d``, ``L2``."""
+def _cpu_caches() -> dict[str, int] | None:
+    """Return the bytes of each cache of this process's first CPU, by its name: ``L1d``, ``L2``; None if hidden."""
     kinds = {"Data": "d", "Instruction": "i", "Unified": ""}
     caches: dict[str, int] = {}
     first = min(os.sched_getaffinity(0))
@@ -125,11 +125,11 @@ def _cpu_caches() -> dict[str, int]:
         level, kind, size = (read(index / name) for name in ("level", "type", "size"))
         if level and kind in kinds and size and re.fullmatch(r"\d+K", size):
             caches[f"L{level}{kinds[kind]}"] = int(size[:-1]) << 10
-    return caches
+    return caches or None
 
 
-def _kvm() -> dict[str, str]:
-    """Return the settings of this kernel that decide how fast guests run; none where no module of KVM is loaded."""
+def _kvm() -> dict[str, str] | None:
+    """Return the settings of this kernel that decide how fast guests run; None where no module of KVM is loaded."""
     files = {
         "halt_poll_ns": "sys/module/kvm/parameters/halt_poll_ns",
         "nx_huge_pages": "sys/module/kvm/parameters/nx_huge_pages",
@@ -137,8 +137,12 @@ def _kvm() -> dict[str, str]:
         "npt": "sys/module/kvm_amd/parameters/npt",
     }
     settings = {name: text for name, path in files.items() if (text := read(path)) is not None}
+    if not settings:
+        return None
     shared = read("sys/kernel/mm/ksm/run")
-    return {**settings, "ksm": shared} if settings and shared is not None else settings
+    if shared is not None:
+        settings["ksm"] = shared
+    return settings
 
 
 def _of_all(cpus: Sequence[int], name: str) -> list[str]:

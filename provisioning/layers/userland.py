@@ -61,14 +61,12 @@ def chroot_argv(
     size = ["--size", str(tmpfs_bytes)] if tmpfs_bytes else []
     in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in (*size, *OPEN_TO_ALL, path)]
     places = ["--dev-bind", "/dev", "/dev", *in_memory]
-    # NVIDIA's module may give its files to a group alone (NVreg_DeviceFileGID, NVreg_DeviceFileMode).
-    groups = sorted({device.group for device in edits.devices if device.group is not None})
     if user is not None:
         places = ["--dev", "/dev", *in_memory, *_devices(edits)]
     return [
         # What runs inside has a clean environment, without the token by which it would be found: it dies with us.
         *("bwrap", "--die-with-parent", *root, "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
-        *("--tmpfs", "/run", *places, *mounts, "--chdir", "/", "--", *becoming(user, groups)),
+        *("--tmpfs", "/run", *places, *mounts, "--chdir", "/", "--", *becoming(user, edits.groups)),
     ]
 
 
