@@ -37,7 +37,7 @@ def measured(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the percentiles in milliseconds that the generator tells of one run, and the true ones."""
     with serving(service) as port:
-        request = LoadRequest("127.0.0.1", port, "{}", requests, clients, (rate,), seed, 60, 60, 1)
+        request = LoadRequest("127.0.0.1", port, ("{}",), requests, clients, (rate,), seed, 60, 60, 1)
         told = open_loop(request, rate)
     draw = random.Random(f"{seed}/{rate:g}")  # noqa: S311 - the schedule of the generator
     due_s = list(itertools.accumulate(draw.expovariate(rate) for _ in range(requests)))

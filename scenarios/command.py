@@ -36,6 +36,7 @@ class CommandOptions(OptionGroup):
         "Records contain it: do not include secrets.",
         parse=parse_command,
         runs_program=True,
+        shared_with=("serve",),
     )
     versus: Text | None = about(
         None,
@@ -47,7 +48,10 @@ class CommandOptions(OptionGroup):
         needs=(given("command", example='"python a.py"'),),
     )
     command_files: Path | None = about(
-        None, "Directory to copy. The command works in a writable in-memory copy of it.", own_code=True
+        None,
+        "Directory to copy. The command works in a writable in-memory copy of it.",
+        own_code=True,
+        shared_with=("serve",),
     )
     throughput: Text | None = about(
         None,
@@ -125,16 +129,12 @@ class Command(PlannedScenario):
         return ()
 
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
-        directory = request.options(CommandOptions).command_files
-        if directory is None or self._command is None:
+        if self._command is None:
             return "none", None
-        commands = (self._command.argv, self._command.versus)
-        for argv in filter(None, commands):
-            refuse_missing_script(argv, directory.expanduser())
-        try:
-            return FILES, files_of(directory, note)
-        except NoFilesError:  # python -m package needs none
-            return "none", None
+        commands = [self._command.argv]
+        if self._command.versus:
+            commands.append(self._command.versus)
+        return command_data_set(request, commands, note)
 
     def unit(self, request: RunRequest, model: str) -> str:
         options = request.options(CommandOptions)
@@ -193,6 +193,19 @@ def _timeline(log: EventLog, elapsed_s: float) -> Timeline:
         measured_s=log.between("environment", "metrics"),  # the command's own, from its start to its end
         teardown_s=log.between("metrics", "done"),
     )
+
+
+def command_data_set(request: RunRequest, commands: Sequence[Sequence[str]], note: Note) -> tuple[str, Dataset | None]:
+    """Return the directory that commands are given, as a data set. Raises RequestError for one without a script."""
+    directory = request.options(CommandOptions).command_files
+    if directory is None or not commands:
+        return "none", None
+    for argv in commands:
+        refuse_missing_script(argv, directory.expanduser())
+    try:
+        return FILES, files_of(directory, note)
+    except NoFilesError:  # python -m package needs none
+        return "none", None
 
 
 def _request(trial: Trial, instance: Instance) -> CommandRequest:

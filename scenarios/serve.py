@@ -6,28 +6,23 @@ come over the network that the target has. Weights are drawn from the seed in th
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from threading import Event
-from typing import Annotated
 
-from pydantic import Field
-
-from scenarios.distributed import PORT, RankProcess, followed, record_of
-from scenarios.events import EventLog
-from scenarios.job import attest, listening, metrics_of, recordable, throughput_of
+from scenarios.distributed import PORT, RankProcess, record_of
+from scenarios.job import metrics_of, recordable, throughput_of
 from scenarios.members import plugin_of
+from scenarios.own_server import OwnServing
+from scenarios.served_pair import Launch, ServedPair, ServiceScenario
+from scenarios.serving_options import ServingOptions
 from suite.errors import RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer
 from suite.job.profiles import EXTENTS, Profile
-from suite.job.serving import LOADS, MOST_CLIENTS, MOST_REQUESTS, TOKEN_LOADS, Serving, parse_rates
+from suite.job.serving import LOADS, TOKEN_LOADS, Serving, parse_rates
 from suite.job.sharing import sizes_of
 from suite.plan import Trial, planned
 from suite.records.record import MetricValue, Timeline
 from suite.registries import WORKLOADS
-from suite.request.option import OptionGroup, Text, about
 from suite.request.request import RunRequest
-from suite.request.scenario import PlannedScenario
-from worker.spec import LoadRequest, ServeSpec, Strict
+from worker.spec import LoadRequest, ServeSpec
 
 SERVER_PHASES = {
     "started": "importing",
@@ -46,31 +41,15 @@ CLIENT_PHASES = {
 """The events of server and client in their order, and the phase that begins with each."""
 
 
-class ServingOptions(OptionGroup):
-    """Scenario serve."""
-
-    requests: Annotated[int, Field(gt=0, le=MOST_REQUESTS, strict=True)] | None = about(
-        None, "Requests of each part of the measurement. Default: the profile's."
-    )
-    rates: Text | None = about(
-        None,
-        "Requests per second: 10,50. They are sent regardless of responses. Default: the profile's.",
-        parse=parse_rates,
-    )
-    clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS, strict=True)] | None = about(
-        None, "Connections at saturation, and the most open at a rate. Default: the profile's."
-    )
-
-
-class Serve(PlannedScenario):
+class Serve(ServiceScenario):
     """A generator that is served on one target."""
 
-    name = "serve"
-    options = ServingOptions
-    trains = False
-    joined = inventory = service = True
-    unnamed = "gan"
-    no_turns = "a service is asked in one piece"
+    @classmethod
+    def of(cls, request: RunRequest) -> ServiceScenario:  # type: ignore[override]
+        """Return the scenario of a generator, or of a server of the user's own if the request has its command."""
+        if request.value("command") or request.value("port"):
+            return OwnServing.of(request)
+        return cls()
 
     @classmethod
     def usual_models(cls, profile: str) -> tuple[str, ...]:
@@ -83,9 +62,6 @@ class Serve(PlannedScenario):
             raise RequestError(
                 f"{model} makes nothing that could be served", remedy=f"use {option('model')} with one of {able}"
             )
-
-    def ranks(self, request: RunRequest) -> tuple[int, int]:
-        return 1, 1
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         changed = {name: int(value) for name in (*EXTENTS, "channels") if (value := request.value(name)) is not None}
@@ -111,18 +87,14 @@ class Serve(PlannedScenario):
         """Serve, and measure what a client sees. Raises MeasurementError, of who failed first, where one fails."""
         serving = planned(trial.job.serving, "its load")
         distributed = planned(trial.job.distributed, "its instances")
-        ready = Event()
         observer.phase("attesting")
         server_address = (instances[0].address, instances[0].port or PORT)
         service_address = instances[0].service or server_address
-        asking_log = EventLog(
-            phases=CLIENT_PHASES, observer=observer, heard=lambda name: ready.set() if name == "environment" else None
-        )
         spec = _server_spec(trial, serving, *server_address)
         load = LoadRequest(
             address=service_address[0] or "",
             port=service_address[1],
-            body=json.dumps({"dataset": trial.job.data, "model": trial.job.model}),
+            bodies=(json.dumps({"dataset": trial.job.data, "model": trial.job.model}),),
             **serving.model_dump(include={"requests", "rates", "clients"}),
             seed=trial.seed,
             timeout_s=distributed.comm_timeout_s,
@@ -130,10 +102,10 @@ class Serve(PlannedScenario):
             threads=trial.instances[1].envelope.threads,
             tokens=spec.shape.decoded or None,
         )
-        log = EventLog(phases=SERVER_PHASES)
-        server = _rank(trial, 0, instances, spec, log, "--serve")
-        client = _rank(trial, 1, instances, load, asking_log, "--load")
-        return _measurement(server, client, _run(server, client, ready, account))
+        server = Launch(spec, "--serve", SERVER_PHASES)
+        client = Launch(load, "--load", CLIENT_PHASES)
+        pair = ServedPair.of(trial, instances, server, client, observer)
+        return _measurement(pair.server, pair.client, pair.to_its_end(account))
 
 
 def _server_spec(trial: Trial, serving: Serving, address: str | None, port: int) -> ServeSpec:
@@ -149,36 +121,6 @@ def _server_spec(trial: Trial, serving: Serving, address: str | None, port: int)
         address=address or "",
         port=port,
     )
-
-
-def _rank(
-    trial: Trial,
-    number: int,
-    instances: Sequence[Instance],
-    spec: Strict,
-    log: EventLog,
-    word: str,
-) -> RankProcess:
-    share = trial.instances[number]
-    trial_of_server = trial.with_job(envelope=share.envelope)
-    job = attest(trial_of_server, instances[number].node, spec, log, word)
-    return RankProcess(number, share.role, instances[number], job)
-
-
-def _run(server: RankProcess, client: RankProcess, ready: Event, account: Context) -> float:
-    """Launch the server once the client waits for it. Returns the seconds from then until both have ended."""
-    with listening([server.job, client.job]) as pool:
-        client.job.launch()
-        asking = pool.submit(client.job.follow)
-        asking.add_done_callback(lambda _: ready.set())
-        ready.wait()
-        if asking.done():
-            asking.result()
-        with account:
-            server.job.launch_ordered()
-            asking.add_done_callback(lambda _: server.job.order(b"end"))  # it reads on until it is told something
-            serving: Future[float] = pool.submit(server.job.follow)
-            return followed([server, client], [serving, asking])
 
 
 def _measurement(server: RankProcess, client: RankProcess, elapsed_s: float) -> Measurement:

@@ -39,10 +39,17 @@ TAKEN = {
     "throughput": "auto",
     "unit": "rows",
     "preempt": "mean=60s",
+    "path": "/",
+    "ready": "/health",
+    "limit": "p99=500ms",
 }
 """A value of each option whose annotation does not show one."""
+_OWN_SERVER = {"scenario": "serve", "command": "true", "port": 8000}
+_MODEL_SERVER = {**_OWN_SERVER, "api": "openai"}
 NEEDED: Mapping[str, Mapping[str, object]] = {
-    "preempt": {"scenario": "real", "data": "generated", "epochs": 3, "checkpoint": "on"}
+    "preempt": {"scenario": "real", "data": "generated", "epochs": 3, "checkpoint": "on"},
+    **dict.fromkeys(("port", "method"), _OWN_SERVER),
+    **dict.fromkeys(("prompt_words", "max_tokens"), _MODEL_SERVER),
 }
 """What an option needs before its other conditions are looked at, where that is more than one other option."""
 

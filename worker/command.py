@@ -14,15 +14,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from suite.errors import ending, signal_of
 from worker.environment import collect, number, read
 from worker.printed.reader import NumberReader
 from worker.protocol import Events, JobError
-from worker.spec import CommandRequest
+from worker.spec import CommandRequest, ProgramRequest
 from worker.surroundings import level, usable_cpus, writable_copy
 
 GATHERED_S = 0.01
@@ -34,6 +36,9 @@ LEAST_PAUSE_S, PAUSE_SHARE, SAMPLING_SHARE = 0.2, 0.2, 0.002
 ENDS_WITHIN_S = 0.2
 """Helpers such as the resource tracker of multiprocessing end so soon after the command."""
 KILLED_WITHIN_S = 5.0
+TERMINATED_WITHIN_S = 8.0
+"""The time that a program has to end after SIGTERM: less than the host waits for it."""
+STOPPING_PAUSE_S = 0.1
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _OWN_MODULES = str(Path(__file__).parents[1])
 """The suite's packages, which must not hide the command's."""
@@ -47,31 +52,22 @@ def run(request: CommandRequest, events: Events) -> None:
     with writable_copy(request.directory, request.scratch) as copy:
         events.emit("environment", environment={**collect(), "threads": request.threads}, substitutes=substitutes)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        status, ended_s, left = _run(request, copy.directory, reader, memory := TreeMemory())
-    if status:
+        program = ProgramRun(request, copy.directory, reader)
+        ended = program.to_its_end()
+    if ended.status:
         last = reader.printed_last()
-        raise JobError(f"the command {ending(status)}{last}", kind="command", remedy=_remedy(status, last))
+        remedy = remedy_of(ended.status, last)
+        raise JobError(f"the command {ending(ended.status)}{last}", kind="command", remedy=remedy)
     throughput = reader.throughput()
     series = reader.chosen()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # A child begins with the peak of the worker, whose memory it shares until it starts its program.
-    is_own = used.ru_maxrss > (number("proc/self/status", "VmHWM") or 0)
-    peak_bytes = max(memory.peak_bytes, used.ru_maxrss * 1024 * is_own) or None
-    cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    usage = {
-        "cpu_s": cpu_s,
-        "peak_memory_bytes": peak_bytes,
-        "disk_read_bytes": (used.ru_inblock - before.ru_inblock) * 512,
-        "disk_written_bytes": (used.ru_oublock - before.ru_oublock) * 512,
-        "minor_faults": used.ru_minflt - before.ru_minflt,
-        "major_faults": used.ru_majflt - before.ru_majflt,
-    }
-    metrics = {"cpu-time": {"value": cpu_s, "unit": "s", "better": "less"}}
-    if peak_bytes:
-        metrics["peak-memory"] = {"value": peak_bytes / 1e6, "unit": "MB", "better": "less"}
+    usage = usage_since(before, program.memory.peak_bytes)
+    metrics = {"cpu-time": {"value": usage["cpu_s"], "unit": "s", "better": "less"}}
+    if usage["peak_memory_bytes"]:
+        metrics["peak-memory"] = {"value": usage["peak_memory_bytes"] / 1e6, "unit": "MB", "better": "less"}
+    left = len(ended.left)
     notes = [f"processes that the command left behind, now ended: {left}"] if left else []
     details = {
-        "exit_status": status,
+        "exit_status": ended.status,
         "steps": reader.steps,
         "throughputs": series.numbers if series else None,
         "throughputs_unread": series.unread if series else 0,
@@ -81,11 +77,26 @@ def run(request: CommandRequest, events: Events) -> None:
         "notes": [*notes, *reader.notes()],
     }
     rate = {"throughput": throughput, "counted": series.thing if series else None}
-    events.emit("metrics", t=ended_s, **rate, metrics=metrics, details=details)
+    events.emit("metrics", t=ended.ended_s, **rate, metrics=metrics, details=details)
     events.emit("done", usage=usage)
 
 
-def _remedy(status: int, last_lines: str) -> str | None:
+def usage_since(before: resource.struct_rusage, sampled_bytes: int) -> dict[str, Any]:
+    """Return what the program and its children have used since ``before``; their peak of memory was also sampled."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # A child begins with the peak of the worker, whose memory it shares until it starts its program.
+    is_own = used.ru_maxrss > (number("proc/self/status", "VmHWM") or 0)
+    return {
+        "cpu_s": used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime,
+        "peak_memory_bytes": max(sampled_bytes, used.ru_maxrss * 1024 * is_own) or None,
+        "disk_read_bytes": (used.ru_inblock - before.ru_inblock) * 512,
+        "disk_written_bytes": (used.ru_oublock - before.ru_oublock) * 512,
+        "minor_faults": used.ru_minflt - before.ru_minflt,
+        "major_faults": used.ru_majflt - before.ru_majflt,
+    }
+
+
+def remedy_of(status: int, last_lines: str) -> str | None:
     """Return what to do about a command that failed; None if its own words must do."""
     if signal_of(status) == signal.SIGKILL:
         return "give the targets more with --memory"
@@ -98,39 +109,92 @@ def _remedy(status: int, last_lines: str) -> str | None:
     return None
 
 
-def _run(request: CommandRequest, directory: str, reader: NumberReader, memory: "TreeMemory") -> tuple[int, float, int]:
-    """Return the exit status, negative for a signal, the moment of the end, and how many processes were left."""
-    # Processes that lose their parent become children of this one, which can count and end them.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    child_ended, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    reader.begin()
-    process = _start(request, directory)
-    assert process.stdout is not None  # noqa: S101 (opened as a pipe)
-    output = process.stdout.fileno()
-    os.set_blocking(output, False)
-    with suppress(OSError):
-        fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    watched = [child_ended, output]
-    try:
-        while process.returncode is None:
-            ready, _, _ = select.select(watched, [], [], memory.sample())
-            if child_ended in ready:
-                os.read(child_ended, CHUNK_BYTES)
-            if output in ready:
-                select.select([child_ended], [], [], GATHERED_S)
-                watched = [child_ended, output] if _read(output, reader) else [child_ended]
-            _reap(process)
-        ended_s = time.monotonic()
-    finally:
-        left = _end_all(process)
-    _read(output, reader)
-    reader.read(b"", ended=True)
-    return process.returncode, ended_s, left
+@dataclass
+class Ended:
+    """The end of a program: its exit status (negative for a signal), the moment, and what it left behind."""
+
+    status: int
+    ended_s: float
+    left: list[str]
+    """The names of the processes that did not end by themselves and were killed."""
+    stopped_s: float | None = None
+    """The moment at which it was asked to end; None if it ended by itself."""
+    killed: bool = False
+    """Whether it had not ended within ``TERMINATED_WITHIN_S`` of being asked to."""
 
 
-def _start(request: CommandRequest, directory: str) -> subprocess.Popen[bytes]:
+class OutputReader(Protocol):
+    """Takes in what a program prints."""
+
+    def begin(self) -> None: ...
+
+    def read(self, output: bytes, *, ended: bool = False) -> None: ...
+
+
+class ProgramRun:
+    """A program of the user's own from its start to its end, with its output and its memory.
+
+    A line on the descriptor ``stop``, or its end, asks the program to end: by SIGTERM, then by SIGKILL.
+    """
+
+    def __init__(self, request: ProgramRequest, directory: str, output: OutputReader, stop: int | None = None) -> None:
+        # Processes that lose their parent become children of this one, which can count and end them.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._child_ended, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self.memory = TreeMemory()
+        self._output = output
+        output.begin()
+        self._process = _start(request, directory)
+        assert self._process.stdout is not None  # noqa: S101 (opened as a pipe)
+        self._pipe = self._process.stdout.fileno()
+        os.set_blocking(self._pipe, False)
+        with suppress(OSError):
+            fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._stop = stop
+        self._stopped_s: float | None = None
+        self._killed = False
+
+    def to_its_end(self, before_stop: Callable[[], object] = lambda: None) -> Ended:
+        """Follow the program until it has ended, and end what it leaves behind.
+
+        ``before_stop`` is called right before it is asked to end.
+        """
+        watched = [self._child_ended, self._pipe, *([] if self._stop is None else [self._stop])]
+        try:
+            while self._process.returncode is None:
+                pause_s = self.memory.sample()
+                if self._stopped_s is not None:
+                    pause_s = min(pause_s, STOPPING_PAUSE_S)
+                ready, _, _ = select.select(watched, [], [], pause_s)
+                if self._child_ended in ready:
+                    os.read(self._child_ended, CHUNK_BYTES)
+                if self._pipe in ready:
+                    select.select([self._child_ended], [], [], GATHERED_S)
+                    if not _read(self._pipe, self._output):
+                        watched.remove(self._pipe)
+                if self._stop in ready:
+                    watched.remove(self._stop)
+                    before_stop()
+                    self._stopped_s = time.monotonic()
+                    self._process.terminate()
+                self._kill_late()
+                _reap(self._process)
+            ended_s = time.monotonic()
+        finally:
+            left = _end_all(self._process)
+        _read(self._pipe, self._output)
+        self._output.read(b"", ended=True)
+        return Ended(self._process.returncode, ended_s, left, self._stopped_s, self._killed)
+
+    def _kill_late(self) -> None:
+        if self._stopped_s is not None and time.monotonic() - self._stopped_s > TERMINATED_WITHIN_S:
+            self._killed = True
+            self._process.kill()
+
+
+def _start(request: ProgramRequest, directory: str) -> subprocess.Popen[bytes]:
     variables = dict(os.environ)
     modules = variables.pop("PYTHONPATH", "").split(os.pathsep)
     packages = [path for path in modules if path not in ("", _OWN_MODULES)]
@@ -159,7 +223,7 @@ def _start(request: CommandRequest, directory: str) -> subprocess.Popen[bytes]:
         ) from error
 
 
-def _read(output: int, reader: NumberReader) -> bool:
+def _read(output: int, reader: OutputReader) -> bool:
     """Read what the pipe holds, and forward the end of it. Returns False if nobody can write any more."""
     tail, chunk = b"", b"-"
     with suppress(BlockingIOError):
@@ -196,18 +260,19 @@ def _reap(command: subprocess.Popen[bytes]) -> None:
                 command.returncode = os.waitstatus_to_exitcode(child[1])
 
 
-def _end_all(command: subprocess.Popen[bytes]) -> int:
-    """End what the command has left behind. Returns how many processes did not end by themselves."""
-    begin_s, count = time.monotonic(), 0
+def _end_all(command: subprocess.Popen[bytes]) -> list[str]:
+    """End what the command has left behind. Returns the names of the processes that did not end by themselves."""
+    begin_s = time.monotonic()
+    names: list[str] = []
     while (left := _descendants()) and time.monotonic() - begin_s < KILLED_WITHIN_S:
         if time.monotonic() - begin_s > ENDS_WITHIN_S:
-            count = count or len(left)
+            names = names or [(read(f"proc/{pid}/comm") or "?").strip() for pid in left]
             for pid in left:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
     _reap(command)
-    return count
+    return names
 
 
 class TreeMemory:

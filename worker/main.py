@@ -1,5 +1,6 @@
 """The worker's arguments, and the part of the worker that each calls. Only the entry point imports this module."""
 
+import os
 import signal
 import sys
 import threading
@@ -10,7 +11,16 @@ from worker.environment import attest, collect, whole_usage
 from worker.members import load_member
 from worker.probes.probe import Probe, measured_in_turns
 from worker.protocol import FAILED, REQUEST, Events, guarded, take_stdout
-from worker.spec import CommandRequest, LoadRequest, Request, ServeSpec, parse_spec, parsed
+from worker.spec import (
+    CommandRequest,
+    LoadRequest,
+    NullServerRequest,
+    Request,
+    ServerRequest,
+    ServeSpec,
+    parse_spec,
+    parsed,
+)
 
 
 def main(argv: Sequence[str], *, started_s: float) -> int:
@@ -46,10 +56,8 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
             told = threading.Event()
             signal.signal(signal.SIGTERM, lambda *_: told.set())
             return started(lambda: _serve(spec, events, told.wait))
-        case ["--load"]:
-            from worker.serving import load
-
-            return started(lambda: load.run(parsed(LoadRequest, sys.stdin.read()), events))
+        case ["--load" | "--server" | "--null-server" as part]:
+            return started(lambda: _serve_own(part, events))
         case ["--page-cache", "cold" | "warm" as state, directory]:
             return _arrange_page_cache(state, directory, events)
         case ["--rank", rank, port]:
@@ -57,9 +65,30 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
 
             return run_rank(parse_spec(sys.stdin.read()), int(rank), int(port))
     known = "--attest, --probe, --aggressor, --command, --train SPEC, --serve [SPEC], --load"
+    known += ", --server, --null-server"
     known += ", --page-cache STATE DIRECTORY, --rank NUMBER PORT"
     events.error("request", f"unknown arguments {' '.join(argv)}; known are {known}")
     return REQUEST
+
+
+def _serve_own(part: str, events: Events) -> None:
+    """Run the load generator, a server of the user's own, or the one that answers at once: a line ends the latter."""
+    from worker.serving import load, null_server, own_server
+
+    if part == "--load":
+        load.run(parsed(LoadRequest, sys.stdin.read()), events)
+    elif part == "--server":
+        own_server.run(parsed(ServerRequest, _one_line()), events)
+    else:
+        null_server.run(parsed(NullServerRequest, _one_line()), events, _one_line)
+
+
+def _one_line() -> str:
+    """Read a line of standard input and nothing after it, which a buffer would hide from ``select``."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
+        line += byte
+    return line.decode()
 
 
 def _started(events: Events, started_s: float, work: Callable[[], None]) -> int:

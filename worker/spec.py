@@ -259,19 +259,38 @@ class AggressorRequest(Strict, frozen=True):
         return self.training or cast(Request, self.aggressor)
 
 
-class CommandRequest(Strict, frozen=True):
-    """One command of the user's own. ``directory`` holds its files, or is null; it works in a copy of them."""
+class ProgramRequest(Strict, frozen=True, kw_only=True):
+    """A program of the user's own. ``directory`` holds its files, or is null; it works in a copy of them."""
 
     argv: Annotated[tuple[str, ...], Meta(min_length=1)]
     threads: _Positive
     directory: str | None
-    throughput: str | None
-    """A regular expression, ``json``, ``json:PATH``, ``auto``, the name of a series, or null where none is read."""
     tmpfs_bytes: _Count
     """The size of /dev/shm in every target."""
     scratch: str
-    """The directory for the copy, and the command's HOME."""
+    """The directory for the copy, and the program's HOME."""
+
+
+class CommandRequest(ProgramRequest, frozen=True, kw_only=True):
+    """One command of the user's own."""
+
+    throughput: str | None
+    """A regular expression, ``json``, ``json:PATH``, ``auto``, the name of a series, or null where none is read."""
     decimal_mark: Literal["point", "comma"] | None = None
+
+
+class ServerRequest(ProgramRequest, frozen=True, kw_only=True):
+    """A server of the user's own, which a line on standard input ends."""
+
+    port: _Positive
+
+
+class NullServerRequest(Strict, frozen=True):
+    """A server that answers every request at once, in the form of an ``api``."""
+
+    api: Literal["http", "openai"]
+    port: _Positive
+    threads: _Positive
 
 
 class GeneratorSpec(Shaped, frozen=True, kw_only=True):
@@ -308,9 +327,12 @@ class ServeSpec(GeneratorSpec, frozen=True, kw_only=True):
 
 
 class LoadRequest(Strict, frozen=True):
+    """The load of a server: which requests it gets, how many, and when."""
+
     address: str
     port: _Positive
-    body: str
+    bodies: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """The bodies of requests, sent in turn; an empty one for requests without."""
     requests: _Positive
     """The requests of each part of the measurement."""
     clients: _Positive
@@ -324,7 +346,12 @@ class LoadRequest(Strict, frozen=True):
     """How long the first may."""
     threads: _Positive
     tokens: Annotated[int, Meta(ge=2)] | None = None
-    """The tokens of each answer; None where it is an image."""
+    """The tokens of each answer of a generator; None where it is an image."""
+    api: Literal["generator", "http", "openai"] = "generator"
+    method: str = "POST"
+    path: str = "/generate"
+    ready: str | None = None
+    """The path that answers once the server is ready; None if the first answer shows it."""
 
 
 class QualitySpec(Strict, frozen=True):

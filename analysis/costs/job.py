@@ -55,11 +55,11 @@ class Amount:
 
 def parse_amount(text: str) -> Amount:
     """Return the work that ``"50 epochs"`` or ``"1e6 images"`` means. Raises RequestError for other text."""
-    match = re.fullmatch(r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e\+?\d+)?)\s+([a-z-]+)\s*", text)
-    amount = float(match[1]) if match else 0.0
+    match = re.fullmatch(r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e\+?\d+)?)\s*(M)?\s+([a-z-]+)\s*", text)
+    amount = float(match[1]) * (1e6 if match[2] else 1) if match else 0.0
     if not match or not 0 < amount < 1e18:
         raise RequestError(f"--job {text!r} is not an amount of work", remedy='write it as "50 epochs" or "1e6 images"')
-    unit = match[2].removesuffix("s")
+    unit = match[3].removesuffix("s")
     return Amount(amount, f"{unit}s")
 
 

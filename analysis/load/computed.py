@@ -36,10 +36,12 @@ class Computed(NamedTuple):
     """The digest of the data, order and seed; empty where the record has none."""
     last_step: int | None = None
     """The last step that a command has printed."""
+    answers: str = ""
+    """The digest of a server's answers; empty where the record has none."""
 
     @property
     def recorded(self) -> bool:
-        return bool(self.losses or self.weights or self.drawn or self.last_step is not None)
+        return bool(self.losses or self.weights or self.drawn or self.answers or self.last_step is not None)
 
     def apart(self, other: "Computed") -> float | None:
         """Return how far the early losses are apart: for each name the mean difference as a share, and the most of it.
@@ -67,6 +69,7 @@ def computed(
     weights_sha256: str | None,
     drawn_sha256: str | None = None,
     last_step: int | None = None,
+    answers_sha256: str | None = None,
 ) -> Computed:
     nonempty = sorted((name, column) for name, column in losses.items() if column)
     digest = hashlib.sha256()
@@ -74,7 +77,7 @@ def computed(
         digest.update(f"{name} {len(column)}\n".encode() + array("d", column).tobytes())
     early = tuple((name, tuple(column[:EARLY])) for name, column in nonempty)
     all_losses = digest.hexdigest() if nonempty else ""
-    return _shared(seed, all_losses, early, weights_sha256 or "", drawn_sha256 or "", last_step)
+    return _shared(seed, all_losses, early, weights_sha256 or "", drawn_sha256 or "", last_step, answers_sha256 or "")
 
 
 _shared = lru_cache(maxsize=10_000)(Computed)
@@ -99,7 +102,7 @@ def seed_distance(trials: Iterable[Computed]) -> float | None:
 
 
 _CLASH = "two trials that differ"
-Kind = Literal["weights", "losses", "near", "drawn", "steps", "unproven", "other"]
+Kind = Literal["weights", "losses", "near", "drawn", "steps", "answers", "unproven", "other-answers", "other"]
 AGREEMENTS: tuple[Kind, ...] = get_args(Kind)
 """The kinds of agreement, the strongest first."""
 
@@ -110,7 +113,7 @@ class Agreement(NamedTuple):
     kind: Kind
     """The same weights and losses, bit for bit; the same losses where no weights are known; losses far nearer to each
     other than those of other seeds; the same draws, and losses that prove no more; the same last step of a command;
-    losses that prove nothing; or other work."""
+    the same answers of a server; losses that prove nothing; other answers of a server; or other work."""
     text: str = ""
     """What is other: ``computed other losses``."""
     apart: float | None = None
@@ -131,6 +134,8 @@ def agreement(work: Computed, base: Computed, *, may_round: bool, seeds_apart: f
     """
     if work.seed != base.seed or not (work.recorded or base.recorded):
         return None
+    if answered := _agreement_of_answers(work, base):
+        return answered
     if work == base:
         return Agreement(_kind_of_equals(work), drawn=bool(work.drawn))
     other = _other_beyond_rounding(work, base)
@@ -150,6 +155,17 @@ def agreement(work: Computed, base: Computed, *, may_round: bool, seeds_apart: f
         f"computed other {'weights' if work.losses == base.losses else 'losses'}",
         apart,
     )
+
+
+def _agreement_of_answers(work: Computed, base: Computed) -> Agreement | None:
+    """Return whether two servers gave the same answers; None for work that is no server's.
+
+    A server that answers one request in several ways has no digest, and nothing that could be the same.
+    """
+    if not (work.answers or base.answers):
+        return None
+    same = work.answers == base.answers
+    return Agreement("answers" if same else "other-answers")
 
 
 def _other_beyond_rounding(work: Computed, base: Computed) -> Agreement | None:

@@ -213,6 +213,7 @@ def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
                 record.weights_sha256,
                 record.drawn_sha256,
                 record.last_step,
+                record.answers_sha256,
             ),
             _shared(_environment_facts(record.environment), json.dumps(_further_facts(record))),
             _shared_job(record.job),

@@ -155,10 +155,13 @@ def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str
     """Return the options of scenario command for a program in this directory. Raises RequestError."""
     if not words:
         raise RequestError("no program behind --", remedy="give one: bench run -- python train.py")
-    if given.get(COMMAND) or given.get("scenario", COMMAND) != COMMAND:
+    scenario = str(given.get("scenario", COMMAND))
+    if given.get(COMMAND) or not OPTIONS[COMMAND].known_to(scenario):
         other = option(COMMAND) if given.get(COMMAND) else f"{option('scenario')} {given['scenario']}"
         raise RequestError(f"a program behind -- and {other} exclude each other", remedy="give one of them")
-    usual = {"scenario": COMMAND, "command_files": Path(), "throughput": AUTO}
+    usual: dict[str, object] = {"scenario": scenario, "command_files": Path()}
+    if OPTIONS["throughput"].known_to(scenario):
+        usual["throughput"] = AUTO
     if _VERSUS not in words:
         return {**usual, **given, COMMAND: shlex.join(words)}
     place = words.index(_VERSUS)

@@ -16,11 +16,10 @@ from provisioning.lab.containers import ContainerBridge, Member, bridged, change
 from provisioning.lab.lab import routes_of
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
+from suite.job.serving import PUBLISHED_PORTS
 
 BRIDGE = "vbnat0"
 TABLE = "virtbench"
-PUBLISHED = (29500, 30011)
-"""The ports that every node publishes for its one container. The first is left to the rendezvous."""
 
 Rules = tuple[list[list[str]], list[list[str]]]
 """Commands, and for each the one that undoes it."""
@@ -46,7 +45,7 @@ def nat(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
 
 
 def bridge_of(member: Member) -> ContainerBridge:
-    return ContainerBridge(BRIDGE, subnet_of(member), mtu_of(member.node, member.device), PUBLISHED)
+    return ContainerBridge(BRIDGE, subnet_of(member), mtu_of(member.node, member.device), PUBLISHED_PORTS)
 
 
 def subnet_of(member: Member) -> IPv4Network:
@@ -88,7 +87,7 @@ def rules_for(node: Node) -> Callable[[ContainerBridge, Member, Sequence[Member]
 
 def nft_argvs(bridge: ContainerBridge, member: Member, peers: Sequence[Member]) -> Rules:
     """Return the commands for a table of our own, made and taken away as a whole."""
-    first, last = PUBLISHED
+    first, last = PUBLISHED_PORTS
     to_peers = "".join(
         f"iifname {bridge.name} ip daddr {container_of(peer)} counter dnat to {peer.address} ; " for peer in peers
     )
@@ -105,7 +104,7 @@ def nft_argvs(bridge: ContainerBridge, member: Member, peers: Sequence[Member]) 
 
 def iptables_argvs(bridge: ContainerBridge, member: Member, peers: Sequence[Member]) -> Rules:
     """Return the commands for the same rules in the tables of iptables, each taken away by itself."""
-    first, last = PUBLISHED
+    first, last = PUBLISHED_PORTS
     to = ["-j", "DNAT", "--to-destination"]
     rules = [["PREROUTING", "-i", bridge.name, "-d", container_of(peer), *to, peer.address] for peer in peers]
     ports = ["-p", "tcp", "--dport", f"{first}:{last}"]

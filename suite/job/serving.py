@@ -1,6 +1,7 @@
-"""A generator behind HTTP as a job: the images or tokens that it makes, and the load that it is given."""
+"""A server as a job: a generator behind HTTP or the user's own, and the load that it is given."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -13,6 +14,24 @@ MOST_RATE_PER_S = 100_000.0
 """The most requests are as many latencies as the worker can say in one line, whose length is bounded."""
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE_PER_S, allow_inf_nan=False)]
 _Size = Annotated[int, Field(gt=0)] | None
+MOST_PORT = 65535
+PUBLISHED_PORTS = (29500, 30011)
+"""The ports that a node publishes for its container behind address translation; at the first, ranks meet."""
+Api = Literal["http", "openai"]
+"""The interface by which a server is asked: any by HTTP, or that of OpenAI, whose answers come as streams of tokens."""
+Method = Literal["GET", "POST", "PUT"]
+PERCENTILES = ("p50", "p95", "p99")
+PATH = r"^/[!-~]*$"
+"""The form of a path, with its query: it begins with a slash, and has neither spaces nor control characters."""
+_LIMIT = re.compile(r"(p50|p95|p99)=(\d+(?:\.\d+)?)(ms|s)")
+
+
+class Limit(Part):
+    percentile: Literal["p50", "p95", "p99"]
+    most_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+    def __str__(self) -> str:
+        return f"{self.percentile}={self.most_ms:g}ms"
 
 
 class Load(Part):
@@ -40,13 +59,49 @@ TOKEN_LOADS = {
 """The same where an answer is a sequence, whose tokens are made one after the other."""
 
 
+class OwnServer(Part):
+    """A server of the user's own, whose command is the job's: where it is asked, and for what."""
+
+    port: Annotated[int, Field(gt=0, le=MOST_PORT)]
+    api: Api
+    method: Method
+    path: Annotated[str, Field(pattern=PATH)]
+    ready: Annotated[str, Field(pattern=PATH)]
+    """The path that answers without an error once it is ready."""
+    ready_limit_s: Annotated[int, Field(gt=0)]
+    bodies: Annotated[int, Field(gt=0)]
+    """The different requests, which are sent in turn."""
+    bodies_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    limit: Limit | None = None
+    """The percentile of the latency that a sustained rate must keep; None if no such rate is looked for."""
+
+
 class Serving(Load):
-    """The load, and the shape of the images or sequences."""
+    """The load, and the shape of the images or sequences; or the server of the user's own."""
 
     image_px: _Size = None
     channels: _Size = None
     tokens: _Size = None
     depth: _Size = None
+    server: OwnServer | None = None
+    """None for a generator."""
+
+
+def parse_limit(text: str) -> Limit:
+    """Return the limit that ``"p99=500ms"`` sets. Raises RequestError on anything else."""
+    match = _LIMIT.fullmatch(text)
+    if not match or not float(match[2]):
+        remedy = f"write a percentile ({', '.join(PERCENTILES)}) and a time: p99=500ms"
+        raise RequestError(f"{text!r} is not a limit of the latency", remedy=remedy)
+    factor = 1.0 if match[3] == "ms" else 1000.0
+    return Limit.model_validate({"percentile": match[1], "most_ms": float(match[2]) * factor})
+
+
+def parse_path(text: str) -> str:
+    """Return the path. Raises RequestError for one that no request can have."""
+    if not re.fullmatch(PATH, text):
+        raise RequestError(f"{text!r} is not a path", remedy="begin it with a slash: /v1/completions")
+    return text
 
 
 def parse_rates(text: str) -> tuple[float, ...]:

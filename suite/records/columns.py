@@ -434,6 +434,7 @@ FURTHER = (
     Column("weights_sha256", "weights_sha256", _DIGEST, Field("", "refused", _WEIGHTS, "weights")),
     Column("drawn_sha256", "drawn_sha256", _DIGEST, Field("", "refused", "decided by the seed, on every CPU", "draws")),
     Column("last_step", "last_step", COUNT, Field("", "refused", "a command that ends early did other work", "step")),
+    Column("answers_sha256", "answers_sha256", _DIGEST, _measured("the answer states whether they are the same")),
     Column("generated_png", "generated.png", FieldType(Grid), _SAME_IMAGE),
     *(
         Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS)

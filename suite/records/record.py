@@ -452,6 +452,9 @@ class TrialNumbers(Part):
     of their digests. Null as ``weights_sha256`` is."""
     last_step: Count | None = None
     """The last step that a command has printed; null for other jobs, and where the pattern has no step."""
+    answers_sha256: Digest | None = None
+    """The digest of a server's answers to each different request. Null for other jobs, and if it answered one of them
+    in several ways."""
     counted: Name | None = None
     """The unit of a command's throughput in its output: ``images``; ``images+steps`` if several things match
     a pattern. Null for other jobs, and if the output names none."""

@@ -94,6 +94,8 @@ class About:
     """The registries whose members it names."""
     also: tuple[str, ...] = ()
     """Other spellings on the command line."""
+    shared_with: tuple[str, ...] = ()
+    """Further scenarios that know it, where one of them declares it."""
     of: str = ""
     """The trait of the scenarios that know it, a field of ``suite.request.traits.Traits``; empty for all of them."""
     needs: tuple[Need, ...] = ()
@@ -260,7 +262,7 @@ class Option:
 
     def known_to(self, scenario: str) -> bool:
         if self.scenario:
-            return scenario == self.scenario
+            return scenario in (self.scenario, *self.about.shared_with)
         return not self.about.of or bool(getattr(traits_of(scenario), self.about.of))
 
     def description(self, spelling: Callable[[str], str] = str, *, listed: bool = True) -> str:

@@ -90,8 +90,8 @@ class MeasurementOptions(OptionGroup):
         "synthetic",
         "Arrangement of the work. synthetic: training on data in memory. real: training on images from disk. "
         "probe: single costs of a layer. distributed: one job over several instances. shared: a job alone and next "
-        "to another. command: your program, unchanged. serve: a generator behind HTTP. startup: many instances opened "
-        "together.",
+        "to another. command: your program, unchanged. serve: a generator, or your own server, behind HTTP. startup: "
+        "many instances opened together.",
         members=(SCENARIOS,),
         common=True,
     )

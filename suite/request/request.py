@@ -149,10 +149,14 @@ class RunRequest(OptionGroup):
 
 
 def _scenario_of(given: Mapping[str, object]) -> object:
-    """Return the scenario of options that name none: the only one that declares some of them, or the usual one."""
-    owners = {OPTIONS[name].scenario for name in given if name in OPTIONS} - {None}
-    if len(owners) == 1:
-        return owners.pop()
+    """Return the scenario of options that name none: the one that declares some and knows all, or the usual one."""
+    declared = [OPTIONS[name] for name in given if name in OPTIONS and OPTIONS[name].scenario]
+    candidates = {declaration.scenario for declaration in declared}
+    if len(candidates) > 1:
+        for declaration in declared:
+            candidates &= {declaration.scenario, *declaration.about.shared_with}
+    if len(candidates) == 1:
+        return candidates.pop()
     return OPTIONS["scenario"].default
 
 

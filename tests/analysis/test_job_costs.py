@@ -388,6 +388,8 @@ def test_an_amount_is_shown_as_it_was_meant() -> None:
     told = {
         "50 epochs": "50 epochs",
         "1e6 images": "1,000,000 images",
+        "1 M tokens": "1,000,000 tokens",
+        "2.5M tokens": "2,500,000 tokens",
         "1 epoch": "1 epochs",
         "2.5 epochs": "2.50 epochs",
     }

@@ -306,6 +306,21 @@ def test_a_command_that_ends_at_another_step_is_refused(
     assert bool(advice) == other
 
 
+@pytest.mark.parametrize(
+    ("answers", "sentence"),
+    [
+        (DIGEST, "All targets gave the same answers."),
+        (OTHER_DIGEST, "Beside bare-metal, container did not give the same answers; vm gave the same answers."),
+        (None, "Beside bare-metal, container did not give the same answers; vm gave the same answers."),
+    ],
+)
+def test_a_server_that_answers_otherwise_is_named_and_compared(answers: str | None, sentence: str, save: Save) -> None:
+    container, base = ({"steps": None, "timeline": None, "answers_sha256": digest} for digest in (answers, DIGEST))
+    found = compared(save, base, container=container, vm=base)
+    assert ratio_of(found, "container") == pytest.approx(1.0)
+    assert said(found) == sentence
+
+
 @pytest.mark.parametrize(("own", "is_refused"), [("tokens", True), ("samples", False), (None, False)])
 def test_rates_of_other_things_have_no_ratio(own: str | None, is_refused: bool, save: Save) -> None:
     base = {"steps": None, "timeline": None, "counted": "samples"}

@@ -152,7 +152,7 @@ def generating(spec: ServeSpec) -> Iterator[str]:
     with subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
         try:
             body = json.dumps({"dataset": spec.dataset, "model": spec.model})
-            wait_for_answer(load(port, patience_s=WAIT_S, body=body))
+            wait_for_answer(load(port, patience_s=WAIT_S, bodies=[body]))
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()

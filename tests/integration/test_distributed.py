@@ -1,6 +1,7 @@
 """Jobs over a real lab network: what is recorded, a lost rank or link, and a generator that is asked over HTTP."""
 
 import json
+import shutil
 import signal
 import threading
 import time
@@ -222,6 +223,25 @@ def test_bare_metal_and_a_container_are_served_over_the_lab(tmp_path: Path) -> N
     assert {record.target for record in found} == {"bare-metal", "container"}
     addresses = [{rank.address for rank in record.ranks} for record in found]
     assert addresses[0].isdisjoint(addresses[1]), "containers have addresses of their own"
+
+
+def test_a_server_of_the_users_own_is_asked_on_bare_metal_and_in_a_container(tmp_path: Path) -> None:
+    require("engine", "runc")
+    (directory := tmp_path / "own").mkdir()
+    shutil.copy(Path(__file__).parents[1] / "stand_ins/model_server.py", directory)
+    served = ("--scenario", "serve", "--profile", "smoke", "--port", "8000", "--api", "openai", "--max-tokens", "4")
+    load = ("--requests", "20", "--rates", "5", "--command", "python model_server.py 8000")
+    found = measured(
+        tmp_path / "run", *served, *load, "--command-files", str(directory), *on("bare-metal", "container")
+    )
+    assert list(NETNS.glob("vb-*")) == []
+    for record in found:
+        assert record.metrics["first-token-p50"].value >= 20
+        assert record.metrics["per-token-p50"].value == pytest.approx(20, rel=0.2)
+        assert record.metrics["path-first-token-p50"].value < 20
+        assert (record.details["ended_by"], record.details["processes_left"]) == ("TERM", [])
+    assert len({record.answers_sha256 for record in found} - {None}) == 1, "the same answers"
+    bench("audit", str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("target", ["vm", "container-vm"])

@@ -187,7 +187,14 @@ raise SystemExit(9)
 
 
 def test_a_command_finds_the_same_surroundings_in_every_stack(node: Node) -> None:
-    request = CommandRequest(("python", "-c", FACTS), 1, None, None, ENVELOPE.tmpfs_bytes, "/tmp")
+    request = CommandRequest(
+        argv=("python", "-c", FACTS),
+        threads=1,
+        directory=None,
+        throughput=None,
+        tmpfs_bytes=ENVELOPE.tmpfs_bytes,
+        scratch="/tmp",
+    )
     interpreter, python_path = node.python
     argv = [*clean_environment(1, "reference", PYTHONPATH=python_path), interpreter, "-m", "worker", "--command"]
     ended = node.run(argv, stdin=request.encoded(), check=False)

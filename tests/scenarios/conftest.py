@@ -62,7 +62,7 @@ class HereNode(LocalNode):
     """Whether workers are forked from a process that has imported torch, which takes seconds of each that starts."""
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", stdout: IO[bytes] | None = None) -> Process:
-        if not self.forks or "worker" not in argv or "--command" in argv:
+        if not self.forks or "worker" not in argv or {"--command", "--server"} & {*argv}:
             return super().start(argv, stdin=stdin, stdout=stdout)
         self._started.append(process := ForkedProcess(argv, stdin))
         return process

@@ -159,7 +159,7 @@ import subprocess, sys, time
 from worker.command import _descendants, _end_all
 parent = subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.Popen(['sleep', '600'])"])
 parent.wait()
-print(len(_descendants()), _end_all(parent), len(_descendants()))
+print(len(_descendants()), len(_end_all(parent)), len(_descendants()))
 """
     argv = [sys.executable, "-c", program]
     assert subprocess.check_output(argv, cwd=REPOSITORY, start_new_session=True, text=True) == "1 1 0\n"

@@ -103,4 +103,5 @@ def test_the_load_is_that_of_the_plan_and_a_rate_has_the_schedule_of_the_seed(
     asked = json.loads(node.started[0][1])
     told = {name: asked[name] for name in ("requests", "rates", "clients", "seed", "timeout_s", "threads")}
     assert told == {"requests": 20, "rates": [40.0], "clients": 2, "seed": 7, "timeout_s": 60, "threads": 1}
-    assert json.loads(asked["body"]) == {"dataset": "synthetic", "model": "gan"}
+    (body,) = asked["bodies"]
+    assert json.loads(body) == {"dataset": "synthetic", "model": "gan"}

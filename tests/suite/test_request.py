@@ -46,6 +46,9 @@ WRITTEN = {
     "instances": ("1,5,20", "3"),
     "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
     "hire": ("cloud=lab,image=debian-12,flavor=b8,network=lab,key=me",),
+    "path": ("/", "/v1/completions"),
+    "ready": ("/health",),
+    "limit": ("p99=500ms", "p95=2s"),
 }
 """What can be written for options that take a text of some form."""
 NEEDED: dict[str, dict[str, object]] = {
@@ -56,6 +59,8 @@ NEEDED: dict[str, dict[str, object]] = {
     "preempt": {"checkpoint": "on", "checkpoint_every": 10},
     "hire": {"site": "nova"},
     "versus": {"command": "python train.py"},
+    "port": {"command": "python server.py"},
+    **{name: {"api": "openai"} for name in ("prompt_words", "max_tokens")},
 }
 """What an option that needs another is given with."""
 

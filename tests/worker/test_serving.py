@@ -52,7 +52,14 @@ def listening(application: Any, **bounds: int) -> Iterator[int]:
 
 
 def load(port: int, **changes: Any) -> LoadRequest:
-    usual = {"address": "127.0.0.1", "port": port, "body": BODY.decode(), "requests": 40, "clients": 4, "rates": [50.0]}
+    usual = {
+        "address": "127.0.0.1",
+        "port": port,
+        "bodies": [BODY.decode()],
+        "requests": 40,
+        "clients": 4,
+        "rates": [50.0],
+    }
     more = {"seed": 1, "timeout_s": 10, "patience_s": 10, "threads": 1}
     return parsed(LoadRequest, json.dumps({**usual, **more, **changes}))
 
@@ -241,7 +248,7 @@ def test_the_schedule_is_that_of_the_seed_and_has_the_rate(monkeypatch: pytest.M
 def test_an_answer_without_an_image_ends_the_measurement(model: str, status: int) -> None:
     body = json.dumps({**NAMES, "model": model})
     with listening(SERVICE) as port, fails(JobError, "serve", f"the server answered {status} "):
-        closed_loop(load(port, body=body), 2, 10)
+        closed_loop(load(port, bodies=[body]), 2, 10)
 
 
 def test_a_server_that_is_not_there_is_given_up() -> None:

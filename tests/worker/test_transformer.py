@@ -22,7 +22,7 @@ from suite.request.request import RunRequest
 from tests.worker.test_serving import listening, load
 from worker.data.batches import SyntheticBatches
 from worker.protocol import JobError
-from worker.serving import load as loads
+from worker.serving import answers
 from worker.serving.generator import Generator
 from worker.serving.load import Connection, closed_loop
 from worker.serving.service import Service
@@ -140,8 +140,8 @@ def test_tokens_are_sent_as_they_are_decoded_and_timed_by_the_client(
         yield from tokens
 
     with listening(Service({("synthetic", "gan"): held})) as port, Connection(load(port, tokens=8)) as connection:
-        monkeypatch.setattr(loads, "time", SimpleNamespace(monotonic=now))
-        asking = ThreadPoolExecutor(1).submit(lambda: (connection.generate(), time.monotonic()))
+        monkeypatch.setattr(answers, "time", SimpleNamespace(monotonic=now))
+        asking = ThreadPoolExecutor(1).submit(lambda: (connection.send(0).first_s, time.monotonic()))
         assert timed.wait(60), "the first token is timed while the others are held back"
         opened_s = time.monotonic()
         gate.set()

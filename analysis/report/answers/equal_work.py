@@ -31,7 +31,7 @@ def same_work(comparison: Comparison) -> Iterator[str]:
         if arm.work.image:
             by_images.setdefault(_generated(arm.work.image), []).append(arm)
     by_work = {_computed([arm.work for arm in alike]): alike for alike in by_kind.values()}
-    yield from _beside_baseline(by_work, arms, same="other" not in by_kind)
+    yield from _beside_baseline(by_work, arms, same=not {"other", "other-answers"} & by_kind.keys())
     others = any(text.startswith(_OTHER) for text in by_images)
     yield from _beside_baseline(by_images, arms, same=not others)
 
@@ -62,6 +62,8 @@ _PROVEN: Mapping[Kind, str] = {
     "losses": "computed the same losses, bit for bit",
     "drawn": "drew the same data, order and seed",
     "steps": "ended at the same step",
+    "answers": "gave the same answers",
+    "other-answers": "did not give the same answers",
 }
 _UNPROVEN = ", which does not prove the same data, order or seed"
 

@@ -1,0 +1,214 @@
+"""A server of the user's own as the host sees it: the worker starts it on this machine, and asks it."""
+
+import itertools
+import json
+import math
+import random
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from provisioning.machines.ssh import free_port
+from scenarios.own_server import knee_per_s
+from scenarios.served_requests import bodies_of
+from scenarios.serving_options import CHAT, ServingOptions
+from suite.errors import RequestError
+from suite.interfaces import Instance, Measurement
+from suite.job.profiles import PROFILES
+from suite.job.serving import Limit, Serving
+from suite.plan import Trial
+from suite.records.record import MetricValue
+from suite.request.request import RunRequest
+from suite.request.scenario import scenario_of
+from tests.provisioning.conftest import raises
+from tests.scenarios.conftest import HereNode, failure
+from tests.scenarios.test_serve import ENVELOPE, JOINED
+from worker.probes.probe import quantile
+
+STAND_IN = Path(__file__).parents[1] / "stand_ins/model_server.py"
+
+
+@pytest.fixture
+def measured(trial: Trial, here: HereNode, observer: Any) -> Any:
+    """``measured("--step-s 0.01", requests=20)``: measure the stand-in with these words and options of a request."""
+
+    def measure(words: str = "", **options: Any) -> Measurement:
+        port = free_port()
+        command = f"{sys.executable} {STAND_IN} {port} {words}"
+        given = {
+            "requests": 20,
+            "rates": "40",
+            "clients": 2,
+            "ready_limit": 20,
+            "path": "/wait",
+            "ready": "/",
+            **options,
+        }
+        request = RunRequest.of({"scenario": "serve", "profile": "smoke", "command": command, "port": port, **given})
+        scenario = scenario_of(request)
+        part = scenario.part(request, PROFILES["smoke"], "")
+        planned = trial.with_job(
+            scenario="serve",
+            model=scenario.models(request)[0],
+            sizes=None,
+            unit=scenario.unit(request, ""),
+            distributed=JOINED,
+            envelope=ENVELOPE,
+            **part,
+        )
+        return scenario.measure(planned, instances(here), observer, nullcontext())
+
+    return measure
+
+
+def instances(node: HereNode) -> list[Instance]:
+    return [Instance(node, "127.0.0.1", "lo") for _ in range(2)]
+
+
+def is_left(path: Path) -> bool:
+    return any(
+        str(path) in process.info["cmdline"] for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"]
+    )
+
+
+def test_a_server_is_measured_from_its_start_to_its_end_and_the_path_apart(measured: Any) -> None:
+    found = measured("--step-s 0.01")
+    metrics = found.metrics
+    # The bounds leave a busy machine a margin above what the server takes.
+    assert 10 <= metrics["latency-p50"].value < 30
+    assert metrics["path-latency-p50"].value < 10
+    assert metrics["inside-latency"].value < metrics["latency-p50"].value
+    assert 20 < found.throughput_per_s <= 100
+    assert metrics["start-to-ready"].value < metrics["cold-start"].value
+    assert found.details["ended_by"] == "TERM"
+    assert found.details["processes_left"] == []
+    assert found.details["failed"] == {}
+    requests = found.details["requests"]["40/s"]
+    assert {name: len(column) for name, column in requests.items()} == dict.fromkeys(requests, 20)
+    moments = zip(requests["due_s"], requests["sent_s"], requests["ended_s"], strict=True)
+    assert all(due <= sent <= ended for due, sent, ended in moments)
+    assert not is_left(STAND_IN)
+
+
+def test_first_token_and_token_have_the_times_of_the_server(measured: Any) -> None:
+    options = {"api": "openai", "max_tokens": 10, "path": "/v1/chat/completions", "rates": "2"}
+    found = measured("--step-s 0.02 --needs-model", **options)
+    metrics = found.metrics
+    assert 20 <= metrics["first-token-p50"].value < 40
+    assert metrics["per-token-p50"].value == pytest.approx(20, rel=0.2)
+    assert 200 <= metrics["latency-p50"].value < 260
+    assert 35 < found.throughput_per_s <= 50
+    assert found.details["answers_differ"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message", "remedy"),
+    [
+        ("--die-after-s 0.8", "command", "the server ended by itself with exit status 3", ""),
+        ("--loading-s 60", "network", "not ready after 1 s: / answered 503; it listens at 0.0.0.0", "--ready-limit"),
+        ("--loading-s 60 --host 127.0.0.1", "network", "it listens at 127.0.0.1", "have it listen at 0.0.0.0"),
+        ("--fork", "command", "the server went into the background", "in the foreground"),
+    ],
+)
+def test_a_server_that_cannot_be_measured_is_named_with_the_reason(
+    measured: Any, words: str, kind: str, message: str, remedy: str
+) -> None:
+    error = failure(measured, f"--step-s 0.01 {words}", ready_limit=1)
+    assert error.kind == kind
+    assert message in error.message
+    assert remedy in (error.remedy or "")
+    assert not is_left(STAND_IN)
+
+
+def test_a_server_that_ignores_its_end_is_killed_and_what_it_leaves_named(measured: Any, observer: Any) -> None:
+    found = measured("--step-s 0.01 --ignore-term --child --log-bytes 1000000")
+    assert found.details["ended_by"] == "KILL"
+    assert 8 <= found.details["ending_s"] < 12
+    (left,) = found.details["processes_left"]
+    assert left.startswith("python")
+    assert any("was killed 8 s after SIGTERM" in note for note in observer.notes)
+    assert not is_left(STAND_IN)
+
+
+SERVICE_S, RATES, LIMIT = 0.01, (20.0, 50.0, 80.0, 95.0), Limit(percentile="p95", most_ms=45)
+
+
+def queued_p95_ms(rate: float) -> float:
+    """Return the percentile of a queue with equal services, for the schedule of a rate (Lindley 1952)."""
+    draw = random.Random(f"7/{rate:g}")
+    due_s = itertools.accumulate(draw.expovariate(rate) for _ in range(20_000))
+    latencies_ms, free_s = [], 0.0
+    for due in due_s:
+        free_s = max(due, free_s) + SERVICE_S
+        latencies_ms.append((free_s - due) * 1e3)
+    return quantile(latencies_ms, 0.95)
+
+
+def share_below(rate: float, latency_s: float) -> float:
+    """Return the share of latencies up to this one in an M/D/1 queue (Erlang 1909)."""
+    waited_s = latency_s - SERVICE_S
+    terms = (rate * (number * SERVICE_S - waited_s) for number in range(int(waited_s / SERVICE_S) + 1))
+    summed = math.fsum(term**number / math.factorial(number) * math.exp(-term) for number, term in enumerate(terms))
+    return (1 - rate * SERVICE_S) * summed
+
+
+def test_the_knee_of_a_known_queue_is_that_of_its_theory() -> None:
+    served = {
+        f"latency-p95-at-{rate:g}-per-s": MetricValue(value=queued_p95_ms(rate), unit="ms", better="less")
+        for rate in RATES
+    }
+    keeping = [rate for rate in RATES if share_below(rate, LIMIT.most_ms / 1e3) >= 0.95]
+    load = Serving(requests=100, rates=RATES, clients=8)
+    assert knee_per_s(load, LIMIT, served) == max(keeping) == 50
+    assert knee_per_s(load, None, served) is None
+    assert knee_per_s(load, Limit(percentile="p95", most_ms=5), served) is None
+    assert knee_per_s(load, Limit(percentile="p99", most_ms=500), served) is None, "it was not measured"
+
+
+def test_a_server_needs_a_port_and_takes_nothing_of_a_generator() -> None:
+    with raises(RequestError, "--scenario serve with --command needs --port", "add --port 8000"):
+        scenario_of(RunRequest.of({"scenario": "serve", "command": "python server.py"}))
+    own = {"scenario": "serve", "command": "python server.py", "port": 8000}
+    with raises(RequestError, "--image-px would change nothing", "leave it out"):
+        scenario_of(RunRequest.of({**own, "image_px": 28}))
+    with raises(
+        RequestError, "--port and --network bridge exclude each other: it publishes ports 29501 to 30011", "give one"
+    ):
+        RunRequest.of({**own, "network": "bridge"})
+    assert RunRequest.of({**own, "network": "bridge", "port": 30000}).scenario == "serve"
+    assert RunRequest.of({"command": "python server.py", "port": 8000}).scenario == "serve", "a port implies it"
+    assert RunRequest.of({"command": "python train.py"}).scenario == "command"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "holds 0 bodies"),
+        ('{"prompt": "a"}\nhello', "line 2 of .* is not a JSON object with prompt or messages"),
+        ('{"text": "a"}', "line 1 of .* is not a JSON object with prompt or messages"),
+    ],
+)
+def test_a_file_that_asks_nothing_is_refused(tmp_path: Path, lines: str, message: str) -> None:
+    (file := tmp_path / "bodies.jsonl").write_text(lines)
+    with pytest.raises(RequestError, match=message):
+        bodies_of(ServingOptions(api="openai", bodies=file), CHAT)
+
+
+def test_bodies_are_completed_as_streams_and_drawn_ones_are_always_the_same(tmp_path: Path) -> None:
+    (file := tmp_path / "bodies.jsonl").write_text('{"prompt": "a", "max_tokens": 3, "temperature": 1}\n')
+    (body,) = map(json.loads, bodies_of(ServingOptions(api="openai", bodies=file), CHAT))
+    assert body["messages"] == [{"role": "user", "content": "a"}]
+    assert (body["max_tokens"], body["temperature"], body["stream"]) == (3, 1, True)
+    (prompt,) = map(json.loads, bodies_of(ServingOptions(api="openai", bodies=file), "/v1/completions"))
+    assert prompt["prompt"] == "a"
+    drawn = bodies_of(ServingOptions(api="openai", prompt_words=20), CHAT)
+    assert drawn == bodies_of(ServingOptions(api="openai", prompt_words=20), CHAT)
+    assert len(set(drawn)) == 16
+    lengths = [len(json.loads(body)["messages"][0]["content"].split()) for body in drawn]
+    assert 10 <= min(lengths) <= max(lengths) <= 30
+    assert bodies_of(ServingOptions(), "/") == ("",)
+    assert bodies_of(ServingOptions(bodies=file), "/") == (file.read_text().strip(),)
