@@ -19,7 +19,13 @@ from tests.kubernetes_schema import invalid
 from tests.provisioning.conftest import raises
 from tests.provisioning.kubernetes.namespace import Namespace
 
-FOREIGN = "MAILTO=me\n# 0 2 * * * old\n\n5 5 * * * /usr/bin/true # virtbench-schedule\n@daily backup --all\n"
+FOREIGN = """MAILTO=me
+CRON_TZ=UTC
+# 0 2 * * * old
+
+5 5 * * * /usr/bin/true # virtbench-schedule
+@daily backup --all
+"""
 
 
 def line(job: ScheduledJob) -> str:
