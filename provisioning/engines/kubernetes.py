@@ -43,6 +43,8 @@ RIGHTS = {
 TOLD_WITHIN_S = 10.0
 ASKED_WITHIN_S = 2.0
 """How long a server has to answer that no run has named."""
+SEEN_WITHIN_S, LOOKED_EVERY_S = 0.5, 0.02
+"""How long the first process of a pod of this machine is looked for: that of a sandbox is never seen."""
 SWITCHES = {"engine", "seccomp", "host_network", "huge_pages", "lower_isa", "channels_last", "service", "pod_requests"}
 """The properties that a pod can be given, or that are not the pod's."""
 
@@ -279,7 +281,13 @@ class KubernetesEngine(ContainerEngine):
         return open_service(self._cluster, _name_of(node), port, way)
 
     def main_pid(self, node: Node, name: str) -> int | None:
-        process = first_process(name) if self._node.here else None
+        """Return it once it is seen: its environment is empty for the moment in which its runtime starts it."""
+        if not self._node.here:
+            return None
+        with node.opening.paused():
+            deadline = time.monotonic() + SEEN_WITHIN_S
+            while not (process := first_process(name)) and time.monotonic() < deadline:
+                time.sleep(LOOKED_EVERY_S)
         return process.pid if process else None
 
     def entry(self, name: str) -> tuple[str, str]:

@@ -5,10 +5,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from provisioning.engines import kubernetes
 from provisioning.engines.base import ContainerSpec
 from provisioning.engines.kubernetes import KUBERNETES
 from provisioning.engines.options import PodOptions
@@ -19,6 +21,7 @@ from suite.errors import MeasurementError, RequestError
 from suite.job.ablations import properties_of
 from suite.job.envelope import GIB, parse_bytes
 from suite.registries import ENGINES
+from tests.provisioning.conftest import fake_node
 
 SPEC = ContainerSpec("virtbench-0123456789ab", "f" * 64, "/tree", "2-3", 2 * GIB)
 PLACE = Placement("n1", "localhost/virtbench:ffffffffffff")
@@ -30,6 +33,19 @@ def test_what_a_pod_cannot_be_given_is_refused_and_what_it_can_is_not() -> None:
     for name in ("rootfs", "memory-limit", "disk-limit", "disk-iops", "data-layer", "pinning"):
         assert KUBERNETES.hindrance(properties_of(name))
     assert ENGINES.options_of("kubernetes") is PodOptions
+
+
+@pytest.mark.parametrize(("missed", "here", "pid"), [(2, True, 7), (99, True, None), (0, False, None)])
+def test_the_first_process_of_a_pod_is_looked_for_until_its_runtime_has_started_it(
+    missed: int, here: bool, pid: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the pod would have used nothing: the client alone would be counted."""
+    looks = iter([None] * missed + [SimpleNamespace(pid=7)])
+    monkeypatch.setattr(kubernetes, "first_process", lambda _: next(looks))
+    monkeypatch.setattr(kubernetes, "SEEN_WITHIN_S", 0.1)
+    engine = KUBERNETES.configured({})
+    engine.__dict__["_node"] = SimpleNamespace(here=here)
+    assert engine.main_pid(fake_node(), "virtbench-0123456789ab") == pid
 
 
 def live(sent: dict[str, Any]) -> dict[str, Any]:
