@@ -67,10 +67,12 @@ def digest_of(node: Node, path: str) -> str | None:
     A file of this user's that nobody else may write to is trusted if size and time agree, so that gigabytes are not
     hashed before each run. Any other is hashed again.
     """
-    if node.run(["test", "-f", path, "-a", "!", "-L", path], check=False).returncode:
+    tested = node.run(["test", "-f", path, "-a", "!", "-L", path], check=False)
+    if tested.returncode:
         return None
     try:
-        stamp = Stamp.model_validate_json(node.run(["cat", "--", f"{path}.stamp"], check=False).stdout)
+        written = node.run(["cat", "--", f"{path}.stamp"], check=False).stdout
+        stamp = Stamp.model_validate_json(written)
     except ValidationError:
         return None
     size_bytes, mode, mtime_ns = _stat(node, path)
@@ -78,14 +80,18 @@ def digest_of(node: Node, path: str) -> str | None:
         return None
     ours = node.run(["test", "-O", path], check=False).returncode == 0
     trusted = ours and not mode & 0o022 and mtime_ns == stamp.mtime_ns
-    return stamp.sha256 if trusted or sha256_on(node, path) == stamp.sha256 else None
+    if trusted or sha256_on(node, path) == stamp.sha256:
+        return stamp.sha256
+    return None
 
 
 def _stat(node: Node, path: str) -> tuple[int, int, int]:
     """Return the size, the permissions, and the time of the last change in nanoseconds."""
-    size_bytes, mode, mtime_s = node.run(["stat", "--format=%s %a %.9Y", "--", path]).stdout.split()
+    answer = node.run(["stat", "--format=%s %a %.9Y", "--", path])
+    size_bytes, mode, mtime_s = answer.stdout.split()
     return int(size_bytes), int(mode, 8), int(mtime_s.replace(".", ""))
 
 
 def sha256_on(node: Node, path: str) -> str:
-    return node.run(["sha256sum", "--", path], timeout_s=HASHED_WITHIN_S).stdout.split()[0].lstrip("\\")
+    answer = node.run(["sha256sum", "--", path], timeout_s=HASHED_WITHIN_S)
+    return answer.stdout.split()[0].lstrip("\\")

@@ -31,7 +31,9 @@ class PipeTail(threading.Thread):
 
     def __init__(self, descriptor: int, sink: IO[bytes] | None = None, most: int = 0) -> None:
         super().__init__(daemon=True, name="standard error")
-        self._descriptor, self._sink, self._left = descriptor, sink, most
+        self._descriptor = descriptor
+        self._sink = sink
+        self._left = most
         self._kept = b""
         self.start()
 
@@ -76,7 +78,9 @@ class BoundedProcess(Process):
 
         Too much of it ends the command, as the end of its time does.
         """
-        deadline, size_bytes, pending = time.monotonic() + timeout_s, 0, bytearray()
+        deadline = time.monotonic() + timeout_s
+        size_bytes = 0
+        pending = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
             while chunk := self._next_chunk(selector, stdout, deadline):

@@ -18,7 +18,8 @@ from suite.errors import BenchError, CommandError, RequestError, option
 from suite.interfaces import Note
 from suite.job.datasets import Dataset
 
-LABEL, UNFINISHED = "virtbench-data", "virtbench-part"
+LABEL = "virtbench-data"
+UNFINISHED = "virtbench-part"
 """The labels of the file system. The first is set last: what carries it is whole."""
 Signature = tuple[str, str | None, str | None]
 """Type, UUID and label, as wipefs(8) tells them."""
@@ -52,14 +53,16 @@ def write(device: str, dataset: Dataset, note: Note) -> None:
     if _whole(dataset) in signatures:
         note(f"{device} holds the data set already")
         return
-    if foreign := [signature for signature in signatures if signature[2] != UNFINISHED]:
+    foreign = [signature for signature in signatures if signature[2] != UNFINISHED]
+    if foreign:
         raise RequestError(
             f"{device} is left alone: {_describe(foreign)}",
             remedy=f"name an empty device; if nothing on this one is needed any more: wipefs --all {device}",
         )
     with Path(device).open("rb") as file:
         size_bytes = file.seek(0, os.SEEK_END)
-    if size_bytes < (needed := packed_bytes(dataset)):
+    needed = packed_bytes(dataset)
+    if size_bytes < needed:
         raise RequestError(
             f"{device} has {size_bytes / 1e9:.2f} GB, and the data set needs {needed / 1e9:.2f} GB",
             remedy=f"name a larger device, or a smaller data set with {option('data')}",
@@ -67,7 +70,8 @@ def write(device: str, dataset: Dataset, note: Note) -> None:
     note(f"writing {dataset.images} images, {dataset.size_bytes / 1e9:.1f} GB, to {device}")
     try:
         with local_node((), None) as node:
-            content, inodes = Path(dataset.directory), inodes_of(dataset)
+            content = Path(dataset.directory)
+            inodes = inodes_of(dataset)
             filesystem(node, content, Path(device), journal=False, inodes=inodes, label=UNFINISHED)
             node.run(["tune2fs", "-U", _identity(dataset), device], timeout_s=600.0)
             node.run(["tune2fs", "-L", LABEL, device])
@@ -107,7 +111,8 @@ def _refuse_busy(device: str) -> None:
 def _signatures(device: str) -> list[Signature]:
     with local_node((), None) as node:
         listed = json.loads(node.run(["wipefs", "--no-act", "--json", device]).stdout or "{}")
-    return [(entry["type"], entry.get("uuid"), entry.get("label")) for entry in listed.get("signatures", ())]
+    signatures = listed.get("signatures", ())
+    return [(entry["type"], entry.get("uuid"), entry.get("label")) for entry in signatures]
 
 
 def _describe(signatures: list[Signature]) -> str:

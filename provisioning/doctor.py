@@ -89,7 +89,8 @@ def measurable_targets(checks: Iterable[Check]) -> MeasurableTargets:
 def diagnose(checks: Sequence[Check]) -> Diagnosis:
     """Return what can be measured, what only works, and what to do next, from the checks of ``examine``."""
     found = measurable_targets(checks)
-    details = {"container": [check.name for check in checks if check.kind == "engine" and check.usable]}
+    engines = [check.name for check in checks if check.kind == "engine" and check.usable]
+    details = {"container": engines}
     for check in checks:
         if check.kind == "target" and check.substitute:
             details[check.name] = [check.substitute]
@@ -100,11 +101,14 @@ def diagnose(checks: Sequence[Check]) -> Diagnosis:
         f"Can be measured here: {', '.join(named) or 'nothing'}.",
         " ".join(filter(None, groups)) or "No target needs a substitute.",
     )
-    return Diagnosis(found.measured, tuple(found.path_only), tuple(found.absent), lines, _next_step(checks, found))
+    path_only = tuple(found.path_only)
+    return Diagnosis(found.measured, path_only, tuple(found.absent), lines, _next_step(checks, found))
 
 
 def _group(title: str, reasons: Mapping[str, str]) -> str:
-    return f"{title}: {', '.join(reasons)} ({'; '.join(dict.fromkeys(reasons.values()))})." if reasons else ""
+    if reasons:
+        return f"{title}: {', '.join(reasons)} ({'; '.join(dict.fromkeys(reasons.values()))})."
+    return ""
 
 
 def _next_step(checks: Sequence[Check], found: MeasurableTargets) -> str:
@@ -112,7 +116,10 @@ def _next_step(checks: Sequence[Check], found: MeasurableTargets) -> str:
     if "image" in remedies:
         return remedies["image"]
     image = next((check for check in checks if check.kind == "image"), None)
-    taking = {"cuda": " --device cuda", "own": f" --image {image.evidence[:12]}"}.get(image.name, "") if image else ""
+    if image:
+        taking = {"cuda": " --device cuda", "own": f" --image {image.evidence[:12]}"}.get(image.name, "")
+    else:
+        taking = ""
     if found.compares:
         return f"bench run{taking}"
     # The first missing target is the one with the fewest layers.
@@ -148,27 +155,49 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
         for kind, failed in failures.items()
         for name, reason in failed.items()
     ]
-    providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
+    providers = []
+    for name in MACHINES:
+        if name not in failures[MACHINES.what]:
+            providers.append(get_provider(name))
     with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
         image, image_check = _image()
         checks = [*_host(node), *_tools(providers), image_check, *_accelerators(anew=named is None)]
         checks += [_tried("provider", member.name, partial(_provider_version, member, node)) for member in providers]
         checks += _engines(named, failures[ENGINES.what], node, image)
-        checks += [*_sites(failures[SITES.what]), *_gpus(named), *extensions]
-        return [*checks, *(_target(name, checks, node, image) for name in TARGETS)]
+        sites = _sites(failures[SITES.what])
+        checks += [*sites, *_gpus(named), *extensions]
+        targets = (_target(name, checks, node, image) for name in TARGETS)
+        return [*checks, *targets]
 
 
 def with_image(checks: Sequence[Check], image: Image) -> Sequence[Check]:
     """Return the checks of ``examine`` as they are for targets of this image, which was found whole."""
     if all(check.kind != "image" or check == _whole(image) for check in checks):
         return checks
-    machine = [_whole(image) if check.kind == "image" else check for check in checks if check.kind != "target"]
+    machine = []
+    for check in checks:
+        if check.kind != "target":
+            machine.append(_whole(image) if check.kind == "image" else check)
     with local_node((), None) as node:
-        return [*machine, *(_target(name, machine, node, image) for name in TARGETS)]
+        targets = (_target(name, machine, node, image) for name in TARGETS)
+        return [*machine, *targets]
 
 
-def _check(kind: Kind, name: str, evidence: str, reason: str | None = None, remedy: str | None = None) -> Check:
-    return Check(kind=kind, name=name, usable=reason is None, evidence=evidence, reason=reason, remedy=remedy)
+def _check(
+    kind: Kind,
+    name: str,
+    evidence: str,
+    reason: str | None = None,
+    remedy: str | None = None,
+) -> Check:
+    return Check(
+        kind=kind,
+        name=name,
+        usable=reason is None,
+        evidence=evidence,
+        reason=reason,
+        remedy=remedy,
+    )
 
 
 def _version(member: MachineProvider | ContainerEngine, node: LocalNode) -> str:
@@ -238,11 +267,13 @@ def _host(node: LocalNode) -> Iterator[Check]:
     yield _check("host", "control-groups", f"memory is governed by version {cgroups.version(node)}")
     counted = f"os.cpu_count() is {os.cpu_count()} on bare metal and in containers, and that of --cpus in VMs"
     yield _check("host", "cpu-count", f"{counted}; Python 3.13 and newer counts --cpus everywhere")
-    if reason := cache_counters.absent():
+    reason = cache_counters.absent()
+    if reason:
         yield _check("host", "cache-counters", "tried", reason, "records say so; nothing else needs them")
     else:
         yield _check("host", "cache-counters", "perf counts the misses of the last-level cache")
-    directory = next(path for path in (home(), *home().parents) if path.exists())
+    above = (path for path in (home(), *home().parents) if path.exists())
+    directory = next(above)
     free = shutil.disk_usage(directory).free
     reason = f"building an image needs {build.NEEDED_BYTES >> 30} GiB"
     refusal = (reason, build.SPACE_REMEDY) if free < build.NEEDED_BYTES else ()
@@ -254,10 +285,14 @@ def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
         tool: package for provider in providers for tool, package in {**provider.tools, **provider.local_tools}.items()
     }
     for tool in {**of_providers, **TOOLS}:
-        if path := shutil.which(tool):
+        path = shutil.which(tool)
+        if path:
             yield _check("tool", tool, path)
         else:
-            remedy = installing(tool) if tool in PACKAGES else f"install it: package {of_providers[tool]}"
+            if tool in PACKAGES:
+                remedy = installing(tool)
+            else:
+                remedy = f"install it: package {of_providers[tool]}"
             yield _check("tool", tool, "not on PATH", f"{tool} is not installed, for {TOOLS.get(tool, 'VMs')}", remedy)
 
 
@@ -265,7 +300,8 @@ def _image() -> tuple[Image | None, Check]:
     """Return the image that a run takes, and its check: that for CPUs, else the newest."""
     try:
         every = images()
-        image = next((image for image in every if image.variant == "cpu"), None) or (every[0] if every else current())
+        for_cpus = (image for image in every if image.variant == "cpu")
+        image = next(for_cpus, None) or (every[0] if every else current())
         image.check()
     except BenchError as error:
         return None, _check("image", "cpu", "none", error.message, error.remedy)
@@ -273,9 +309,13 @@ def _image() -> tuple[Image | None, Check]:
 
 
 def _whole(image: Image) -> Check:
-    recipes = {build.recipe_sha256(image.variant, cuda) for cuda in ("", image.cuda or "")}
+    versions = ("", image.cuda or "")
+    recipes = {build.recipe_sha256(image.variant, cuda) for cuda in versions}
     old = image.variant != "own" and image.recipe_sha256 not in recipes
-    age = f"; the recipe has changed since: {build_command(image.variant)} makes the new one" if old else ""
+    if old:
+        age = f"; the recipe has changed since: {build_command(image.variant)} makes the new one"
+    else:
+        age = ""
     return _check("image", image.variant, f"{image.digest[:12]} of {image.created_at}{age}")
 
 
@@ -284,7 +324,8 @@ def _accelerators(*, anew: bool) -> Iterator[Check]:
     remedy = "VMs run under tcg (emulation), named beside every number; else use another host"
     refusal = () if probe.usable else (probe.reason, remedy)
     yield _check("accelerator", "kvm", f"{probe.evidence}, {probe.took_s} s", *refusal)
-    if qemu := shutil.which(accelerator.PROGRAM):
+    qemu = shutil.which(accelerator.PROGRAM)
+    if qemu:
         yield _check("accelerator", "tcg", qemu)
     else:
         yield _check("accelerator", "tcg", "no QEMU", "QEMU is not installed", installing(accelerator.PROGRAM))
@@ -306,22 +347,28 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
 def _target(name: str, checks: Sequence[Check], node: LocalNode, image: Image | None) -> Check:
     """Return whether everything that the layers of the target need is there, and the substitute that it would have."""
     by_name = {(check.kind, check.name): check for check in checks}
-    if missing := next((check for check in _needs(name, checks) if not check.usable), None):
+    unusable = (check for check in _needs(name, checks) if not check.usable)
+    missing = next(unusable, None)
+    if missing:
         return _check("target", name, "something that it needs is missing", missing.reason, missing.remedy)
-    substitute, evidence = None, "all that it needs is there"
+    substitute = None
+    evidence = "all that it needs is there"
     if name == BASELINE and image:
         if os.geteuid() == 0:
 
             def enter() -> str:
                 with mounted(image, image.tree):
-                    node.run([*chroot_argv(str(image.tree), user=FIRST_USER), "true"])
+                    argv = [*chroot_argv(str(image.tree), user=FIRST_USER), "true"]
+                    node.run(argv)
                 return "the image's tree was entered"
 
             return _tried("target", name, enter)
         if enterable(node, str(image.tree)):
-            substitute, evidence = MEMORY_NOT_LIMITED, "the image's tree was entered"
+            substitute = MEMORY_NOT_LIMITED
+            evidence = "the image's tree was entered"
         else:
-            substitute, evidence = OWN_USERLAND, "bubblewrap, or user namespaces for it, are missing"
+            substitute = OWN_USERLAND
+            evidence = "bubblewrap, or user namespaces for it, are missing"
     elif name in VMS and not by_name["accelerator", "kvm"].usable:
         substitute = EMULATED_CPU
     return _check("target", name, evidence).model_copy(update={"substitute": substitute})
@@ -334,7 +381,8 @@ def _needs(target: str, checks: Sequence[Check]) -> Iterator[Check]:
     if target == BASELINE and os.geteuid() == 0:
         yield from (by_name["tool", tool] for tool in ("bwrap", "cgexec"))
     if target == "container":
-        yield min((check for check in checks if check.kind == "engine"), key=lambda check: not check.usable)
+        engines = (check for check in checks if check.kind == "engine")
+        yield min(engines, key=lambda check: not check.usable)
     if target in VMS:
         needs = [_needs_of(check, by_name) for check in checks if check.kind == "provider"]
         # Those of the provider that lacks least: nothing, if it can be used.
@@ -343,4 +391,5 @@ def _needs(target: str, checks: Sequence[Check]) -> Iterator[Check]:
 
 def _needs_of(provider: Check, by_name: Mapping[tuple[Kind, str], Check]) -> list[Check]:
     member = get_provider(provider.name)
-    return [*(by_name["tool", tool] for tool in (*member.tools, *member.local_tools)), provider]
+    tools = (by_name["tool", tool] for tool in (*member.tools, *member.local_tools))
+    return [*tools, provider]

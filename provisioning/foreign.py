@@ -40,7 +40,8 @@ def foreign_things() -> list[ForeignThing]:
     """Return the groups, network namespaces, mounts, containers and processes that this ledger does not list."""
     listed = {entry.what for entry in ledger.listed()}
     names = listed | {name for what in listed for name in _MARKED.findall(what)}
-    marked = (*_groups(), *_namespaces(), *_mounts(), *_containers(), *_processes())
+    groups = _groups()
+    marked = (*groups, *_namespaces(), *_mounts(), *_containers(), *_processes())
     return [thing for thing in marked if not names & {thing.what, thing.what.rpartition(":")[2], Path(thing.what).name}]
 
 
@@ -71,7 +72,8 @@ def _mounts() -> Iterator[ForeignThing]:
     """Yield mounts below a folder that is a home of the suite, or is called after it."""
     for mount_point in ledger.mount_points(ledger.MOUNTS.read_text()):
         path = Path(mount_point)
-        ours = any(above.name.startswith("virtbench") or (above / "ledger").is_dir() for above in path.parents)
+        parents = path.parents
+        ours = any(above.name.startswith("virtbench") or (above / "ledger").is_dir() for above in parents)
         if ours and re.fullmatch(ledger.KINDS["mount"].form, mount_point):
             yield ForeignThing("mount", mount_point, _whose(path.parent))
 

@@ -68,7 +68,8 @@ def _cards(index: int, driver: str) -> Iterator[dict[str, object]]:
         return
     yield {**card, "fault": DIVIDED}
     for number in range(asked(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        if instance := asked(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number):
+        instance = asked(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        if instance:
             part = f"gi{asked(pynvml.nvmlDeviceGetGpuInstanceId, instance)}"
             parts = part, f"{part}/ci{asked(pynvml.nvmlDeviceGetComputeInstanceId, instance)}"
             caps = [_minor(CAPABILITIES / f"gpu{minor}/mig" / name / "access") for name in parts]
@@ -84,7 +85,8 @@ def _cards(index: int, driver: str) -> Iterator[dict[str, object]]:
 
 def pci_address(handle: object) -> str:
     """Return the PCI address as the kernel writes it: with four digits for the domain, where NVML has eight."""
-    return os.fsdecode(pynvml.nvmlDeviceGetPciInfo(handle).busId)[-len("0000:00:00.0") :].lower()
+    address = os.fsdecode(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+    return address[-len("0000:00:00.0") :].lower()
 
 
 def _memory_bytes(handle: object) -> "int | None":
@@ -94,7 +96,10 @@ def _memory_bytes(handle: object) -> "int | None":
 
 def _minor(access: Path) -> str:
     """Return the minor number of the device file that gives access to an instance."""
-    return re.findall(r"DeviceFileMinor:\s*(\d+)", access.read_text())[0] if access.is_file() else "-missing"
+    if access.is_file():
+        numbers: list[str] = re.findall(r"DeviceFileMinor:\s*(\d+)", access.read_text())
+        return numbers[0]
+    return "-missing"
 
 
 def asked(question: Callable[..., Any], *words: object) -> Any:  # noqa: ANN401 (NVML's answers)
@@ -108,10 +113,17 @@ def asked(question: Callable[..., Any], *words: object) -> Any:  # noqa: ANN401 
 def libcuda() -> "Path | None":
     """Return ``libcuda.so.1`` where the dynamic loader finds it, or in the places to which others bring it."""
     argv = ["/sbin/ldconfig", "-p"]
-    cache = subprocess.run(argv, check=False, capture_output=True, text=True, start_new_session=True).stdout
+    cache = subprocess.run(
+        argv,
+        check=False,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    ).stdout
     cached = (Path(path).parent for path in re.findall(r"libcuda\.so\.1 \(.*x86-64.*\) => (.+)", cache))
     searched = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
-    paths = [Path(place) / "libcuda.so.1" for place in [*searched, *map(str, cached), *PLACES]]
+    directories = [*searched, *map(str, cached), *PLACES]
+    paths = [Path(place) / "libcuda.so.1" for place in directories]
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -139,7 +151,8 @@ def collected(parent: str) -> "str | None":
     library = found.resolve()
     version = library.name.partition(".so.")[2]
     files = [file for kind in ("libcuda", "libnvidia-") for file in library.parent.glob(f"{kind}*.so.{version}")]
-    stamps = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    described = ((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    stamps = sorted(described)
     final = Path(parent, f"{version}-{hashlib.sha256(repr(stamps).encode()).hexdigest()[:8]}")
     if final.is_dir():
         return str(final)

@@ -103,8 +103,10 @@ def examined(node: Node | None = None, libraries: str = "") -> tuple[list[Card],
         answer: dict[str, Any] = gpu_driver.answer(libraries)
     else:
         found_in_it = "import sys; sys.modules['pynvml'] = sys.modules['__main__']"
-        program = "\n".join((inspect.getsource(pynvml), found_in_it, inspect.getsource(gpu_driver)))
-        answer = json.loads(node.run(["python3", "-I", "-", libraries], stdin=program.encode()).stdout)
+        parts = (inspect.getsource(pynvml), found_in_it, inspect.getsource(gpu_driver))
+        program = "\n".join(parts)
+        answered = node.run(["python3", "-I", "-", libraries], stdin=program.encode())
+        answer = json.loads(answered.stdout)
     return [Card(**card) for card in answer["cards"]], answer["error"], answer["libraries"]
 
 
@@ -139,7 +141,8 @@ def edits_for(node: Node, gpus: Sequence[str], place: str | None = DRIVER) -> Ed
     """
     if not gpus:
         return NO_EDITS
-    cards, error, libraries = examined(node, str(PurePath(node.userland or "/tree").parent / "driver"))
+    driver = str(PurePath(node.userland or "/tree").parent / "driver")
+    cards, error, libraries = examined(node, driver)
     if error or libraries is None:
         raise RequestError(f"{node.name}: {error or 'libcuda.so.1 is not there'}", remedy=NO_DRIVER)
     given = chosen(cards, gpus)
@@ -150,19 +153,22 @@ def edits_for(node: Node, gpus: Sequence[str], place: str | None = DRIVER) -> Ed
         **dict.fromkeys(("LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH"), place or libraries),
     }
     mounts = ((libraries, place),) if place else ()
-    return Edits(_devices_of(node, given), mounts, variables, {"gpus": [card.fact for card in given]})
+    facts = [card.fact for card in given]
+    return Edits(_devices_of(node, given), mounts, variables, {"gpus": facts})
 
 
 def _devices_of(node: Node, cards: Sequence[Card]) -> tuple[DeviceNode, ...]:
     """Return the device files of these GPUs and of the driver. Raises RequestError for one that is missing."""
-    paths = dict.fromkeys((*CONTROL, TOOLS, *(path for card in cards for path in card.devices)))
+    device_paths = (path for card in cards for path in card.devices)
+    paths = dict.fromkeys((*CONTROL, TOOLS, *device_paths))
     devices = _device_nodes(node, paths)
     if CONTROL[1] not in devices:
         # Its module is loaded by the first program of root that computes; the confined user of a target could not.
         with suppress(BenchError):  # it is not installed
             node.run(["nvidia-modprobe", "-c0", "-u"], check=False)
         devices = _device_nodes(node, paths)
-    if missing := [path for path in paths if path not in devices and path != TOOLS]:
+    missing = [path for path in paths if path not in devices and path != TOOLS]
+    if missing:
         raise RequestError(
             f"{node.name}: {', '.join(missing)} is missing", remedy="run as root: nvidia-modprobe -c0 -u, or nvidia-smi"
         )

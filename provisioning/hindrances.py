@@ -14,14 +14,17 @@ from suite.request.traits import Traits
 
 def refuse_ablation(name: str, site: Site, recipe: str, scenario: Traits) -> None:
     """Raise RequestError for an ablation that changes a property which cannot be switched in this run."""
-    properties, choices = properties_of(name), site.choices
+    properties = properties_of(name)
+    choices = site.choices
     _refuse_with_scenario(name, properties, site, scenario)
-    if hindrance := choices.provider_of(properties).hindrance(properties, choices.image):
+    hindrance = choices.provider_of(properties).hindrance(properties, choices.image)
+    if hindrance:
         raise RequestError(f"{typed(name)}: {hindrance[0]}", remedy=hindrance[1])
     if properties == AS_IT_IS:
         remedy = f"write it as {option('ablate')} {written(name)}"
         raise RequestError(f"{typed(name)} changes nothing without a value", remedy=remedy)
-    if reason := next(hindrances(properties, site, recipe), None):
+    reason = next(hindrances(properties, site, recipe), None)
+    if reason:
         remedy = f"leave out {typed(name)}, or change the other option"
         raise RequestError(f"{typed(name)}: {reason}", remedy=remedy)
 
@@ -34,7 +37,8 @@ def _refuse_with_scenario(name: str, properties: Properties, site: Site, scenari
             f"{typed(name)} is about the images of a training",
             remedy=f"use {option('scenario')} synthetic, or leave it out",
         )
-    if refusal := site.refuse_switch(properties, scenario):
+    refusal = site.refuse_switch(properties, scenario)
+    if refusal:
         raise RequestError(f"{typed(name)}{refusal[0]}", remedy=refusal[1])
 
 
@@ -79,8 +83,10 @@ def _hindrances_of_disks(site: Site) -> Iterator[str]:
 
 
 def _hindrances_of_engine(properties: Properties, site: Site) -> Iterator[str]:
-    choices, engine = site.choices, site.choices.container_engine
-    if reason := engine.hindrance(properties):
+    choices = site.choices
+    engine = site.choices.container_engine
+    reason = engine.hindrance(properties)
+    if reason:
         yield reason
     if properties.engine == engine.name:
         yield "it is the engine of the run already"

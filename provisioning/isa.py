@@ -25,9 +25,14 @@ _NEEDS = {"avx2": {"avx2", "fma"}, "avx512": {"avx512f", "avx512bw", "avx512dq",
 
 def capability(cpuinfo: str) -> CpuCapability:
     """Return the highest level that all CPUs of a /proc/cpuinfo have; ``default`` if they have none of them."""
-    every = [set(line.split()) for line in re.findall(r"^flags\s*:\s*(.*)$", cpuinfo, re.MULTILINE)]
-    flags = set.intersection(*every) if every else set[str]()
-    return next((level for level in reversed(CPU_CAPABILITIES) if flags >= _NEEDS.get(level, set())), "default")
+    lines = re.findall(r"^flags\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    every = [set(line.split()) for line in lines]
+    if every:
+        flags = set.intersection(*every)
+    else:
+        flags = set[str]()
+    supported = (level for level in reversed(CPU_CAPABILITIES) if flags >= _NEEDS.get(level, set()))
+    return next(supported, "default")
 
 
 def reports_hypervisor(cpuinfo: str) -> bool:
@@ -36,7 +41,12 @@ def reports_hypervisor(cpuinfo: str) -> bool:
 
 
 def shared(
-    targets: Sequence[str], provider: MachineProvider, guest: GuestSpec, note: Note, *, always: bool
+    targets: Sequence[str],
+    provider: MachineProvider,
+    guest: GuestSpec,
+    note: Note,
+    *,
+    always: bool,
 ) -> CpuCapability | None:
     """Return what the jobs must be capped to, so that no target uses more than another has.
 
@@ -46,7 +56,10 @@ def shared(
     guests = VMS.intersection(targets)
     if not always and (not guests or guests == set(targets)):
         return None
-    levels = {capability(CPUINFO.read_text())} if guests != set(targets) else set()
+    if guests != set(targets):
+        levels = {capability(CPUINFO.read_text())}
+    else:
+        levels = set()
     if guests:
         levels.add(_of_guests(provider, guest, note))
     return lowest_of(levels, note, always=always)
@@ -69,7 +82,8 @@ def _of_guests(provider: MachineProvider, spec: GuestSpec, note: Note) -> CpuCap
         kept = json.loads(cache.read_text())
     except (OSError, ValueError):
         kept = {}
-    level = next((level for level in CPU_CAPABILITIES if level == kept.get("capability")), None)
+    chosen = (level for level in CPU_CAPABILITIES if level == kept.get("capability"))
+    level = next(chosen, None)
     if level is None or kept.get("key") != key:
         note("asking a guest which vector instructions it has (once)")
         with (

@@ -22,7 +22,8 @@ from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
 from suite.targets import VMS
 
-COMM_TIMEOUT_S, EMULATED_COMM_TIMEOUT_S = 60, 600
+COMM_TIMEOUT_S = 60
+EMULATED_COMM_TIMEOUT_S = 600
 BETWEEN_NODES = {"overlay": overlay, "bridge": nat}
 """The functions that make the bridges that containers are plugged into."""
 BRIDGES = {"overlay": vxlan.BRIDGE, "bridge": translated.BRIDGE}
@@ -34,12 +35,14 @@ RATE_WITHIN_S = 30
 
 def joined_fields(inputs: RunInputs, targets: Sequence[str], accelerator: str, **place: object) -> DistributedJob:
     """Return the job of the request at its ``place``: fields of ``DistributedJob``, the network and where it stands."""
-    request, scenario = inputs.request, inputs.scenario
+    request = inputs.request
+    scenario = inputs.scenario
     workers, servers = scenario.ranks(request)
     # If CPUs are emulated, a step takes minutes.
     usual_s = EMULATED_COMM_TIMEOUT_S if accelerator == "tcg" and VMS.intersection(targets) else COMM_TIMEOUT_S
     ranks = {"strategy": scenario.strategy(request), "workers": workers, "servers": servers}
-    return DistributedJob.model_validate({**ranks, "comm_timeout_s": request.joining.comm_timeout or usual_s, **place})
+    timeout_s = request.joining.comm_timeout or usual_s
+    return DistributedJob.model_validate({**ranks, "comm_timeout_s": timeout_s, **place})
 
 
 def needs(request: RunRequest, scenario: PlannedScenario, place: str) -> str:
@@ -82,7 +85,13 @@ def open_containers(
     for layer, lower, bridge in zip(containers, places, bridges, strict=True):
         node = stack.enter_context(replace(layer, plug=bridge).opened(lower.node))
         port = bridge.published[0] if bridge.published else None
-        place = replace(lower, address=bridge.address, interface=DEVICE, node_address=lower.address, port=port)
+        place = replace(
+            lower,
+            address=bridge.address,
+            interface=DEVICE,
+            node_address=lower.address,
+            port=port,
+        )
         opened.append(replace(place, node=node))
     return tuple(opened)
 
@@ -108,10 +117,12 @@ def linked(instances: Sequence[Instance], job: DistributedJob) -> tuple[Instance
         )
         for pair in pairs
     ]
-    return tuple(
-        replace(instance, links=tuple(link for pair, link in zip(pairs, links, strict=True) if pair.source is end))
-        for instance, end in zip(instances, ends, strict=True)
-    )
+    linked_instances = []
+    for instance, end in zip(instances, ends, strict=True):
+        pairs_with_links = zip(pairs, links, strict=True)
+        outgoing = (link for pair, link in pairs_with_links if pair.source is end)
+        linked_instances.append(replace(instance, links=tuple(outgoing)))
+    return tuple(linked_instances)
 
 
 def end_of(name: str, instance: Instance) -> End:

@@ -90,7 +90,8 @@ def fresh(prefix: str) -> str:
 def _ours(name: str) -> Path:
     path = Path(os.path.normpath(name))
     path = path.parent.resolve() / path.name  # neither ".." nor a link leads out; a link itself is not followed
-    if not any(path.is_relative_to(ours.resolve()) and path != ours.resolve() for ours in (runtime(), home())):
+    roots = (runtime(), home())
+    if not any(path.is_relative_to(ours.resolve()) and path != ours.resolve() for ours in roots):
         raise LedgerError(f"{path} is not in a folder of the suite's and is left alone")
     return path
 
@@ -116,7 +117,8 @@ def _remove_mount(name: str) -> None:
     if not is_mounted(path):
         return
     argv = ["umount", "--recursive", "--", str(path)]
-    if (answer := processes.run_apart(argv, UNMOUNTED_WITHIN_S)).returncode:
+    answer = processes.run_apart(argv, UNMOUNTED_WITHIN_S)
+    if answer.returncode:
         raise CommandError(argv, answer.returncode, answer.stderr)
 
 
@@ -190,7 +192,8 @@ def holding(kind: str, what: str, *, kept: bool = False) -> Iterator[str]:
 
     One to be ``kept`` is removed only if the end comes by an exception.
     """
-    remove, owner = _removal(kind, what), ProcessIdentity.own()
+    remove = _removal(kind, what)
+    owner = ProcessIdentity.own()
     entry = LedgerEntry(
         kind=kind,
         what=what,
@@ -257,10 +260,13 @@ def clean(note: Callable[[str], object] = lambda _: None, *, kept: bool = False)
     Things that outlive their owners are removed only if ``kept`` is set. Raises LedgerError at the end when something
     could not be removed; all else is removed by then.
     """
-    removed, stuck = [], []
+    removed = []
+    stuck = []
     waiting = "another bench clean is at work: waiting until it has ended"
     with files.locked(state("ledger") / ".lock", lambda: note(waiting)):
-        for directory in (home(), *home().glob("*/"), *home().glob("images/*/")):
+        subdirectories = home().glob("*/")
+        images = home().glob("images/*/")
+        for directory in (home(), *subdirectories, *images):
             removed += [f"file {path}" for path in files.remove_temporaries(directory)]
         for path in _entries():
             try:

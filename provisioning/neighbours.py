@@ -27,7 +27,8 @@ Busy = Literal["share", "wait"]
 """Measure although another bench measures on the same CPUs, or wait until it has ended."""
 NAME = "virtbench-cpu"
 """The name of a lock: an abstract socket (unix(7)) ends with its process, and all users of a machine see it."""
-LOOK_S, LOOKS = 0.5, 120
+LOOK_S = 0.5
+LOOKS = 120
 """How often a lock is looked at, and the looks between two enquiries who holds it: these can take a look at every
 process, which would disturb what is waited for."""
 MOST_LOAD = 0.05
@@ -42,7 +43,8 @@ def alone_on(cpus: Sequence[int], note: Note, busy: Busy | None = None) -> Itera
     is raised. Locks of other users are only told: anybody can take the name of a lock and keep it.
     """
     with ExitStack() as stack:
-        holders, waited_for = _hold(stack, cpus), None
+        holders = _hold(stack, cpus)
+        waited_for = None
         while busy == "wait" and (conflict := _conflict(holders)):
             stack.close()  # else two that wait could hold what the other needs
             if conflict != waited_for:
@@ -74,7 +76,8 @@ def _hold(stack: ExitStack, cpus: Sequence[int]) -> Mapping[_Holder, list[int]]:
     """Hold the CPUs until the stack is closed; return those that others hold."""
     holders: dict[_Holder, list[int]] = {}
     for cpu in cpus:
-        if (holder := _held(stack, cpu)) is not None:
+        holder = _held(stack, cpu)
+        if holder is not None:
             holders.setdefault(holder, []).append(cpu)
     return holders
 
@@ -123,7 +126,8 @@ def _holder(address: str) -> _Holder:
         try:
             asking.setblocking(False)
             asking.connect(address)
-            pid, user, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid, user, _ = struct.unpack("3i", credentials)
         except OSError as error:
             # Every enquiry stays in the queue of one that measures: when it is full, the lock is held all the same.
             listens = error.errno == errno.EAGAIN
@@ -136,7 +140,8 @@ def _holder(address: str) -> _Holder:
     with suppress(OSError):  # it has just ended, or its file system is not seen from here
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
         # The interpreter and the program without their directories.
-        command = " ".join([*(Path(word).name for word in words[:2]), *words[2:]])
+        names = (Path(word).name for word in words[:2])
+        command = " ".join([*names, *words[2:]])
         command = re.sub(r"[^ -~]", "?", command.strip())
         return _Holder(f"process {pid} ({command[:60]})", believed=True, pid=pid)
     return _Holder("another bench", believed=True)
@@ -154,13 +159,16 @@ def _owner(address: str) -> tuple[int, int] | None:
 def _time_left(holders: Iterable[_Holder]) -> str:
     """Return how long the run of a holder still takes, by its plan and records; empty if that is unknown."""
     pids = {who.pid for who in holders if who.believed}
-    entries = (entry for entry in ledger.living() if entry.kind == "run-directory" and entry.owner.pid in pids)
-    return next(filter(None, (_left_of(Run(Path(entry.what))) for entry in entries)), "")
+    living = ledger.living()
+    entries = (entry for entry in living if entry.kind == "run-directory" and entry.owner.pid in pids)
+    remaining = (_left_of(Run(Path(entry.what))) for entry in entries)
+    return next(filter(None, remaining), "")
 
 
 def _left_of(store: Run) -> str:
     with suppress(BenchError, OSError):
-        if plan := store.plan():
+        plan = store.plan()
+        if plan:
             finished = set(store.finished())
             left = [trial for trial in plan.trials() if trial.trial_id not in finished]
             about = "at least" if plan.request and plan.request.repetitions.open_ended else "about"
@@ -180,11 +188,14 @@ def _load(cpus: Sequence[int]) -> str | None:
     time.sleep(LOOK_S)
     after = host.read(time.monotonic(), 0.0)
     lasted_s = after.at_s - before.at_s
-    share = (host.conditions(before, after, 0.0).other_cpu_s or 0.0) / lasted_s / len(cpus)
+    other_cpu_s = host.conditions(before, after, 0.0).other_cpu_s or 0.0
+    share = other_cpu_s / lasted_s / len(cpus)
     if share <= MOST_LOAD:
         return None
-    spent = [one for one in spent_s(used_before_s, used_s()) if one[0].pid != os.getpid()]
-    named = {f"{who.name}, process {who.pid}": own_s / lasted_s / len(cpus) for who, own_s in spent[:MOST_NAMED]}
+    processes_s = spent_s(used_before_s, used_s())
+    spent = [one for one in processes_s if one[0].pid != os.getpid()]
+    busiest = spent[:MOST_NAMED]
+    named = {f"{who.name}, process {who.pid}": own_s / lasted_s / len(cpus) for who, own_s in busiest}
     finding = f"CPUs {format_cpu_list(cpus)} are {100 * share:.0f} % busy with other work"
     return f"{finding}{_disturbers(share, named)}; what is measured now is disturbed"
 

@@ -47,14 +47,20 @@ class LocalNode(NodeState):
     _started: list[LocalProcess] = field(default_factory=list)
 
     def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = COMMAND_WITHIN_S,
+        check: bool = True,
     ) -> Completed:
-        return LocalProcess(argv, self.token, stdin, self.directory).completed(timeout_s, check=check)
+        process = LocalProcess.start(argv, self.token, stdin, self.directory)
+        return process.completed(timeout_s, check=check)
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"", stdout: IO[bytes] | None = None) -> Process:
         """Start and return at once. ``stdin`` and ``stdout`` may be pipes, as ``LocalProcess`` takes them."""
         with uninterrupted():
-            process = LocalProcess(argv, self.token, stdin, self.directory, stdout)
+            process = LocalProcess.start(argv, self.token, stdin, self.directory, stdout)
             self._started.append(process)
         return process
 
@@ -73,7 +79,15 @@ def local_node(
     token = uuid.uuid4().hex
     with ledger.directory(runtime(), "node") as directory, ledger.holding("processes", token):
         facts = {"accelerator": "none", "host_cpus": list(cpus)}
-        node = LocalNode(token, cpus, userland, python=python, data=data, directory=str(directory), facts=facts)
+        node = LocalNode(
+            token,
+            cpus,
+            userland,
+            python=python,
+            data=data,
+            directory=str(directory),
+            facts=facts,
+        )
         try:
             yield node
         finally:
@@ -129,7 +143,12 @@ class WrappedNode(NodeState):
         return self.parent.opening
 
     def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = COMMAND_WITHIN_S,
+        check: bool = True,
     ) -> Completed:
         return self.parent.run(self.wrap(argv), stdin=stdin, timeout_s=timeout_s, check=check)
 
@@ -157,7 +176,8 @@ def undone_when_lost(node: Node, undo: Sequence[str]) -> Iterator[None]:
     """
     below = node
     while isinstance(below, WrappedNode):
-        undo, below = below.wrap(undo), below.parent
+        undo = below.wrap(undo)
+        below = below.parent
     with below.undone_when_lost(undo) if isinstance(below, UndoesWhenLost) else nullcontext():
         yield
 

@@ -24,7 +24,11 @@ def bench_argv() -> list[str]:
 
 def home() -> Path:
     """Return where images, caches and the ledger are kept: ``VIRTBENCH_HOME``, or the usual place of this user."""
-    usual = "/var/lib" if os.geteuid() == 0 else os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    usual: str | Path
+    if os.geteuid() == 0:
+        usual = "/var/lib"
+    else:
+        usual = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     # Without links: runc refuses a root filesystem whose path has one.
     return Path(os.environ.get("VIRTBENCH_HOME") or Path(usual, "virtbench")).resolve()
 

@@ -54,7 +54,8 @@ def kill_held(pid: int, is_meant: Callable[[], bool]) -> None:
 
 def end_all(token: str) -> None:
     """Kill every process that carries the token and wait until it is gone. Raises CommandError if one stays."""
-    deadline, unseen = time.monotonic() + GONE_WITHIN_S, 0
+    deadline = time.monotonic() + GONE_WITHIN_S
+    unseen = 0
     # One that is becoming another program shows no environment for a moment: it is looked for twice.
     while unseen < 2:
         carriers = carrying(token)
@@ -106,8 +107,16 @@ def start_detached(argv: Sequence[str], log: Path) -> None:
     """Start a program that outlives this process, with its output in a new file. Raises OSError."""
     with log.open("xb") as output:
         # It is nobody's child, so that it stays no zombie: setsid(1) starts it and ends.
-        words, nothing = ["setsid", "--fork", *argv], subprocess.DEVNULL
-        subprocess.run(words, check=False, stdin=nothing, stdout=output, stderr=output, start_new_session=True)
+        words = ["setsid", "--fork", *argv]
+        nothing = subprocess.DEVNULL
+        subprocess.run(
+            words,
+            check=False,
+            stdin=nothing,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 _REFUSES_OLD_PYTHONS = """import sys
@@ -175,7 +184,9 @@ def check_answer(program: str, answer: str, place: str) -> None:
     own_name = first_word.removesuffix(":")
     if own_name and own_name.lower() != program.rpartition("/")[2]:
         shown = clean(answer.strip().splitlines()[0][:80])
-        others = f", or use {option('engine')} {own_name}" if own_name in ENGINES.own else ""
+        others = ""
+        if own_name in ENGINES.own:
+            others = f", or use {option('engine')} {own_name}"
         raise BenchError(
             f"{program} on {place} is another program, which answers: {shown}",
             remedy=f"put {program} itself first on PATH{others}",
@@ -196,7 +207,8 @@ def version_in(answer: str) -> str | None:
 def build_of(program: str, node: Node) -> str:
     """Return what stands for the version of a program that was built without one: the digest of its file."""
     path = node.run(["which", program], check=False).stdout.strip()
-    digest = node.run(["sha256sum", "--", path], check=False).stdout[:12]
+    answer = node.run(["sha256sum", "--", path], check=False)
+    digest = answer.stdout[:12]
     return ", sha256 ".join(filter(None, ["unknown", digest]))
 
 
@@ -209,15 +221,26 @@ def installing(program: str) -> str:
 
 
 class LocalProcess(BoundedProcess):
-    def __init__(
-        self, argv: Sequence[str], token: str, stdin: bytes | IO[bytes], cwd: str = "/", stdout: IO[bytes] | None = None
-    ) -> None:
+    def __init__(self, argv: Sequence[str], popen: "subprocess.Popen[bytes]", stderr: PipeTail) -> None:
+        self.argv = list(argv)
+        self.popen = popen
+        self._stderr = stderr
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        token: str,
+        stdin: bytes | IO[bytes],
+        cwd: str = "/",
+        stdout: IO[bytes] | None = None,
+    ) -> "LocalProcess":
         """Start the command.
 
         ``stdin`` is all of its input, or the reading end of a pipe. ``stdout`` is the writing end of a pipe, and there
         are no ``lines`` then. The ends of pipes belong to the child from now on.
         """
-        self.argv = list(argv)
+        words = list(argv)
         source = tempfile.TemporaryFile() if isinstance(stdin, bytes) else stdin  # noqa: SIM115 (closed right below)
         reading, writing = os.pipe()
         with ExitStack() as on_failure, source, stdout or nullcontext(), os.fdopen(writing, "wb") as stderr:
@@ -226,8 +249,8 @@ class LocalProcess(BoundedProcess):
                 source.write(stdin)
                 source.seek(0)
             try:
-                self.popen = subprocess.Popen(
-                    self.argv,
+                popen = subprocess.Popen(
+                    words,
                     stdin=source,
                     stdout=stdout or subprocess.PIPE,
                     stderr=stderr,
@@ -240,7 +263,7 @@ class LocalProcess(BoundedProcess):
             except OSError as error:
                 raise CommandError(argv, error.errno, f"cannot start {argv[0]}: {error.strerror}") from error
             on_failure.pop_all()
-        self._stderr = PipeTail(reading)
+        return cls(words, popen, PipeTail(reading))
 
     def lines(self, timeout_s: float) -> Iterator[str]:
         assert self.popen.stdout is not None  # noqa: S101 (opened as a pipe below)

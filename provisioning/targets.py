@@ -35,12 +35,16 @@ class Choices:
     @cached_property
     def container_engine(self) -> ContainerEngine:
         engine = get_engine(self.engine).configured(self.engine_options)
-        return engine.run_by(self.oci_runtime) if self.oci_runtime else engine
+        if self.oci_runtime:
+            return engine.run_by(self.oci_runtime)
+        return engine
 
     def engine_of(self, properties: Properties) -> ContainerEngine:
         """Return the engine of containers with these properties. Raises RequestError if it cannot be had."""
         engine = get_engine(properties.engine) if properties.engine else self.container_engine
-        return engine.run_by(properties.oci_runtime) if properties.oci_runtime else engine
+        if properties.oci_runtime:
+            return engine.run_by(properties.oci_runtime)
+        return engine
 
     def provider_of(self, properties: Properties) -> MachineProvider:
         return get_provider(properties.provider or self.provider)

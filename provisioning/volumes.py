@@ -47,7 +47,8 @@ class Volume:
 @contextmanager
 def volume_of(trial: Trial) -> Iterator[Volume | None]:
     """Provide the volume that the trial needs, for as long as it lasts."""
-    dataset, on_vm = trial.job.dataset, trial.target in VMS
+    dataset = trial.job.dataset
+    on_vm = trial.target in VMS
     volume = room = layer = None
     with ExitStack() as stack:
         if dataset:
@@ -137,7 +138,8 @@ def prepare_disk(
         note(f"packing the data set on {node.name} as a disk for VMs: {dataset.size_bytes / 1e9:.1f} GB (once)")
         with artefacts.workshop(node, folder) as half_made:
             image = f"{half_made}/disk.img"
-            size_mib, inodes = mib_of(size_bytes), inodes_of(dataset)
+            size_mib = mib_of(size_bytes)
+            inodes = inodes_of(dataset)
             filesystem(node, Path(directory), Path(image), mib=size_mib, journal=False, inodes=inodes)
             refuse_changed()
             artefacts.put_stamped(node, image, disk, artefacts.sha256_on(node, image))
@@ -163,7 +165,9 @@ def disk_under(node: Node, path: str) -> str | None:
     words = ["findmnt", "--noheadings", "--nofsroot", "--output", "FSTYPE,SOURCE", "--target", path]
     kind, _, source = node.run(words, check=False).stdout.strip().partition(" ")
     listed = node.run(["lsblk", "--inverse", "--noheadings", "--output", "MODEL", "--", source.strip()], check=False)
-    return f"{kind} on {listed.stdout.strip() or source.strip()}" if kind else None
+    if kind:
+        return f"{kind} on {listed.stdout.strip() or source.strip()}"
+    return None
 
 
 def check_one_filesystem(node: Node, directory: str) -> None:
@@ -172,7 +176,8 @@ def check_one_filesystem(node: Node, directory: str) -> None:
     A container is given the directory without it: not every engine can keep from being written what is mounted below.
     """
     mounts = ledger.mount_points(node.run(["cat", "/proc/self/mountinfo"]).stdout)
-    if mount := next((path for path in mounts if path.startswith(f"{directory.rstrip('/')}/")), None):
+    mount = next((path for path in mounts if path.startswith(f"{directory.rstrip('/')}/")), None)
+    if mount:
         raise RequestError(
             f"{mount} on {node.name} is a mount inside of the data set, which containers are not given",
             remedy="lay the data set in one file system, or mount that elsewhere",

@@ -13,7 +13,9 @@ class AwayError(MeasurementError):
     """A service does not answer, be it for a moment. ``service`` is its name in the message."""
 
     def __init__(self, service: str, reason: str, *, kind: str, remedy: str, away_s: float = 0.0) -> None:
-        since = f" has not answered for {away_s:.0f} s" if away_s >= 1 else " does not answer"
+        since = " does not answer"
+        if away_s >= 1:
+            since = f" has not answered for {away_s:.0f} s"
         super().__init__(f"{service}{since}: {without_secrets(reason.strip())[:300]}", kind=kind, remedy=remedy)
         self.service = service
         self.reason = reason

@@ -28,12 +28,21 @@ class StreamProcess:
 
     where = ""
 
-    def __init__(self, argv: Sequence[str], files: Iterable[str], log: Path, *, without: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        files: Iterable[str],
+        log: Path,
+        *,
+        without: Collection[str] = (),
+    ) -> None:
         """Start the command ``without`` these variables. ``files`` are what the block needs, as lines.
 
         Standard error is appended to ``log``. Raises RequestError if the program is not installed.
         """
-        self.argv, self.files, self.log = list(argv), files, log
+        self.argv = list(argv)
+        self.files = files
+        self.log = log
         with ExitStack() as stack:
             file = stack.enter_context(appending(log, log.parents[1]))
             reading, writing = os.pipe()
@@ -49,7 +58,8 @@ class StreamProcess:
             self._open = stack.pop_all()
 
     def lines(self) -> Generator[str, None, None]:
-        stdin, stdout = self._process.stdin, self._process.stdout
+        stdin = self._process.stdin
+        stdout = self._process.stdout
         assert stdin is not None  # noqa: S101 (opened as pipes above)
         assert stdout is not None  # noqa: S101
         with suppress(BrokenPipeError, ValueError):  # why it died is in its log; stopped: closed by ``stop``
@@ -62,7 +72,8 @@ class StreamProcess:
                 raise TransferError(f"a line of more than {LONGEST_LINE_BYTES >> 20} MiB arrived")
             line = raw.decode(errors="replace").rstrip("\n")
             if not begun and (first := OF_A_BLOCK.search(line)):
-                begun, line = True, line[first.start() :]
+                begun = True
+                line = line[first.start() :]
             if begun:
                 yield line
             else:
@@ -88,7 +99,8 @@ class StreamProcess:
 
     def lost(self) -> BenchError:
         """Return an error in the far side's own words: bench's message, else the last line."""
-        status, complaints = self._process.returncode, self._complaints.text()
+        status = self._process.returncode
+        complaints = self._complaints.text()
         return lost(complaints, f"exit status {status}", self.log, refused=status == RequestError.exit_code)
 
 

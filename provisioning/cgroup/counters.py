@@ -1,5 +1,6 @@
 """Counters of a control group of this machine, on version 1 and version 2; ``limits`` makes groups."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +32,9 @@ class ControlGroup:
         for line in read(PROC / str(pid) / "cgroup").splitlines():
             _, controllers, group = line.split(":", 2)
             paths.update(dict.fromkeys(controllers.split(","), group))
-        return cls(paths).as_mounted() if pid == OWN else cls(paths)
+        if pid == OWN:
+            return cls(paths).as_mounted()
+        return cls(paths)
 
     def as_mounted(self) -> "ControlGroup":
         """Return the group of this process, whose paths may be the host's in a container: its mount begins at its own.
@@ -40,58 +43,72 @@ class ControlGroup:
         process sees at the top holds more than that one.
         """
         hidden = [controller for controller in self.paths if self._file(controller, "") is None]
-        return replace(self, paths={**self.paths, **dict.fromkeys(hidden, "/")})
+        visible = {**self.paths, **dict.fromkeys(hidden, "/")}
+        return replace(self, paths=visible)
 
     def is_within(self, other: "ControlGroup") -> bool:
         """Return whether it is another group, other than the root, or one below it, under some controller."""
-        pairs = ((self.paths.get(controller), path) for controller, path in other.paths.items() if path != "/")
+        visible = other.paths.items()
+        pairs = ((self.paths.get(controller), path) for controller, path in visible if path != "/")
         return any(path and f"{path}/".startswith(f"{around}/") for path, around in pairs)
 
     def cpu_s(self) -> float | None:
-        if (used_ns := read(self._file("cpuacct", "cpuacct.usage"))).isdigit():
+        used_ns = read(self._file("cpuacct", "cpuacct.usage"))
+        if used_ns.isdigit():
             return int(used_ns) / 1e9
         used_us = _pairs(self._file("cpu", "cpu.stat")).get("usage_usec")
-        return None if used_us is None else used_us / 1e6
+        if used_us is None:
+            return None
+        return used_us / 1e6
 
     def peak_memory_bytes(self) -> int | None:
         """Return the peak since the group was made, with the page cache that it brought in."""
         for name in ("memory.max_usage_in_bytes", "memory.peak"):
-            if (peak := read(self._file("memory", name))).isdigit():
+            peak = read(self._file("memory", name))
+            if peak.isdigit():
                 return int(peak)
         return None
 
     def faults(self) -> tuple[int | None, int | None]:
         """Return the minor and the major page faults. The kernel counts the major ones among all."""
         counted = _pairs(self._file("memory", "memory.stat"))
-        both, major = counted.get("pgfault"), counted.get("pgmajfault")
-        return (None, None) if both is None or major is None else (both - major, major)
+        both = counted.get("pgfault")
+        major = counted.get("pgmajfault")
+        if both is None or major is None:
+            return (None, None)
+        return (both - major, major)
 
     def disk_bytes(self) -> tuple[int | None, int | None]:
         """Return the bytes read and written. Version 1 does not see what a cache writes: None.
 
         It counts only on devices on which something is throttled, so that a total without a device is no zero.
         """
-        if text := read(self._file("blkio", "blkio.throttle.io_service_bytes")):
-            reads = [int(line.split()[2]) for line in text.splitlines() if " Read " in line]
+        text = read(self._file("blkio", "blkio.throttle.io_service_bytes"))
+        if text:
+            reads = []
+            for line in text.splitlines():
+                if " Read " in line:
+                    reads.append(int(line.split()[2]))
             return sum(reads) if reads else None, None
         file = self._file("io", "io.stat")
         if file is None or not file.exists():
             return None, None
-        counted = [pair.partition("=") for line in read(file).splitlines() for pair in line.split()[1:]]
-        read_bytes, written_bytes = (
-            sum(int(value) for key, _, value in counted if key == name) for name in ("rbytes", "wbytes")
-        )
-        return read_bytes, written_bytes
+        counted: Counter[str] = Counter()
+        for line in read(file).splitlines():
+            for pair in line.split()[1:]:
+                name, _, value = pair.partition("=")
+                if name in ("rbytes", "wbytes"):
+                    counted[name] += int(value)
+        return counted["rbytes"], counted["wbytes"]
 
     def disk_limits(self, devices: Sequence[str]) -> dict[str, int | None]:
         """Return each limit of disks, by its field of an environment; None unless it is the same for all.
 
         It must be so for reads and writes, on all devices (``254:0``).
         """
-        found = {
-            name: {limit for device in devices for limit in self._disk_limits(device, unit)}
-            for unit, name in DISK_LIMITS.items()
-        }
+        found = {}
+        for unit, name in DISK_LIMITS.items():
+            found[name] = {limit for device in devices for limit in self._disk_limits(device, unit)}
         return {
             name: int(limits.pop()) if len(limits) == 1 and "".join(limits).isdigit() else None
             for name, limits in found.items()
@@ -99,12 +116,15 @@ class ControlGroup:
 
     def _disk_limits(self, device: str, unit: str) -> list[str]:
         """Return the limits of reads and of writes. Version 1 has a file for each, version 2 a line per device."""
-        if file := self._file("io", "io.max"):
+        file = self._file("io", "io.max")
+        if file:
             lines = dict(line.split(" ", 1) for line in read(file).splitlines())
-            limits = dict(pair.split("=", 1) for pair in lines.get(device, "").split())
+            named = (pair.split("=", 1) for pair in lines.get(device, "").split())
+            limits = dict(named)
             return [limits.get(f"{way}{unit}", "") for way in "rw"]
         files = [self._file("blkio", f"blkio.throttle.{way}_{unit}_device") for way in ("read", "write")]
-        return [dict(line.split() for line in read(file).splitlines()).get(device, "") for file in files]
+        by_device = [_words(file) for file in files]
+        return [limits.get(device, "") for limits in by_device]
 
     def throttled_s(self) -> list[float]:
         """Return for how long quotas have held back this group and each visible group above it, in seconds."""
@@ -113,26 +133,42 @@ class ControlGroup:
             return []
         top = self.root / "cpu" if file.is_relative_to(self.root / "cpu") else self.root
         directories = [directory for directory in file.parents if directory.is_relative_to(top)]
-        return [
-            pairs["throttled_usec"] / 1e6 if "throttled_usec" in pairs else pairs["throttled_time"] / 1e9
-            for pairs in (_pairs(directory / "cpu.stat") for directory in directories)
-            if pairs.keys() & {"throttled_usec", "throttled_time"}
-        ]
+        held_back_s = []
+        for directory in directories:
+            pairs = _pairs(directory / "cpu.stat")
+            if "throttled_usec" in pairs:
+                held_back_s.append(pairs["throttled_usec"] / 1e6)
+            elif "throttled_time" in pairs:
+                held_back_s.append(pairs["throttled_time"] / 1e9)
+        return held_back_s
 
     def _file(self, controller: str, name: str) -> Path | None:
         """Return the file, if the group can be seen. A hybrid machine governs by version 1, as ``limits`` says."""
         if (self.root / "cgroup.controllers").exists():
-            directory, group = self.root, self.paths.get(VERSION_2)
+            directory = self.root
+            group = self.paths.get(VERSION_2)
         else:
-            directory, group = self.root / controller, self.paths.get(controller)
-        path = directory / group.lstrip("/") if group else None
-        return path / name if path and path.is_dir() else None
+            directory = self.root / controller
+            group = self.paths.get(controller)
+        path = None
+        if group:
+            path = directory / group.lstrip("/")
+        if path and path.is_dir():
+            return path / name
+        return None
+
+
+def _words(file: Path | None) -> dict[str, str]:
+    lines = read(file).splitlines()
+    return dict(line.split() for line in lines)
 
 
 def read(path: Path | None) -> str:
     """Return the file's text without the white space around it; empty if it cannot be read."""
     try:
-        return path.read_text(errors="replace").strip() if path else ""
+        if path:
+            return path.read_text(errors="replace").strip()
+        return ""
     except OSError:
         return ""
 

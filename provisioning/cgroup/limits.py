@@ -56,7 +56,10 @@ def create(
     governing = version(node)
     controllers = [CONTROLLERS[governing], *([DISK_CONTROLLERS[governing]] if limited_disks else [])]
     group = f"{','.join(controllers)}:/{name}"
-    cpus = format_cpu_list(envelope.cpus) if properties.pinned else _listed(node, "cpu/online")
+    if properties.pinned:
+        cpus = format_cpu_list(envelope.cpus)
+    else:
+        cpus = _listed(node, "cpu/online")
     # Not all nodes that are online: those without memory are refused on version 1.
     settings = [("cpuset.cpus", cpus), ("cpuset.mems", _listed(node, "node/has_memory"))]
     settings += [("pids.max", str(most_processes(len(envelope.cpus))))]
@@ -92,13 +95,17 @@ class Opened:
     def quota_us(self, shares: Shares) -> int:
         """Return the CPU time of a period; -1 for none, of an instance that is held by its CPUs alone."""
         share = self.cpu_share * shares.cpu_share
-        return -1 if self.pinned and share == 1 else quota_us(self.cpu_count, share)
+        if self.pinned and share == 1:
+            return -1
+        return quota_us(self.cpu_count, share)
 
     def memory(self, shares: Shares) -> int | None:
         """Return the bytes of memory; None without a limit. Raises RequestError for a share of no limit."""
         if self.memory_bytes is None and shares.memory_share < 1:
             raise RequestError("there is no limit of memory to be changed")
-        return None if self.memory_bytes is None else round(self.memory_bytes * shares.memory_share)
+        if self.memory_bytes is None:
+            return None
+        return round(self.memory_bytes * shares.memory_share)
 
 
 def of_group(node: Node, name: str, opened: Opened, *, cpuset: bool = True) -> Resize:
@@ -106,12 +113,14 @@ def of_group(node: Node, name: str, opened: Opened, *, cpuset: bool = True) -> R
     second = version(node) == 2
 
     def resize(shares: Shares) -> None:
-        quota, memory = opened.quota_us(shares), opened.memory(shares)
+        quota = opened.quota_us(shares)
+        memory = opened.memory(shares)
         most = f"cpu.max={'max' if quota < 0 else quota} {PERIOD_US}" if second else f"cpu.cfs_quota_us={quota}"
         words = [most, *([f"cpuset.cpus={format_cpu_list(shares.cpus)}"] if cpuset else [])]
         if memory is not None:
             words += [f"memory.max={memory}" if second else f"memory.limit_in_bytes={memory}"]
-        node.run(["cgset", *(word for setting in words for word in ("-r", setting)), name])
+        assigned = (word for setting in words for word in ("-r", setting))
+        node.run(["cgset", *assigned, name])
 
     return resize
 
@@ -145,7 +154,8 @@ def _disk_under(path: str) -> BlockDevice:
         # A partition's directory lies in that of its disk, which alone can be limited.
         disk = entry.resolve().parent if (entry / "partition").exists() else entry
         number = (disk / "dev").read_text().strip()
-        variables = dict(line.split("=", 1) for line in (disk / "uevent").read_text().splitlines())
+        lines = (disk / "uevent").read_text().splitlines()
+        variables = dict(line.split("=", 1) for line in lines)
         return BlockDevice(f"/dev/{variables['DEVNAME']}", number)
     except (OSError, KeyError, ValueError) as error:
         raise RequestError(

@@ -24,7 +24,9 @@ FORM = rf'\["[a-z][a-z0-9_-]*", {JSON_TEXT}, {JSON_TEXT}, "virtbench-[0-9a-f]{{1
 """A JSON list of four texts; see ``Hired``."""
 _OF_SECRETS = re.compile(r"(?i)(password|passcode|secret|token|assertion)$")
 """The keys of a clouds.yaml that hold a secret."""
-ANSWERS_WITHIN_S, REMOVED_WITHIN_S, LOOKED_EVERY_S = 60.0, 600.0, 1.0
+ANSWERS_WITHIN_S = 60.0
+REMOVED_WITHIN_S = 600.0
+LOOKED_EVERY_S = 1.0
 REMEDIES = {
     "quota": "free some of it, choose a smaller flavor, or ask the cloud for more",
     "no valid host": "choose a flavor for which a host has room, or ask for fewer machines",
@@ -130,15 +132,19 @@ def connect(cloud: str, config: str = "") -> tuple[Any, str]:
 
     Raises RequestError for an unknown cloud, and for credentials that do not work.
     """
-    loader, connection = library("openstack.config.loader"), library("openstack.connection")
+    loader = library("openstack.config.loader")
+    connection = library("openstack.connection")
     # The file that the ledger names is not to be replaced by one that the environment names now.
-    secrets = {"secure_files": [str(Path(config).parent / "secure.yaml"), *loader.SECURE_FILES]}
+    secure_files = [str(Path(config).parent / "secure.yaml"), *loader.SECURE_FILES]
+    secrets = {"secure_files": secure_files}
     named = {"config_files": [config], "load_envvars": False, **secrets} if config else {}
-    what, remedy = f"cloud {cloud}", f"see whether this works: openstack --os-cloud {cloud} token issue"
+    what = f"cloud {cloud}"
+    remedy = f"see whether this works: openstack --os-cloud {cloud} token issue"
     with refusals(what, RequestError, remedy, "clouds.yaml"):
         read = loader.OpenStackConfig(app_name="virtbench", **named)
         chosen = read.get_one(cloud=cloud, api_timeout=ANSWERS_WITHIN_S)
-    keep_secret(*(value for name, value in leaves(chosen.config) if _OF_SECRETS.search(name)))
+    secrets_of_cloud = (value for name, value in leaves(chosen.config) if _OF_SECRETS.search(name))
+    keep_secret(*secrets_of_cloud)
     with refusals(what, RequestError, remedy):
         sdk = connection.Connection(config=chosen)
         keep_secret(sdk.authorize())
@@ -154,8 +160,10 @@ def refusals(
     try:
         yield
     except (*kinds, library("yaml").YAMLError) as error:
-        words = " ".join(without_secrets(str(getattr(error, "details", None) or error)).split())
-        if page := re.search(r"(?i)<(?:!doctype html|html|head|body)\b", words):
+        details = getattr(error, "details", None) or error
+        words = " ".join(without_secrets(str(details)).split())
+        page = re.search(r"(?i)<(?:!doctype html|html|head|body)\b", words)
+        if page:
             title = re.search(r"(?i)<title>([^<]*)", words)
             words = f"{words[: page.start()]}it answers with a page{f', {title[1].strip()!r}' if title else ''}"
         raise failure(f"{what}: {words[:500]}", remedy, kind) from error
@@ -166,12 +174,14 @@ def refusals(
 
 def failure(message: str, remedy: str | None = None, kind: type[BenchError] = CloudError) -> BenchError:
     """Return an error whose message ends with the cloud's own words, and the next step that these suggest."""
-    return kind(message, remedy=next((step for words, step in REMEDIES.items() if words in message.lower()), remedy))
+    matching = (step for words, step in REMEDIES.items() if words in message.lower())
+    return kind(message, remedy=next(matching, remedy))
 
 
 def resolved(what: str, name: str, find: Callable[[str], Any]) -> Any:
     """Return what has this name or ID. Raises RequestError if nothing has."""
-    if (resource := find(name)) is None:
+    resource = find(name)
+    if resource is None:
         raise RequestError(f"the cloud has no {what} {name!r}", remedy=f"choose one of: openstack {what} list")
     return resource
 

@@ -44,9 +44,14 @@ class _Course:
     """One machine on its way: the part that runs now, and the seconds of those that have ended."""
 
     def __init__(self, name: str, making: Making, note: Callable[[str], object]) -> None:
-        self.name, self.address, self.part, self.state = name, "", "asked", ""
+        self.name = name
+        self.address = ""
+        self.part = "asked"
+        self.state = ""
         self.ready_s: dict[str, float] = {}
-        self._making, self._note, self._since_s = making, note, 0.0
+        self._making = making
+        self._note = note
+        self._since_s = 0.0
 
     def step(self) -> bool:
         """Go on as far as that needs no waiting; return whether the machine is ready."""
@@ -54,17 +59,26 @@ class _Course:
         try:
             part, self.state = next(self._making)
         except StopIteration as end:
-            part, self.address = "", str(end.value)
+            part = ""
+            self.address = str(end.value)
         if part != self.part:
             took_s = time.monotonic() - self._since_s
             self._note(f"{self.name}: {self.part} {took_s:.1f} s")
-            self.ready_s[self.part] = self.ready_s.get(self.part, 0.0) + took_s
-            self.part, self._since_s = part, self._since_s + took_s
+            before_s = self.ready_s.get(self.part, 0.0)
+            self.ready_s[self.part] = before_s + took_s
+            self.part = part
+            self._since_s = self._since_s + took_s
         return not part
 
     def node(self, **keys: object) -> str:
-        keys = {"name": self.name, "host": f"root@{self.address}", "ssh_config": "ssh_config", **keys}
-        return "\n".join(["[[node]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""])
+        keys = {
+            "name": self.name,
+            "host": f"root@{self.address}",
+            "ssh_config": "ssh_config",
+            **keys,
+        }
+        lines = (f"{key} = {json.dumps(value)}" for key, value in keys.items())
+        return "\n".join(["[[node]]", *lines, ""])
 
 
 @dataclass(frozen=True)
@@ -77,13 +91,23 @@ class MachineOrder:
     """The limit until all are ready, or else removed."""
 
     @classmethod
-    def of(cls, asked: str, source: str, cloud: str, within: str | None, given: Mapping[str, object]) -> "MachineOrder":
+    def of(
+        cls,
+        asked: str,
+        source: str,
+        cloud: str,
+        within: str | None,
+        given: Mapping[str, object],
+    ) -> "MachineOrder":
         """Return the order with these options of the cloud. Raises RequestError, by the option that ``asked``."""
         remedy = f"bench machines up --from {source} --help describes it"
         model = CLOUDS.get(source).options
-        if foreign := sorted(given.keys() - model.model_fields.keys()):
+        foreign = sorted(given.keys() - model.model_fields.keys())
+        if foreign:
             raise RequestError(f"{flag(foreign[0])} does not apply to {asked}", remedy="leave it out")
-        if lacking := [name for name, field in model.model_fields.items() if field.is_required() and name not in given]:
+        fields = model.model_fields
+        lacking = [name for name, field in fields.items() if field.is_required() and name not in given]
+        if lacking:
             raise RequestError(f"{asked} needs {flag(lacking[0])}", remedy=remedy)
         within_s = parse_duration_s(within or CLOUDS.get(source).ready_within)
         try:
@@ -102,7 +126,8 @@ class MachineOrder:
         Raises RequestError for what the cloud does not have, and for credentials that do not work.
         """
         sdk, config = base.connect(self.cloud)
-        if (path := self.options.host_key) and not re.match(r"[a-z0-9@.-]+ AAAA\S+", path.read_text()):
+        path = self.options.host_key
+        if path and not re.match(r"[a-z0-9@.-]+ AAAA\S+", path.read_text()):
             raise RequestError(f"--host-key {path} is no public key", remedy="name a file such as host_key.pub")
         with refusals(f"cloud {self.cloud}", RequestError):
             body, unfair = self.lender.look_up(sdk, self.options)
@@ -113,7 +138,12 @@ class MachineOrder:
 
 @contextmanager
 def hired_machines(
-    order: MachineOrder, directory: Path, note: Callable[[str], object], *, kept: bool = False, listed: bool = True
+    order: MachineOrder,
+    directory: Path,
+    note: Callable[[str], object],
+    *,
+    kept: bool = False,
+    listed: bool = True,
 ) -> Iterator[Path]:
     """Make machines, wait until SSH answers, and yield their inventory, with ``ready.json`` in the directory.
 
@@ -122,15 +152,18 @@ def hired_machines(
     RequestError before anything is made, and CloudError with nothing left of what was made.
     """
     lists = {"targets": order.lender.targets} if listed else {}
-    given = [path.read_text() if path else "" for path in (order.options.user_data, order.options.host_key)]
+    paths = (order.options.user_data, order.options.host_key)
+    given = [path.read_text() if path else "" for path in paths]
     sdk, config, body, unfair = order.looked_up(note)
     _prepare(directory)
     with ExitStack() as stack:
         with refusals(f"cloud {order.cloud}"):
             courses = []
             for _ in range(order.options.count):
-                name, (user_data, public_key) = ledger.fresh("virtbench"), _first_boot(*given)
-                stack.enter_context(_held(Hired(order.source, config, order.cloud, name), kept=kept))
+                name = ledger.fresh("virtbench")
+                (user_data, public_key) = _first_boot(*given)
+                hired = Hired(order.source, config, order.cloud, name)
+                stack.enter_context(_held(hired, kept=kept))
                 making = order.lender.make(sdk, name, body, user_data)
                 courses.append(_Course(name, _until_ssh_answers(making, directory, public_key), note))
             _advance(courses, order.within_s)
@@ -173,10 +206,12 @@ def _first_boot(script: str, host_key: str) -> tuple[str, str]:
         return script, " ".join(host_key.split()[:2])
     serialization = base.library("cryptography.hazmat.primitives.serialization")
     key = base.library("cryptography.hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey.generate()
-    encoding, plain = serialization.Encoding, serialization.NoEncryption()
+    encoding = serialization.Encoding
+    plain = serialization.NoEncryption()
     private = key.private_bytes(encoding.PEM, serialization.PrivateFormat.OpenSSH, plain).decode()
     keep_secret(private)
-    public = str(key.public_key().public_bytes(encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode())
+    public_key = key.public_key()
+    public = str(public_key.public_bytes(encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode())
     keys = {"ed25519_private": private, "ed25519_public": public}
     config = {"disable_root": False, "ssh_keys": keys, "runcmd": [script] if script else []}
     return f"#cloud-config\n{json.dumps(config)}\n", public
@@ -185,8 +220,11 @@ def _first_boot(script: str, host_key: str) -> tuple[str, str]:
 def _prepare(directory: Path) -> None:
     """Make the directory with the files of ssh. Raises RequestError if machines that are hired are listed in it."""
     inventory = directory / INVENTORY
-    listed = inventory.read_text() if inventory.exists() else ""
-    if kept := [name for entry in ledger.kept() if (name := base.hired(entry).name) in listed]:
+    listed = ""
+    if inventory.exists():
+        listed = inventory.read_text()
+    kept = [name for entry in ledger.kept() if (name := base.hired(entry).name) in listed]
+    if kept:
         raise RequestError(f"{inventory} lists {kept[0]}, which is still hired", remedy="name another --out")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(directory / "known_hosts", "")
@@ -210,7 +248,8 @@ def _until_ssh_answers(making: Making, directory: Path, public_key: str) -> Maki
             except CommandError as error:
                 words = error.message
                 continue
-            words = ((done.stderr or done.stdout).strip().splitlines() or ["no answer"])[-1]
+            lines = (done.stderr or done.stdout).strip().splitlines()
+            words = (lines or ["no answer"])[-1]
             sshd = done.returncode != SSH_FAILED or any(each in done.stderr for each in ANSWERED)
             if done.returncode == 0 or (part == "booted" and sshd):
                 break

@@ -38,7 +38,9 @@ class IronicOptions(CloudOptions):
 
 
 class Ironic(Cloud):
-    options, targets, ready_within = IronicOptions, ("bare-metal", "container"), "1h"
+    options = IronicOptions
+    targets = ("bare-metal", "container")
+    ready_within = "1h"
 
     def look_up(self, sdk: Any, options: IronicOptions) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         if not options.network and (not options.address or options.count > 1):
@@ -50,12 +52,17 @@ class Ironic(Cloud):
             body["network"] = resolved("network", options.network, sdk.network.find_network).id
         if options.kernel:
             arguments = {"ramdisk_kernel_arguments": options.kernel_arguments} if options.kernel_arguments else {}
-            return {**body, "instance_info": {"kernel": options.kernel, "ramdisk": options.ramdisk, **arguments}}, ()
-        keys = {TAG: options.public_key.read_text().strip()} if options.public_key else {}
-        return {**body, "instance_info": _disk(sdk, options), "meta_data": {"public_keys": keys}}, ()
+            instance = {"kernel": options.kernel, "ramdisk": options.ramdisk, **arguments}
+            return {**body, "instance_info": instance}, ()
+        keys = {}
+        if options.public_key:
+            keys = {TAG: options.public_key.read_text().strip()}
+        metadata = {"public_keys": keys}
+        return {**body, "instance_info": _disk(sdk, options), "meta_data": metadata}, ()
 
     def make(self, sdk: Any, name: str, body: Mapping[str, Any], user_data: str) -> Making:
-        metal, address = sdk.baremetal, body["address"]
+        metal = sdk.baremetal
+        address = body["address"]
         made = metal.create_allocation(name=name, resource_class=body["resource_class"], extra={TAG: name})
         yield "scheduled", "accepted"
         while (allocation := metal.get_allocation(made.id)).state != "active":
@@ -78,15 +85,21 @@ class Ironic(Cloud):
 
     def state(self, sdk: Any, name: str) -> str:
         allocation = _allocation(sdk.baremetal, name)
-        return _words(sdk.baremetal.get_node(allocation.node_id)) if allocation and allocation.node_id else "gone"
+        if allocation and allocation.node_id:
+            return _words(sdk.baremetal.get_node(allocation.node_id))
+        return "gone"
 
     def remove(self, sdk: Any, name: str) -> None:
-        metal, released = sdk.baremetal, set()
+        metal = sdk.baremetal
+        released = set()
 
         def remaining() -> str:
-            if (allocation := _allocation(metal, name)) is None:
+            allocation = _allocation(metal, name)
+            if allocation is None:
                 return ""
-            node = metal.get_node(allocation.node_id) if allocation.node_id else None
+            node = None
+            if allocation.node_id:
+                node = metal.get_node(allocation.node_id)
             if node is None or node.allocation_id != allocation.id or node.provision_state == "available":
                 metal.delete_allocation(allocation)
                 return "its allocation is being deleted"
@@ -116,7 +129,8 @@ def _disk(sdk: Any, options: IronicOptions) -> dict[str, str]:
 
 def _deployed(metal: Any, node_id: str, name: str) -> Generator[tuple[str, str], None, None]:
     """Wait for the deployment. Raises CloudError with the error of the node, which comes late and goes early."""
-    error, failed_s = "", 0.0
+    error = ""
+    failed_s = 0.0
     while (node := metal.get_node(node_id)).provision_state != "active":
         error = node.last_error or error
         if node.provision_state in FAILED:
@@ -130,13 +144,18 @@ def _deployed(metal: Any, node_id: str, name: str) -> Generator[tuple[str, str],
 def _last_event(metal: Any, node_id: str) -> str:
     """Return the last error in a node's history, where no power action clears it; empty before API 1.78."""
     answer = metal.get(f"/nodes/{node_id}/history", microversion="1.78")
-    events = answer.json().get("history", []) if answer.status_code == 200 else []
-    return next((str(item["event"]) for item in reversed(events) if item["severity"] == "ERROR"), "")
+    events = []
+    if answer.status_code == 200:
+        events = answer.json().get("history", [])
+    failures = (str(item["event"]) for item in reversed(events) if item["severity"] == "ERROR")
+    return next(failures, "")
 
 
 def _allocation(metal: Any, name: str) -> Any:
     """Return the allocation with this name and tag; None if there is none."""
-    return next((each for each in metal.allocations() if each.name == name == (each.extra or {}).get(TAG)), None)
+    allocated = metal.allocations()
+    allocations = (each for each in allocated if each.name == name == (each.extra or {}).get(TAG))
+    return next(allocations, None)
 
 
 def _words(node: Any) -> str:

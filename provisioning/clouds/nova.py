@@ -28,25 +28,38 @@ class NovaOptions(CloudOptions):
 
 
 class Nova(Cloud):
-    options, targets, ready_within = NovaOptions, ("vm", "container-vm"), "15m"
+    options = NovaOptions
+    targets = ("vm", "container-vm")
+    ready_within = "15m"
 
     def look_up(self, sdk: Any, options: NovaOptions) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         image = resolved("image", options.image, sdk.image.find_image)
         flavor = resolved("flavor", options.flavor, sdk.compute.find_flavor)
         network = resolved("network", options.network, sdk.network.find_network)
         key = resolved("keypair", options.key, sdk.compute.find_keypair)
-        of_image = {**(image.properties or {}), **{name: getattr(image, name) for name in _OF_IMAGE}}
-        specs = {name.replace("_", ":", 1): value for name, value in of_image.items() if value}
+        chosen = {name: getattr(image, name) for name in _OF_IMAGE}
+        of_image = {**(image.properties or {}), **chosen}
+        specs = {}
+        for name, value in of_image.items():
+            if value:
+                specs[name.replace("_", ":", 1)] = value
         try:
             specs |= sdk.compute.fetch_flavor_extra_specs(flavor).extra_specs
             unfair = tuple(f"flavor {flavor.name}: {words}" for words in _unfair(specs))
         except library("openstack.exceptions").ForbiddenException:
             unfair = (f"flavor {flavor.name}: the cloud does not show its extra specs",)
-        body = {"image_id": image.id, "flavor_id": flavor.id, "key_name": key.name, "networks": [{"uuid": network.id}]}
+        body = {
+            "image_id": image.id,
+            "flavor_id": flavor.id,
+            "key_name": key.name,
+            "networks": [{"uuid": network.id}],
+        }
         return body | ({"host": options.on_host} if options.on_host else {}), unfair
 
     def make(self, sdk: Any, name: str, body: Mapping[str, Any], user_data: str) -> Making:
-        drive = {"config_drive": True, "user_data": base64.b64encode(user_data.encode()).decode()} if user_data else {}
+        drive = {}
+        if user_data:
+            drive = {"config_drive": True, "user_data": base64.b64encode(user_data.encode()).decode()}
         made = sdk.compute.create_server(name=name, metadata={TAG: name}, **drive, **body)
         yield "scheduled", "accepted"
         while (server := sdk.compute.get_server(made.id)).status != "ACTIVE":
@@ -69,11 +82,13 @@ class Nova(Cloud):
 
 def _servers(sdk: Any, name: str) -> list[Any]:
     """Return the servers with this name and tag; a request whose answer was lost may have made one."""
-    return [server for server in sdk.compute.servers(name=f"^{name}$") if server.metadata.get(TAG) == name]
+    servers = sdk.compute.servers(name=f"^{name}$")
+    return [server for server in servers if server.metadata.get(TAG) == name]
 
 
 def _words(server: Any) -> str:
-    task, fault = server.task_state, (server.fault or {}).get("message")
+    task = server.task_state
+    fault = (server.fault or {}).get("message")
     return f"{server.status}{f' ({task})' if task else ''}{f': {fault}' if fault else ''}"
 
 
@@ -86,14 +101,20 @@ def _unfair(specs: Mapping[str, str]) -> Iterator[str]:
     threads = specs.get("hw:cpu_thread_policy", "prefer")
     if is_dedicated and threads != "isolate":
         yield f"hw:cpu_thread_policy is {threads} and not isolate: its CPUs may be hardware threads of the same cores"
-    if virtual := specs.get("resources:VCPU"):
+    virtual = specs.get("resources:VCPU")
+    if virtual:
         yield f"resources:VCPU is {virtual}: other machines may use these CPUs"
-    if (pages := str(specs.get("hw:mem_page_size", "small"))).lower() in SMALL_PAGES:
+    pages = str(specs.get("hw:mem_page_size", "small"))
+    if pages.lower() in SMALL_PAGES:
         yield f"no huge pages: hw:mem_page_size is {pages}"
-    if (nodes := str(specs.get("hw:numa_nodes", "1"))) != "1":
+    nodes = str(specs.get("hw:numa_nodes", "1"))
+    if nodes != "1":
         yield f"hw:numa_nodes is {nodes}: its CPUs and memory are on several NUMA nodes"
     for name, value in specs.items():
-        limited = LIMITED.get(name.removeprefix("quota:").partition("_")[0]) if name.startswith("quota:") else None
+        if name.startswith("quota:"):
+            limited = LIMITED.get(name.removeprefix("quota:").partition("_")[0])
+        else:
+            limited = None
         if limited and name not in NO_LIMITS:
             yield f"{name} is {value}: the cloud limits {limited}"
 

@@ -105,9 +105,17 @@ class GuestStore:
 
 
 class ContainerEngine(Protocol):
-    """One way to run a container on a node. Inherit from it to get its defaults."""
+    """One way to run a container on a node. Inherit from it to get its defaults.
+
+    A new engine must have ``name``, ``rootfs`` and ``commands_are_children``, and implement ``version``, ``exec_argv``
+    and ``removal``. All others have a default, which most engines keep.
+    """
 
     name: str
+    rootfs: str
+    """How the tree becomes the container's root: ``overlay`` or ``directory``."""
+    commands_are_children: bool
+    """Whether a command in the container descends from the client that starts it, not from a shim or a daemon."""
     options: type[OptionGroup] | None = None
     """The options of a run that only this engine has; ``suite.registries.ENGINES`` names those of the suite's own."""
     site: str = ""
@@ -116,10 +124,6 @@ class ContainerEngine(Protocol):
     """Whether it is taken if no engine is named and it is the first that works."""
     in_guests: bool = True
     """Whether the suite's image has it, for the containers in virtual machines."""
-    rootfs: str
-    """How the tree becomes the container's root: ``overlay`` or ``directory``."""
-    commands_are_children: bool
-    """Whether a command in the container descends from the client that starts it, not from a shim or a daemon."""
     network: str = "none"
     """The default network of a container: by default an empty namespace."""
     takes_gpus: bool = True
@@ -132,6 +136,18 @@ class ContainerEngine(Protocol):
     says_gone: tuple[str, ...] = ()
     """Messages, in lower case, with which ``removal`` may fail for a container that is gone."""
 
+    def version(self, node: Node) -> str:
+        """Return the version of the engine, and of ``runtime``. In a guest of the suite's its daemon is started first.
+
+        Raises BenchError, with a remedy, if it could not run a container on the node.
+        """
+
+    def exec_argv(self, spec: ContainerSpec) -> list[str]:
+        """Return the words that start a command in the container; none where ``entered`` returns a node in it."""
+
+    def removal(self, name: str) -> list[list[str]]:
+        """Return the commands that kill the container and remove it; none where the ledger does."""
+
     def configured(self, given: Mapping[str, str]) -> "ContainerEngine":
         """Return the engine with the values of its options by name."""
         return self
@@ -143,17 +159,13 @@ class ContainerEngine(Protocol):
 
     def hindrance(self, properties: Properties) -> str | None:
         """Return why containers cannot have these properties; None if they can."""
-        return "pods alone have requests" if properties.pod_requests < 1 else None
+        if properties.pod_requests < 1:
+            return "pods alone have requests"
+        return None
 
     def check_machine(self, node: Node) -> None:
         """Raise RequestError if the engine's containers run on another machine than this node."""
         return
-
-    def version(self, node: Node) -> str:
-        """Return the version of the engine, and of ``runtime``. In a guest of the suite's its daemon is started first.
-
-        Raises BenchError, with a remedy, if it could not run a container on the node.
-        """
 
     def answer(self, node: Node, argv: Sequence[str], remedy: str, denied: str = "") -> str:
         """Return what the engine's program prints. Raises BenchError if it does not work on the node.
@@ -162,7 +174,7 @@ class ContainerEngine(Protocol):
         """
         ended = node.run(argv, check=False, timeout_s=60.0)
         if ended.returncode:
-            last = (ended.stderr.strip().splitlines() or ["no answer"])[-1]
+            last = ended.complaint()
             remedy = denied if denied and "permission denied" in ended.stderr.lower() else remedy
             raise BenchError(f"{self.name} does not work on {node.name}: {last[:200]}", remedy=remedy)
         return (ended.stdout or ended.stderr).strip()
@@ -214,9 +226,6 @@ class ContainerEngine(Protocol):
         """
         return
 
-    def exec_argv(self, spec: ContainerSpec) -> list[str]:
-        """Return the words that start a command in the container; none where ``entered`` returns a node in it."""
-
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
         """Return the node on which the words of ``exec_argv`` run: for most engines the one below."""
         return node
@@ -231,9 +240,6 @@ class ContainerEngine(Protocol):
         Without ``memory_bytes`` it keeps its memory. Empty if the engine has no such command.
         """
         return []
-
-    def removal(self, name: str) -> list[list[str]]:
-        """Return the commands that kill the container and remove it; none where the ledger does."""
 
     def remove(self, node: Node, name: str) -> None:
         """Kill and remove the container; harmless if it is not there."""
@@ -266,7 +272,8 @@ def is_root(node: Node) -> bool:
 
 def end_starting(name: str, program: str, mark: str, *, stays: bool = False) -> list[str]:
     """Return the command that ends clients which still start the container, on any node; see ``clients.end``."""
-    return program_argv(clients, name, program.rpartition("/")[2], mark, *(["stays"] if stays else []))
+    image_name = program.rpartition("/")[2]
+    return program_argv(clients, name, image_name, mark, *(["stays"] if stays else []))
 
 
 def get_engine(name: str) -> ContainerEngine:
@@ -278,4 +285,5 @@ def default_engine(usable: Collection[str]) -> str:
     """Return the first engine of the registry that is usable; the last of the suite's own if none is."""
     # With none on this machine one is still needed for its guests, whose image has them all; the last needs no daemon.
     local = [name for name in ENGINES.own if get_engine(name).by_default]
-    return next((name for name in ENGINES if name in usable and get_engine(name).by_default), local[-1])
+    preferred = (name for name in ENGINES if name in usable and get_engine(name).by_default)
+    return next(preferred, local[-1])

@@ -22,7 +22,8 @@ def end(name: str, program: str, mark: str, stays: str = "") -> None:
     ``mark`` is the option that marks a start among the commands of the ``program``. Most clients end when they have
     started it; one that ``stays`` as long as the container runs is killed.
     """
-    deadline, unseen = time.monotonic() + ENDED_WITHIN_S, 0
+    deadline = time.monotonic() + ENDED_WITHIN_S
+    unseen = 0
     # One that is becoming another program shows no words for a moment: it is looked for twice.
     while True:
         clients = list(_starting(name, program, mark))

@@ -87,7 +87,8 @@ class CommandLineEngine(ContainerEngine):
         used either: its process IDs and paths are not those of this node.
         """
         answer = node.run([*self.program, "info", "--format", self.machine_field], check=False, timeout_s=60.0)
-        total = next(line for line in node.run(["cat", "/proc/meminfo"]).stdout.splitlines() if "MemTotal" in line)
+        memory = node.run(["cat", "/proc/meminfo"]).stdout
+        total = next(line for line in memory.splitlines() if "MemTotal" in line)
         kernel = node.run(["uname", "--nodename", "--kernel-release"]).stdout.split()
         if answer.returncode == 0 and answer.stdout.split() != [*kernel, str(int(total.split()[1]) * 1024)]:
             raise RequestError(
@@ -97,13 +98,16 @@ class CommandLineEngine(ContainerEngine):
             )
 
     def layers_at(self, node: Node) -> str:
-        return node.run([*self.program, "info", "--format", self.layers_field]).stdout.strip()
+        answer = node.run([*self.program, "info", "--format", self.layers_field])
+        return answer.stdout.strip()
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         # Not run: at Ctrl-C that kills, and the removal can only wait for a client that ends by itself.
-        client = node.start(argv := self.run_argv(spec))
+        argv = self.run_argv(spec)
+        client = node.start(argv)
         output = list(client.lines(STARTED_WITHIN_S))
-        if status := client.wait(STARTED_WITHIN_S):
+        status = client.wait(STARTED_WITHIN_S)
+        if status:
             raise CommandError(argv, status, client.output_tail() or "\n".join(output))
         if spec.layer:
             # The copies belong to root, as the files of an image do.
@@ -132,10 +136,13 @@ class CommandLineEngine(ContainerEngine):
         return [*self.program, "exec", "--interactive", spec.name, *pinning]
 
     def main_pid(self, node: Node, name: str) -> int:
-        return int(node.run([*self.program, "inspect", "--format", "{{.State.Pid}}", "--", name]).stdout)
+        answer = node.run([*self.program, "inspect", "--format", "{{.State.Pid}}", "--", name])
+        return int(answer.stdout)
 
     def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
-        memory = [f"--memory={memory_bytes}", f"--memory-swap={memory_bytes}"] if memory_bytes else []
+        memory = []
+        if memory_bytes:
+            memory = [f"--memory={memory_bytes}", f"--memory-swap={memory_bytes}"]
         return [*self.program, "update", f"--cpuset-cpus={cpus}", f"--cpu-quota={quota_us}", *memory, name]
 
     def removal(self, name: str) -> list[list[str]]:
@@ -151,7 +158,10 @@ class CommandLineEngine(ContainerEngine):
 
     def _mounts(self, spec: ContainerSpec) -> list[str]:
         """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""
-        binds = [(f"{spec.tree.rstrip('/')}{path}", path, False) for path in BOUND] if spec.bound_tree else []
+        if spec.bound_tree:
+            binds = [(f"{spec.tree.rstrip('/')}{path}", path, False) for path in BOUND]
+        else:
+            binds = []
         binds += spec.binds
         binds += [(*mount, False) for mount in spec.edits.mounts]
         options = {writable: f"{'' if writable else READ_ONLY}{self.bind_options}" for writable in (False, True)}

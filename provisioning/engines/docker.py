@@ -24,7 +24,8 @@ from suite.interfaces import Node, Note
 
 PROGRAM = ("docker",)
 STORE = "docker.img"
-STORE_READY_S, DAEMON_READY_S = 60.0, 180.0
+STORE_READY_S = 60.0
+DAEMON_READY_S = 180.0
 LOADED_WITHIN_S = 1800.0
 OWN_CONTAINERD = "/run/docker/containerd"
 """The directory of the socket of the containerd that dockerd starts itself, whose files are below dockerd's."""
@@ -52,8 +53,10 @@ def docker_store(image: Image, note: Note) -> Path:
             return target
         note("making the disk with the store of the guest's docker (once per image)")
         node = stack.enter_context(local_node((), str(image.tree)))
-        building = Path(stack.enter_context(artefacts.workshop(node, str(image.directory))))
-        store, sockets = building / "store", building / "run"
+        workshop = artefacts.workshop(node, str(image.directory))
+        building = Path(stack.enter_context(workshop))
+        store = building / "store"
+        sockets = building / "run"
         store.mkdir()
         sockets.mkdir()
         _load(node, image, store, sockets)
@@ -155,22 +158,28 @@ class Docker(CommandLineEngine):
 
     def _info(self, node: Node, field: str) -> str:
         """Return a field of what the daemon reports of itself; empty where it has none such."""
-        return node.run([*self.program, "info", "--format", field], check=False).stdout
+        answer = node.run([*self.program, "info", "--format", field], check=False)
+        return answer.stdout
 
     def runtime_version(self, node: Node) -> str:
-        declared = json.loads(node.run([*self.program, "info", "--format", "{{json .Runtimes}}"]).stdout)[self.runtime]
+        runtimes = node.run([*self.program, "info", "--format", "{{json .Runtimes}}"]).stdout
+        declared = json.loads(runtimes)[self.runtime]
         # containerd finds some by their type and not by a path.
-        return node.run([declared["path"], "--version"]).stdout if "path" in declared else str(self.runtime)
+        if "path" in declared:
+            return node.run([declared["path"], "--version"]).stdout
+        return str(self.runtime)
 
     def load(self, host: Node, digest: str, archive: Path) -> None:
         """Load the archive into docker's own store if it is not there; then compare what the store holds."""
-        wanted, reference = layers(archive), image_reference(digest)
+        wanted = layers(archive)
+        reference = image_reference(digest)
         if self._held(host, reference) == wanted:
             return
         argv = [*self.program, "load", "--quiet"]
         with archive.open("rb") as content:
             loading = host.start(argv, stdin=content)
-        if status := loading.wait(LOADED_WITHIN_S):
+        status = loading.wait(LOADED_WITHIN_S)
+        if status:
             raise CommandError(argv, status, f"{host.name}: {loading.output_tail()}")
         if self._held(host, reference) != wanted:
             raise self._missing(host, reference)
@@ -192,7 +201,9 @@ class Docker(CommandLineEngine):
         """Return the digests of the layers of the image of this name in the store; none if there is no such image."""
         words = ["image", "inspect", "--format", "{{json .RootFS.Layers}}", reference]
         answer = node.run([*self.program, *words], check=False)
-        return list(json.loads(answer.stdout)) if answer.returncode == 0 else []
+        if answer.returncode == 0:
+            return list(json.loads(answer.stdout))
+        return []
 
     def _missing(self, node: Node, reference: str) -> MeasurementError:
         message = f"the {self.name} of {node.name} does not hold {reference}"
@@ -200,7 +211,8 @@ class Docker(CommandLineEngine):
 
     def _start_daemon(self, node: Node) -> None:
         """Start the daemon in a guest of the suite's, where nobody else would."""
-        if node.run([*self.program, "info", "--format", "{{.ID}}"], check=False, timeout_s=60.0).returncode == 0:
+        answer = node.run([*self.program, "info", "--format", "{{.ID}}"], check=False, timeout_s=60.0)
+        if answer.returncode == 0:
             return
         with node.opening.running("daemon"):
             daemon = node.start(DAEMON)
@@ -223,12 +235,15 @@ def layers(archive: Path) -> list[str]:
 
     def content(name: str) -> bytes:
         file = tar.extractfile(name)
-        return file.read() if file else b""
+        if file:
+            return file.read()
+        return b""
 
     try:
         with tarfile.open(archive) as tar:
             (manifest,) = json.loads(content("manifest.json"))
-            diff_ids: list[str] = json.loads(content(manifest["Config"]))["rootfs"]["diff_ids"]
+            config = content(manifest["Config"])
+            diff_ids: list[str] = json.loads(config)["rootfs"]["diff_ids"]
     except (OSError, tarfile.TarError, ValueError, LookupError) as error:
         raise RequestError(f"{archive} is no image: {error}", remedy="build it again: bench image build") from error
     return diff_ids

@@ -82,7 +82,8 @@ class KubernetesEngine(ContainerEngine):
 
         Raises RequestError for a node that runs under the same kernel as this engine's own.
         """
-        engine = replace(self, settings={**self.settings, "node": node}, virtual=True)
+        settings = {**self.settings, "node": node}
+        engine = replace(self, settings=settings, virtual=True)
         if engine._node.boot_id == self._node.boot_id:
             raise RequestError(
                 f"{option('node')}: {self._node.name} of container and {node} of container-vm run under one kernel, so "
@@ -94,12 +95,15 @@ class KubernetesEngine(ContainerEngine):
     def hindrance(self, properties: Properties) -> str | None:
         if properties.service:
             self._cluster.demand({"services": ("create", "get", "list", "delete")})
-        switched = {name for name, usual in vars(AS_IT_IS).items() if getattr(properties, name) != usual}
+        usual_values = vars(AS_IT_IS)
+        switched = {name for name, usual in usual_values.items() if getattr(properties, name) != usual}
         if properties.pod_requests < 1:
             if "pod_requests" in self.settings:
                 return "pods of the run request less than their limits already"
             switched.discard("pinned")  # it follows
-        return None if switched <= SWITCHES else "a pod cannot be given it"
+        if switched <= SWITCHES:
+            return None
+        return "a pod cannot be given it"
 
     def most_cpus(self) -> int:
         return self._node.whole_cpus
@@ -117,9 +121,12 @@ class KubernetesEngine(ContainerEngine):
 
     def check_machine(self, node: Node) -> None:
         expected = self._node
-        ids = (node.run(["cat", "--", str(path)], check=False).stdout for path in (BOOT_ID, MACHINE_ID))
+        files = (BOOT_ID, MACHINE_ID)
+        ids = (node.run(["cat", "--", str(path)], check=False).stdout for path in files)
         if not (expected.here if node.local else expected.is_machine(*ids)):
-            name = "this machine" if node.local else f"{node.name} of the inventory"
+            name = "this machine"
+            if not node.local:
+                name = f"{node.name} of the inventory"
             raise RequestError(
                 f"{name} is not the node {expected.name} of the cluster: nothing on it can be compared with its pods",
                 remedy=f"list the node {expected.name} in {option('inventory')}, as ssh reaches it, choose another "
@@ -134,7 +141,8 @@ class KubernetesEngine(ContainerEngine):
             raise not_installed()
         if self.named:
             return self._cluster.version()
-        if not any(Path(path).is_file() for path in kubeconfig().split(os.pathsep)):
+        listed = kubeconfig().split(os.pathsep)
+        if not any(Path(path).is_file() for path in listed):
             raise RequestError(f"there is no kubeconfig at {kubeconfig()}", remedy="set KUBECONFIG, or name another")
         # Asked before every run, also of other engines: a server that is away must not hold it up.
         cluster = Cluster.connect()
@@ -142,7 +150,8 @@ class KubernetesEngine(ContainerEngine):
 
     def load(self, host: Node, digest: str, archive: Path) -> None:
         if not self.settings.get("registry") and self._node.here:
-            import_image(host, self.settings.get("containerd") or self._node.containerd, digest, archive)
+            address = self.settings.get("containerd") or self._node.containerd
+            import_image(host, address, digest, archive)
 
     def allotment(self, image: Image, cpus: int, memory_bytes: int, count: int = 1, gpus: int = 0) -> Allotment:
         """Try which CPUs ``count`` pods get that are open at once. Raises BenchError if the cluster cannot run one.
@@ -159,19 +168,24 @@ class KubernetesEngine(ContainerEngine):
         with ExitStack() as stack:
             inside = [stack.enter_context(self.tried(image, cpus, memory_bytes, gpus)) for _ in range(count)]
             cards = _cards_in(inside[0], gpus)
-            cpuinfos, cpu_sets = list(map(self._attested, inside)), list(map(cpus_inside, inside))
+            cpuinfos = list(map(self._attested, inside))
+            cpu_sets = list(map(cpus_inside, inside))
         # Pods of whole CPUs then have them alone, and the kubelet hands out free ones in the same order again.
         static = self._node.kubelet.get("cpuManagerPolicy") == "static"
         exclusive = static and all(len(cpu_set) == cpus for cpu_set in cpu_sets)
-        alone = tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set) if exclusive else None
+        alone = None
+        if exclusive:
+            alone = tuple(cpu for cpu_set in cpu_sets for cpu in cpu_set)
         return Allotment(alone, cpuinfos[-1], cards)
 
     @contextmanager
     def tried(self, image: Image, cpus: int, memory_bytes: int, gpus: int = 0) -> Iterator[PodNode]:
         """Open a pod before anything is measured. Raises RequestError where the cluster or the node refuses it."""
-        name, tree = ledger.fresh("virtbench"), str(image.tree)
+        name = ledger.fresh("virtbench")
+        tree = str(image.tree)
         data = ("", MOUNT, False) if self.claimed else None
-        spec = ContainerSpec(name, image.digest, tree, format_cpu_list(range(cpus)), memory_bytes, data=data, gpus=gpus)
+        cpu_list = format_cpu_list(range(cpus))
+        spec = ContainerSpec(name, image.digest, tree, cpu_list, memory_bytes, data=data, gpus=gpus)
         with local_node((), None) as host, ExitStack() as stack:
             self.load(host, image.digest, image.file("oci.tar"))
             stack.callback(await_end, name)
@@ -199,18 +213,21 @@ class KubernetesEngine(ContainerEngine):
 
     def _check_storage_class(self) -> None:
         """Raise RequestError for a storage class that the cluster does not have."""
-        if not (wanted := self.settings.get("storage_class")):
+        wanted = self.settings.get("storage_class")
+        if not wanted:
             return
         self._cluster.demand({"storageclasses.storage.k8s.io": ("list",)})
         items = self._cluster.get("/apis/storage.k8s.io/v1/storageclasses")["items"]
-        if wanted not in (known := [item["metadata"]["name"] for item in items]):
+        known = [item["metadata"]["name"] for item in items]
+        if wanted not in known:
             remedy = f"choose {option('storage_class')} from: {', '.join(known) or 'none, create one'}"
             raise RequestError(f"the cluster has no storage class {wanted}", remedy=remedy)
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
         if spec.data and spec.data[2] and not self.settings.get("storage_class"):
             node.run(["chown", f"{USER}:{USER}", "--", spec.data[0]])
-        Opening(self._cluster, spec.name, node.opening).open(manifest(spec, self._placement(spec)))
+        opening = Opening(self._cluster, spec.name, node.opening)
+        opening.open(manifest(spec, self._placement(spec)))
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         return []
@@ -308,16 +325,27 @@ class KubernetesEngine(ContainerEngine):
 
     def _placement(self, spec: ContainerSpec) -> Placement:
         registry = self.settings.get("registry")
-        image = f"{registry}/{image_reference(spec.image)}" if registry else local_name(spec.image)
+        if registry:
+            image = f"{registry}/{image_reference(spec.image)}"
+        else:
+            image = local_name(spec.image)
         _, claim, path = self.settings["claim"].split(":", 2) if self.claimed else ("", "", "")
         classes = self.settings.get("runtime_class"), self.settings.get("storage_class")
         requests = self.settings.get("pod_requests")
         share = parse_share(requests) if requests else spec.pod_requests
-        return Placement(self._node.hostname, image, bool(registry), *classes, claim, path, share)
+        hostname = self._node.hostname
+        return Placement(hostname, image, bool(registry), *classes, claim, path, share)
 
     def _inside(self, node: Node, name: str) -> PodNode:
         place = f"{node.name}/{name}"
-        return PodNode(parent=node, wrap=list, name=place, userland="/", cluster=self._cluster, pod=name)
+        return PodNode(
+            parent=node,
+            wrap=list,
+            name=place,
+            userland="/",
+            cluster=self._cluster,
+            pod=name,
+        )
 
 
 def _cards_in(inside: PodNode, count: int) -> tuple[Card, ...]:

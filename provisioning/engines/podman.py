@@ -54,7 +54,8 @@ class Podman(CommandLineEngine):
         inspect = [*self.program, "inspect", "--type", "container", "--format", "{{.Id}}", "--", name]
         container_id = run_apart(inspect, COMMAND_WITHIN_S).stdout.strip()
         super().remove_local(name)
-        if number := re.fullmatch(r"[0-9a-f]{64}", container_id):
+        number = re.fullmatch(r"[0-9a-f]{64}", container_id)
+        if number:
             group_removal.remove(f"libpod_parent/libpod-{number[0]}")
 
     def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
@@ -71,7 +72,8 @@ class Podman(CommandLineEngine):
         if is_guest(node):
             return None
         about = "{{.Host.Security.SECCOMPProfilePath}}"
-        path = node.run([*self.program, "info", "--format", about], check=False).stdout.strip()
+        answer = node.run([*self.program, "info", "--format", about], check=False)
+        path = answer.stdout.strip()
         if not path:
             return None
         return digest_of(node, path)
@@ -79,11 +81,14 @@ class Podman(CommandLineEngine):
     def pins_by_affinity(self, node: Node) -> bool:
         """Return whether it is rootless without the controller ``cpuset``, which systemd does not delegate."""
         about = "{{.Host.Security.Rootless}} {{.Host.CgroupControllers}}"
-        rootless, _, controllers = node.run([*self.program, "info", "--format", about]).stdout.partition(" ")
+        answer = node.run([*self.program, "info", "--format", about])
+        rootless, _, controllers = answer.stdout.partition(" ")
         return rootless == "true" and "cpuset" not in controllers
 
     def host_network(self, namespace: str | None) -> str:
-        return f"ns:{namespace}" if namespace else "host"
+        if namespace:
+            return f"ns:{namespace}"
+        return "host"
 
 
 PODMAN = Podman()

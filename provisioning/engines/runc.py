@@ -27,7 +27,8 @@ UNITS = {"bps": "Bps", "iops": "IOPS"}
 READY_S = 60.0
 PROFILE = "usr/share/containers/seccomp.json"
 """Docker's seccomp profile in the tree: that of ``containers/common``, which Debian's packages of engines share."""
-ARCHITECTURE, LONG_ARCHITECTURE = "amd64", "SCMP_ARCH_X86_64"
+ARCHITECTURE = "amd64"
+LONG_ARCHITECTURE = "SCMP_ARCH_X86_64"
 
 
 class Runc(ContainerEngine):
@@ -85,10 +86,13 @@ class Runc(ContainerEngine):
         return self.command("exec", spec.name)
 
     def main_pid(self, node: Node, name: str) -> int:
-        return int(json.loads(node.run(self.command("state", "--", name)).stdout)["pid"])
+        answer = node.run(self.command("state", "--", name))
+        return int(json.loads(answer.stdout)["pid"])
 
     def update_argv(self, name: str, cpus: str, quota_us: int, memory_bytes: int | None) -> list[str]:
-        memory = ["--memory", str(memory_bytes), "--memory-swap", str(memory_bytes)] if memory_bytes else []
+        memory = []
+        if memory_bytes:
+            memory = ["--memory", str(memory_bytes), "--memory-swap", str(memory_bytes)]
         return self.command("update", "--cpuset-cpus", cpus, "--cpu-quota", str(quota_us), *memory, name)
 
     def removal(self, name: str) -> list[list[str]]:
@@ -103,7 +107,8 @@ RUNC = Runc()
 
 def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any]:
     """Return the ``config.json`` (OCI runtime specification 1.0.2) of the container that docker would make."""
-    none: dict[str, list[str]] = {k: [] for k in ("bounding", "effective", "inheritable", "permitted", "ambient")}
+    sets = ("bounding", "effective", "inheritable", "permitted", "ambient")
+    none: dict[str, list[str]] = {k: [] for k in sets}
     joined = {"path": spec.network} if spec.network else {}
     return {
         "ociVersion": "1.0.2",
@@ -132,10 +137,7 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
                     *({**_numbers(device), "allow": True, "access": "rw"} for device in spec.edits.devices),
                 ],
             },
-            "devices": [
-                {**_numbers(device), "path": device.path, "fileMode": 0o666, "uid": 0, "gid": 0}
-                for device in spec.edits.devices
-            ],
+            "devices": [_device(device) for device in spec.edits.devices],
             **({"seccomp": seccomp} if spec.seccomp else {}),
             "maskedPaths": list(MASKED),
             "readonlyPaths": list(READONLY),
@@ -155,12 +157,25 @@ def _mounts(size: str) -> list[dict[str, Any]]:
         ("/sys/fs/cgroup", "cgroup", "cgroup", [*fixed, "ro"]),
         *((path, "tmpfs", "tmpfs", ["nosuid", "nodev", "mode=1777", size]) for path in TMPFS),
     ]
-    return [{"destination": to, "type": kind, "source": source, "options": how} for to, kind, source, how in table]
+    return [
+        {
+            "destination": to,
+            "type": kind,
+            "source": source,
+            "options": how,
+        }
+        for to, kind, source, how in table
+    ]
 
 
 def _bind(source: str, target: str, writable: bool = False) -> dict[str, Any]:
     options = ["bind", "rw" if writable else "ro", "nosuid", "nodev"]
-    return {"type": "bind", "source": source, "destination": target, "options": options}
+    return {
+        "type": "bind",
+        "source": source,
+        "destination": target,
+        "options": options,
+    }
 
 
 def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
@@ -170,7 +185,15 @@ def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
     _, target, scratch = spec.layer
     layers = [f"lowerdir={spec.tree}{target}", f"upperdir={scratch}/upper", f"workdir={scratch}/work"]
     options = [*layers, "nosuid", "nodev"]
-    return [*binds, {"type": "overlay", "source": "overlay", "destination": target, "options": options}]
+    return [
+        *binds,
+        {
+            "type": "overlay",
+            "source": "overlay",
+            "destination": target,
+            "options": options,
+        },
+    ]
 
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:
@@ -181,18 +204,22 @@ def _limits(spec: ContainerSpec) -> dict[str, Any]:
     if spec.memory_limited:
         limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
     if spec.limited_disks:
-        numbers = [[int(part) for part in disk.number.split(":")] for disk in spec.limited_disks]
-        limits["blockIO"] = {
-            f"throttle{way.capitalize()}{UNITS[unit]}Device": [
-                {"major": major, "minor": minor, "rate": limit} for major, minor in numbers
-            ]
-            for way, unit, limit in spec.disk_limits
-        }
+        numbers = []
+        for disk in spec.limited_disks:
+            numbers.append([int(part) for part in disk.number.split(":")])
+        limits["blockIO"] = {}
+        for way, unit, limit in spec.disk_limits:
+            throttled = [{"major": major, "minor": minor, "rate": limit} for major, minor in numbers]
+            limits["blockIO"][f"throttle{way.capitalize()}{UNITS[unit]}Device"] = throttled
     return limits
 
 
 def _numbers(device: DeviceNode) -> dict[str, Any]:
     return {"type": "c", "major": device.major, "minor": device.minor}
+
+
+def _device(device: DeviceNode) -> dict[str, Any]:
+    return {**_numbers(device), "path": device.path, "fileMode": 0o666, "uid": 0, "gid": 0}
 
 
 def bundle_profile(text: str) -> dict[str, Any]:
@@ -202,7 +229,8 @@ def bundle_profile(text: str) -> dict[str, Any]:
     are decided here. Raises ValueError for a profile that is not JSON.
     """
     profile = json.loads(text)
-    below = [a["subArchitectures"] or [] for a in profile.get("archMap", []) if a["architecture"] == LONG_ARCHITECTURE]
+    architectures = profile.get("archMap", [])
+    below = [a["subArchitectures"] or [] for a in architectures if a["architecture"] == LONG_ARCHITECTURE]
     return {
         "defaultAction": profile["defaultAction"],
         "defaultErrnoRet": profile.get("defaultErrnoRet", 1),
@@ -212,8 +240,10 @@ def bundle_profile(text: str) -> dict[str, Any]:
 
 
 def _applies(rule: dict[str, Any]) -> bool:
-    includes, excludes = rule.get("includes") or {}, rule.get("excludes") or {}
-    if (wanted := includes.get("arches")) and ARCHITECTURE not in wanted:
+    includes = rule.get("includes") or {}
+    excludes = rule.get("excludes") or {}
+    wanted = includes.get("arches")
+    if wanted and ARCHITECTURE not in wanted:
         return False
     # Rules for a capability are for containers that have it.
     return ARCHITECTURE not in (excludes.get("arches") or ()) and not includes.get("caps")
@@ -224,5 +254,7 @@ def _rule(rule: dict[str, Any]) -> dict[str, Any]:
     if rule.get("errnoRet") is not None and rule["action"] == "SCMP_ACT_ERRNO":
         plain["errnoRet"] = rule["errnoRet"]
     if rule.get("args"):
-        plain["args"] = [{k: v for k, v in arg.items() if v is not None} for arg in rule["args"]]
+        plain["args"] = []
+        for arg in rule["args"]:
+            plain["args"].append({key: value for key, value in arg.items() if value is not None})
     return plain

@@ -63,23 +63,31 @@ class UnprivilegedEngine(ContainerEngine):
         return []
 
     def entered(self, node: Node, spec: ContainerSpec) -> Node:
-        pinned = [] if spec.by_count else taskset(parse_cpu_list(spec.cpus))
-        host_processes, substitutes = None, tuple[str, ...]()
-        of_image = node.run(["find", *(f"{spec.tree}/{path}" for path in self.replaced), "-type", "f"], check=False)
+        pinned = []
+        if not spec.by_count:
+            pinned = taskset(parse_cpu_list(spec.cpus))
+        host_processes = None
+        substitutes = tuple[str, ...]()
+        replaced = (f"{spec.tree}/{path}" for path in self.replaced)
+        of_image = node.run(["find", *replaced, "-type", "f"], check=False)
         files = of_image.stdout.splitlines()
         if is_root(node):
             user = unnamed_user()
             words = [*_limited(node, spec), *pinned, *_shown(node, spec, user, files)]
-            place, tree = PLACE, f"{PLACE}/tree"
+            place = PLACE
+            tree = f"{PLACE}/tree"
             sources = [f"{PLACE}/{PurePath(target).name}" for _, target, _ in spec.binds]
             host_processes = HostProcesses(ControlGroup.named(spec.name))
         else:
-            user, words = None, ["setpriv", "--pdeathsig", "KILL", *pinned]
-            place, tree = _copied(node, files), spec.tree
+            user = None
+            words = ["setpriv", "--pdeathsig", "KILL", *pinned]
+            place = _copied(node, files)
+            tree = spec.tree
             sources = [source for source, _, _ in spec.binds]
             substitutes = (MEMORY_NOT_LIMITED,)
         binds = [(f"{place}/{PurePath(file).name}", file.removeprefix(spec.tree), False) for file in files]
-        binds += [(source, *bind[1:]) for source, bind in zip(sources, spec.binds, strict=True)]
+        prepared = zip(sources, spec.binds, strict=True)
+        binds += [(source, *bind[1:]) for source, bind in prepared]
         words += self.container_argv(spec, tree, binds, user)
         inside = WrappedNode(
             parent=node,
@@ -118,7 +126,8 @@ def _copied(node: Node, files: Sequence[str]) -> str:
     if not node.local:
         raise RequestError(f"containers on {node.name} need root there", remedy="log in as root, or run bench there")
     place = node.run(["pwd"]).stdout.strip()
-    node.run(["cp", "--preserve=mode", "--target-directory", place, "--", *files], check=bool(files))
+    copied = ["cp", "--preserve=mode", "--target-directory", place, "--", *files]
+    node.run(copied, check=bool(files))
     return place
 
 

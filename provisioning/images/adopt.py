@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from provisioning import artefacts
@@ -34,20 +35,22 @@ def adopt(python: Path, sites: tuple[Path, ...], note: Note) -> Image:
     """
     if os.geteuid():
         raise RequestError("bench image adopt needs root", remedy="use sudo")
-    if missing := next((path for path in (python, *sites) if not path.exists()), None):
+    missing_paths = (path for path in (python, *sites) if not path.exists())
+    missing = next(missing_paths, None)
+    if missing:
         raise RequestError(f"{missing} does not exist", remedy="name the machine's Python, and directories of packages")
     with artefacts.making("the image", note), workplace(NEEDED_BYTES) as (node, building):
         tree = building / "tree"
-        interpreter, prefix = node.run([str(python), "-I", "-c", PREFIX]).stdout.splitlines()
-        packages = (Mount(place=f"opt/site{n}", sources=(str(site.resolve()),)) for n, site in enumerate(sites))
+        answer = node.run([str(python), "-I", "-c", PREFIX])
+        interpreter, prefix = answer.stdout.splitlines()
+        numbered_sites = enumerate(sites)
+        packages = (Mount(place=f"opt/site{n}", sources=(str(site.resolve()),)) for n, site in numbered_sites)
         mounts = [_programs(tree), *packages]
         if not prefix.startswith("/usr"):
-            mounts.insert(1, Mount(place=prefix.lstrip("/"), sources=(prefix,)))
+            mount = Mount(place=prefix.lstrip("/"), sources=(prefix,))
+            mounts.insert(1, mount)
         _lay_out(tree, mounts)
-        paths = ":".join([IMAGE_PYTHON[1], *(f"/{mount.place}" for mount in mounts if mount.place.startswith("opt/"))])
-        about = {"variant": "own", "base": interpreter, "python": (interpreter, paths), "mounts": mounts}
-        recipe = hashlib.sha256(json.dumps([mount.model_dump() for mount in mounts]).encode()).hexdigest()
-        image = Image.model_validate({**about, "created_at": now(), "digest": "", "recipe_sha256": recipe, "files": {}})
+        image = _described(mounts, interpreter)
         with mounted(image, tree):
             _check(node, tree, image.python, note)
             note("listing every file of the tree")
@@ -59,6 +62,25 @@ def adopt(python: Path, sites: tuple[Path, ...], note: Note) -> Image:
             building.rename(image.directory)
         note(f"image {image.digest[:12]} is ready in {image.directory}")
         return image
+
+
+def _described(mounts: Sequence[Mount], interpreter: str) -> Image:
+    """Return the description of the tree, still without its digest."""
+    places = (f"/{mount.place}" for mount in mounts if mount.place.startswith("opt/"))
+    paths = ":".join([IMAGE_PYTHON[1], *places])
+    recipe = json.dumps([mount.model_dump() for mount in mounts])
+    return Image.model_validate(
+        {
+            "variant": "own",
+            "base": interpreter,
+            "python": (interpreter, paths),
+            "mounts": mounts,
+            "created_at": now(),
+            "digest": "",
+            "recipe_sha256": hashlib.sha256(recipe.encode()).hexdigest(),
+            "files": {},
+        }
+    )
 
 
 def _programs(tree: Path) -> Mount:
@@ -78,12 +100,14 @@ def _programs(tree: Path) -> Mount:
 
 def _lay_out(tree: Path, mounts: list[Mount]) -> None:
     """Make the directories that are mounted over, and copy the worker and the little that is read of /etc."""
-    for name in ("etc", "var/tmp", *EMPTIED, *MADE, *(mount.place for mount in mounts)):
+    mount_places = (mount.place for mount in mounts)
+    for name in ("etc", "var/tmp", *EMPTIED, *MADE, *mount_places):
         (tree / name).mkdir(mode=0o755, parents=True, exist_ok=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         (tree / name).symlink_to(f"usr/{name}")
     for name in COPIED:
-        source, target = Path("/etc", name), tree / "etc" / name
+        source = Path("/etc", name)
+        target = tree / "etc" / name
         if source.is_dir():
             shutil.copytree(source, target, symlinks=True)
         elif source.exists():
@@ -100,7 +124,8 @@ def _check(node: LocalNode, tree: Path, python: tuple[str, str], note: Note) -> 
     interpreter, paths = python
     note("importing what jobs import")
     variables = ("/usr/bin/env", "-i", "HOME=/tmp", f"PYTHONPATH={paths}", "PYTHONDONTWRITEBYTECODE=1")
-    _, failed = import_inside(node, [*chroot_argv(str(tree), user=FIRST_USER), *variables, interpreter], MODULES)
+    entered = [*chroot_argv(str(tree), user=FIRST_USER), *variables, interpreter]
+    _, failed = import_inside(node, entered, MODULES)
     if failed:
         why = "; ".join(f"{name} ({reason})" for name, reason in failed.items())
         raise RequestError(f"jobs cannot import {why}", remedy="name the directory of the packages with --site")
@@ -115,7 +140,8 @@ def _write_manifest(tree: Path) -> str:
     for entry in userland.walk(str(tree), userland.CONTENT_CHECKED_INSIDE):
         listed = entry.kind == "file" and entry.path.endswith(LISTS)
         content = sha256(tree / entry.path) if listed else entry.content
-        lines.append(userland.Entry(entry.path, entry.kind, entry.mode, entry.size, content).line())
+        entry_of_tree = userland.Entry(entry.path, entry.kind, entry.mode, entry.size, content)
+        lines.append(entry_of_tree.line())
     text = "".join(lines)
     (tree / userland.MANIFEST).write_text(text, encoding="ascii")
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -40,7 +40,8 @@ def build(variant: Variant, note: Note, *, rebuild: bool = False, cuda: str = ""
     ``cuda`` is the version of CUDA for which torch is built; empty for the one of its release.
     Raises RequestError when a tool or space is missing, CommandError when a step fails; nothing half-built stays.
     """
-    began_at, needed_bytes = now(), NEEDED_BYTES_CUDA if variant == "cuda" else NEEDED_BYTES
+    began_at = now()
+    needed_bytes = NEEDED_BYTES_CUDA if variant == "cuda" else NEEDED_BYTES
     with artefacts.making("the image", note):
         recipe = recipe_sha256(variant, cuda)
         image = built_of(recipe)
@@ -110,7 +111,9 @@ def built_of(recipe: str) -> Image | None:
 def requirements(cuda: str) -> str:
     """Return what the image takes from the package index, with torch's builds for a version of CUDA if there is one."""
     text = (RECIPE / "requirements.txt").read_text()
-    built_for = f"+cu{cuda.replace('.', '')}" if cuda else ""
+    built_for = ""
+    if cuda:
+        built_for = f"+cu{cuda.replace('.', '')}"
     return re.sub(r"^(torch(?:vision)?==\S+)$", rf"\1{built_for}", text, flags=re.MULTILINE)
 
 
@@ -118,13 +121,16 @@ def recipe_sha256(variant: Variant, cuda: str = "") -> str:
     """Return the digest of every file that decides what the image holds, and of the version of CUDA."""
     digest = hashlib.sha256(f"{variant}{cuda}".encode())
     names = ["Dockerfile", *(["Dockerfile.cuda"] if variant == "cuda" else []), "requirements.txt"]
-    recipe = [RECIPE / name for name in names] + sorted((RECIPE / "guest").glob("*"))
+    of_guest = sorted((RECIPE / "guest").glob("*"))
+    recipe = [RECIPE / name for name in names] + of_guest
     # Named as in the repository wherever they lie, so that a checkout and a wheel of it agree on the image.
     files = {f"docker/{path.relative_to(RECIPE)}": path for path in recipe}
     for name in INSIDE:
         path = ROOMS / name
-        inside = sorted(file for file in path.rglob("*") if file.suffix in (".py", ".fio"))
-        files |= {str(file.relative_to(ROOMS)): file for file in (inside if path.is_dir() else [path])}
+        files_inside = (file for file in path.rglob("*") if file.suffix in (".py", ".fio"))
+        inside = sorted(files_inside)
+        shipped_files = inside if path.is_dir() else [path]
+        files |= {str(file.relative_to(ROOMS)): file for file in shipped_files}
     for name, path in files.items():
         if not path.is_file():
             raise RequestError(f"{path} is missing", remedy="it is part of virtbench: install that again")
@@ -135,7 +141,8 @@ def recipe_sha256(variant: Variant, cuda: str = "") -> str:
 def _base(node: LocalNode, builder: Builder, note: Note) -> str:
     """Return the base image: the ordinary one if a registry is in reach, else one made from the Debian mirror."""
     local = f"virtbench-base:{BASE_SUITE}"
-    if node.run([builder.program, "image", "inspect", local], check=False).returncode == 0:
+    inspected = node.run([builder.program, "image", "inspect", local], check=False)
+    if inspected.returncode == 0:
         return f"{builder.local_prefix}{local}"
     note(f"fetching {BASE}")
     try:
@@ -163,11 +170,13 @@ def _base(node: LocalNode, builder: Builder, note: Note) -> str:
 
 def copy_worker(inside: Path) -> None:
     """Copy the parts of the suite that run in targets, and what a guest starts with, to a directory."""
-    for source, name in [*((ROOMS / name, name) for name in INSIDE), (RECIPE / "guest", "guest")]:
+    shipped = [*((ROOMS / name, name) for name in INSIDE), (RECIPE / "guest", "guest")]
+    for source, name in shipped:
         copy_tree(source, inside / name)
     # The same permissions whatever those of the checkout are: they are part of the digest.
     for path in inside.rglob("*"):
-        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        executable = path.is_dir() or path.stat().st_mode & 0o100
+        path.chmod(0o755 if executable else 0o644)
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -181,8 +190,10 @@ def copy_tree(source: Path, target: Path) -> None:
 
 def _fetch_wheels(node: LocalNode, variant: Variant, cuda: str, context: Path, note: Note) -> None:
     """Fetch the wheels unless they are there, by the host's own pip, with its mirrors and certificates."""
-    wheels, wanted = context / "wheels", requirements(cuda)
-    kept, lock = context / "requirements", context / "requirements.locked"
+    wheels = context / "wheels"
+    wanted = requirements(cuda)
+    kept = context / "requirements"
+    lock = context / "requirements.locked"
     if kept.exists() and kept.read_text() == wanted:
         if lock.exists() and lock.read_text() == locked(wheels):
             return
@@ -216,19 +227,35 @@ def _fetch_wheels(node: LocalNode, variant: Variant, cuda: str, context: Path, n
 def locked(wheels: Path) -> str:
     """Return the requirements that are met by these wheels alone, as ``pip --require-hashes`` takes them."""
     # PEP 427: name and version are without a hyphen.
-    parts = ((*wheel.name.split("-")[:2], sha256(wheel)) for wheel in sorted(wheels.glob("*.whl")))
+    sorted_wheels = sorted(wheels.glob("*.whl"))
+    parts = ((*wheel.name.split("-")[:2], sha256(wheel)) for wheel in sorted_wheels)
     return "".join(f"{name}=={version} --hash=sha256:{digest}\n" for name, version, digest in parts)
 
 
 def finish(
-    node: LocalNode, building: Path, note: Note, *, variant: Variant, recipe: str, base: str, source: str | None = None
+    node: LocalNode,
+    building: Path,
+    note: Note,
+    *,
+    variant: Variant,
+    recipe: str,
+    base: str,
+    source: str | None = None,
 ) -> Image:
     """Pack the tree and put the image in its place; an image that is there with the same tree is kept."""
     tree = building / "tree"
     note("hashing every file of the tree")
     digest = userland.write_manifest(str(tree))
-    about = {"variant": variant, "recipe_sha256": recipe, "base": base, "source": source, "created_at": now()}
-    if (existing := next((image for image in images() if image.digest == digest), None)) and not existing.verify():
+    about = {
+        "variant": variant,
+        "recipe_sha256": recipe,
+        "base": base,
+        "source": source,
+        "created_at": now(),
+    }
+    same = (image for image in images() if image.digest == digest)
+    existing = next(same, None)
+    if existing and not existing.verify():
         # The same tree came of another recipe (a comment in the Dockerfile). Another bench may be using it.
         renewed = existing.model_copy(update=about)
         renewed.save()

@@ -31,7 +31,8 @@ from suite.errors import CommandError, RequestError
 from suite.part import Part
 from suite.results.store import write_atomic
 
-BUILD, ADOPT = "bench image build", "bench image adopt"
+BUILD = "bench image build"
+ADOPT = "bench image adopt"
 DESCRIPTION = "image.json"
 PACKED = ("disk.img", "oci.tar", "initrd.img")
 PARTS = (
@@ -102,7 +103,9 @@ class Image(BaseModel):
         if self.source is None or not self.source.startswith("/"):
             return self.source
         path = Path(self.source)
-        return path.parent.name if path.name in RECIPES else path.name
+        if path.name in RECIPES:
+            return path.parent.name
+        return path.name
 
     @property
     def cuda(self) -> str | None:
@@ -181,7 +184,8 @@ class Image(BaseModel):
 
     def _other_lists(self) -> list[str]:
         """Return the lists of packages that have changed: of a mounted tree the manifest has no other contents."""
-        listed = [entry for entry in _manifest(self.tree).values() if entry.path.endswith(LISTS) and entry.content]
+        entries = _manifest(self.tree).values()
+        listed = [entry for entry in entries if entry.path.endswith(LISTS) and entry.content]
         odd = (entry for entry in listed if sha256(self.tree / entry.path) != entry.content)
         return [f"/{entry.path}: other content" for entry in odd]
 
@@ -210,7 +214,8 @@ def mounted(image: Image, tree: Path) -> Iterator[None]:
     with ledger.holding("mount", str(tree)):
         itself = ["mount", "--bind", "--make-private", "--", str(tree), str(tree)]
         for argv in (itself, *(mount.argv(tree) for mount in image.mounts)):
-            if (answer := processes.run_apart(argv, MOUNTED_WITHIN_S)).returncode:
+            answer = processes.run_apart(argv, MOUNTED_WITHIN_S)
+            if answer.returncode:
                 raise CommandError(argv, answer.returncode, answer.stderr)
         yield
 
@@ -222,7 +227,8 @@ def sha256(path: Path) -> str:
 
 def stamp(path: Path) -> Stamp:
     info = path.stat()
-    return Stamp(size_bytes=info.st_size, mtime_ns=info.st_mtime_ns, sha256=sha256(path))
+    digest = sha256(path)
+    return Stamp(size_bytes=info.st_size, mtime_ns=info.st_mtime_ns, sha256=digest)
 
 
 def images() -> list[Image]:
@@ -243,7 +249,8 @@ def prune() -> list[Image]:
     newest: dict[tuple[str, str | None], Image] = {}
     for image in images():
         newest.setdefault((image.variant, image.name), image)
-    return remove([image for image in images() if image not in newest.values()])
+    outdated = [image for image in images() if image not in newest.values()]
+    return remove(outdated)
 
 
 def remove(unwanted: list[Image]) -> list[Image]:
@@ -281,10 +288,17 @@ def current(variant: str = "cpu") -> Image:
 
 def packages(tree: Path) -> dict[str, str]:
     """Return the versions of the Debian packages in a tree, by name; empty for a tree of another system."""
-    text = (tree / PACKAGES).read_text(errors="replace") if (tree / PACKAGES).is_file() else ""
-    lines = ([line for line in stanza.splitlines() if ": " in line] for stanza in text.split("\n\n"))
-    stanzas = [dict(line.split(": ", 1) for line in stanza if line[0].isalpha()) for stanza in lines]
-    return {fields["Package"]: fields.get("Version", "") for fields in stanzas if "Package" in fields}
+    if (tree / PACKAGES).is_file():
+        text = (tree / PACKAGES).read_text(errors="replace")
+    else:
+        text = ""
+    versions = {}
+    for stanza in text.split("\n\n"):
+        lines = [line for line in stanza.splitlines() if ": " in line and line[0].isalpha()]
+        fields = dict(line.split(": ", 1) for line in lines)
+        if "Package" in fields:
+            versions[fields["Package"]] = fields.get("Version", "")
+    return versions
 
 
 def difference(first: Image, second: Image) -> list[str]:
@@ -293,7 +307,9 @@ def difference(first: Image, second: Image) -> list[str]:
     programs, entries = (sorted(differ(*pair), key=lambda fact: fact.path) for pair in tables)
     versions = [f"package {fact.path}: {fact.first or 'absent'}, {fact.second or 'absent'}" for fact in programs]
     paths = [_entry(fact.path, fact.first, fact.second) for fact in entries]
-    more = [f"and {len(paths) - MOST_PATHS} more paths"] if len(paths) > MOST_PATHS else []
+    more = []
+    if len(paths) > MOST_PATHS:
+        more = [f"and {len(paths) - MOST_PATHS} more paths"]
     return [*versions, *paths[:MOST_PATHS], *more]
 
 

@@ -63,7 +63,8 @@ def check(node: Node, tree: Path, suite_tree: Path, name: str) -> None:
 
     The tree of the suite's own image has the programs that give up root before anything of the other image runs.
     """
-    if lacks := [*_programs(node, tree), *_python(node, tree, suite_tree)]:
+    lacks = [*_programs(node, tree), *_python(node, tree, suite_tree)]
+    if lacks:
         lacking = "; ".join(lack.name for lack in lacks)
         raise RequestError(f"{name} cannot be the image of the targets, it lacks: {lacking}", remedy=remedy(lacks))
 
@@ -72,7 +73,9 @@ def remedy(lacks: list[Lack]) -> str:
     """Return the lines of a Dockerfile that bring what is lacking, in the names of Debian's packages."""
     packages = " ".join(sorted({lack.package for lack in lacks} - {""}))
     modules = " ".join(sorted({lack.module for lack in lacks} - {""}))
-    lines = [f"RUN apt-get update && apt-get install -y --no-install-recommends {packages}"] if packages else []
+    lines = []
+    if packages:
+        lines = [f"RUN apt-get update && apt-get install -y --no-install-recommends {packages}"]
     lines += dict.fromkeys(lack.line for lack in lacks if lack.line)
     lines += [f"RUN {IMAGE_PYTHON[0]} -m pip install {modules}"] if modules else []
     return "add to its Dockerfile (packages as Debian names them): " + "; ".join(lines)
@@ -104,22 +107,30 @@ def as_a_job(tree: Path, suite_tree: Path) -> list[str]:
 
 
 def _paths(node: Node, tree: Path, programs: list[str]) -> list[str]:
-    return node.run([*without_capabilities(tree), BUSYBOX, "which", *programs], check=False).stdout.split()
+    argv = [*without_capabilities(tree), BUSYBOX, "which", *programs]
+    return node.run(argv, check=False).stdout.split()
 
 
 def _programs(node: Node, tree: Path) -> list[Lack]:
     wanted = {program: package for package, programs in PROGRAMS.items() for program in programs}
-    present = {path if path in wanted else path.rpartition("/")[2] for path in _paths(node, tree, list(wanted))}
-    lacks = [Lack(program, package) for program, package in wanted.items() if program not in present]
+    paths = _paths(node, tree, list(wanted))
+    present = {path if path in wanted else path.rpartition("/")[2] for path in paths}
+    lacks = []
+    for program, package in wanted.items():
+        if program not in present:
+            lacks.append(Lack(program, package))
     if IMAGE_PYTHON[0] not in present and (link := _link(node, tree)):
-        return [*(lack for lack in lacks if lack.name != IMAGE_PYTHON[0]), Lack(IMAGE_PYTHON[0], line=link)]
+        further = (lack for lack in lacks if lack.name != IMAGE_PYTHON[0])
+        return [*further, Lack(IMAGE_PYTHON[0], line=link)]
     return lacks
 
 
 def _link(node: Node, tree: Path) -> str:
     """Return the line that makes another Python, which PATH finds first, the one of the jobs; "" if there is none."""
     first = _paths(node, tree, ["python3"])[:1]
-    return f"RUN ln -sf {first[0]} {IMAGE_PYTHON[0]}" if first not in ([], [IMAGE_PYTHON[0]]) else ""
+    if first not in ([], [IMAGE_PYTHON[0]]):
+        return f"RUN ln -sf {first[0]} {IMAGE_PYTHON[0]}"
+    return ""
 
 
 def _python(node: Node, tree: Path, suite_tree: Path) -> list[Lack]:
@@ -155,6 +166,7 @@ def import_inside(
     answer = node.run([*argv, "-", *modules], stdin=program, timeout_s=ANSWER_WITHIN_S, check=False)
     try:
         report = json.loads(answer.stdout.splitlines()[-1])
-        return (int(report["version"][0]), int(report["version"][1])), dict(report["failed"])
+        version = report["version"]
+        return (int(version[0]), int(version[1])), dict(report["failed"])
     except (IndexError, KeyError, TypeError, ValueError):
-        return None, {argv[-1]: (answer.stderr.strip().splitlines() or ["no answer"])[-1]}
+        return None, {argv[-1]: answer.complaint()}

@@ -65,7 +65,8 @@ def build_own(source: str, note: Note, *, rebuild: bool = False) -> Image:
             image.save()
             note(f"image {image.digest[:12]} is up to date")
             return image
-        with workplace(max(NEEDED_BYTES, COPIES * int(size_bytes))) as (_, building):
+        bytes_needed = max(NEEDED_BYTES, COPIES * int(size_bytes))
+        with workplace(bytes_needed) as (_, building):
             note("unpacking the tree")
             unpack(node, builder, identity, building / "tree")
             refuse_unsafe(building / "tree", source)
@@ -73,7 +74,15 @@ def build_own(source: str, note: Note, *, rebuild: bool = False) -> Image:
             note("looking for what the targets need")
             needs.check(node, building / "tree", suite_image.tree, source)
             compile_worker(node, building / "tree", building / "compiled")
-            return finish(node, building, note, variant="own", recipe=recipe, base=identity, source=source)
+            return finish(
+                node,
+                building,
+                note,
+                variant="own",
+                recipe=recipe,
+                base=identity,
+                source=source,
+            )
 
 
 def find_source(node: LocalNode, builder: Builder, source: str, note: Note, *, fresh: bool) -> str:
@@ -86,12 +95,14 @@ def find_source(node: LocalNode, builder: Builder, source: str, note: Note, *, f
             return _built_or_loaded(node, builder, Path(source), note, fresh=fresh)
         if not _REFERENCE.fullmatch(source):
             raise RequestError(f"{source!r} is no name of an image", remedy="write it as registry/name:tag")
-        if node.run([builder.program, "image", "inspect", "--", source], check=False).returncode:
+        inspected = node.run([builder.program, "image", "inspect", "--", source], check=False)
+        if inspected.returncode:
             note(f"fetching {source}")
             node.run([builder.program, "pull", "--quiet", "--", source], timeout_s=3600.0)
         return _identity(node, builder, source)
     except CommandError as error:
-        lines = [line for line in error.output_tail.splitlines() if line.startswith("Error")] or [error.message]
+        complaints = [line for line in error.output_tail.splitlines() if line.startswith("Error")]
+        lines = complaints or [error.message]
         by_hand = f"try {' '.join(error.command[:2])} by hand: the archive may be damaged, or the name unknown"
         is_recipe = error.command[1] == "build"
         refusal = RequestError(
@@ -107,7 +118,8 @@ def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, 
         raise RequestError(f"{path} does not exist", remedy="name an image, an archive of one, or a Dockerfile")
     if (path / "oci-layout").exists() or (path.is_file() and tarfile.is_tarfile(path)):
         note(f"loading {path} into the store of {builder.program}")
-        loaded = node.run([builder.program, "load", "--input", str(path)], timeout_s=1800.0).stdout
+        answer = node.run([builder.program, "load", "--input", str(path)], timeout_s=1800.0)
+        loaded = answer.stdout
         return _identity(node, builder, _only(loaded, path))
     recipe = _recipe(path, builder)
     note(f"running {recipe}")
@@ -115,7 +127,9 @@ def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, 
         _offer_base(node, builder)
     tag = "virtbench-build:own"
     with TemporaryDirectory(prefix="virtbench-") as place:
-        more = host_access(node, Path(place)) if builder.mounts else ()
+        more: list[str] = []
+        if builder.mounts:
+            more = host_access(node, Path(place))
         builder.build(node, recipe, recipe.parent, tag, fresh=fresh, more=more)
     return _identity(node, builder, f"{builder.local_prefix}{tag}")
 
@@ -134,11 +148,14 @@ def _recipe(path: Path, builder: Builder) -> Path:
 
 def _offer_base(node: LocalNode, builder: Builder) -> None:
     """Bring the suite's image into the builder's store under the name ``BASE``."""
-    if suite_image := built("cpu"):
+    suite_image = built("cpu")
+    if suite_image:
         name = f"{BASE}:{suite_image.digest[:12]}"
-        if node.run([builder.program, "image", "inspect", "--", name], check=False).returncode:
+        inspected = node.run([builder.program, "image", "inspect", "--", name], check=False)
+        if inspected.returncode:
             archive = suite_image.file("oci.tar")
-            loaded = node.run([builder.program, "load", "--input", str(archive)], timeout_s=1800.0).stdout
+            answer = node.run([builder.program, "load", "--input", str(archive)], timeout_s=1800.0)
+            loaded = answer.stdout
             node.run([builder.program, "tag", _only(loaded, archive), name])
         node.run([builder.program, "tag", name, BASE])
 
@@ -148,13 +165,15 @@ def host_access(node: LocalNode, place: Path) -> list[str]:
 
     They are files in ``place``, mounted while a step runs. Indexes in local directories are left out.
     """
-    listed = node.run([sys.executable, "-m", "pip", "config", "list"], check=False).stdout.splitlines()
+    answer = node.run([sys.executable, "-m", "pip", "config", "list"], check=False)
+    listed = answer.stdout.splitlines()
     # ``global.index-url='https://...'``; ``:env:.index-url`` of the environment comes first, and prevails.
     pairs = (line.partition("=") for line in reversed(listed) if "='" in line)
     settings = {key.rpartition(".")[2]: str(ast.literal_eval(value)) for key, _, value in pairs}
     lines = ["[global]"]
     for name in PIP_SETTINGS:
-        words = [word for word in settings.get(name, "").split() if not word.startswith(("/", "file:"))]
+        named = settings.get(name, "").split()
+        words = [word for word in named if not word.startswith(("/", "file:"))]
         lines += [f"{name} = {' '.join(words)}"] if words else []
     certificates = settings.get("cert") or ssl.get_default_verify_paths().cafile
     if certificates and Path(certificates).is_file():
@@ -166,7 +185,9 @@ def host_access(node: LocalNode, place: Path) -> list[str]:
 
 def shorten(text: str) -> str:
     """Return the begin and the end of a text: engines print first what they were doing, and last why it failed."""
-    return text if len(text) <= MOST_SAID else f"{text[: MOST_SAID // 3]} ... {text[-MOST_SAID * 2 // 3 :]}"
+    if len(text) <= MOST_SAID:
+        return text
+    return f"{text[: MOST_SAID // 3]} ... {text[-MOST_SAID * 2 // 3 :]}"
 
 
 def _identity(node: LocalNode, builder: Builder, reference: str) -> str:
@@ -175,7 +196,10 @@ def _identity(node: LocalNode, builder: Builder, reference: str) -> str:
 
 def _only(loaded: str, source: Path) -> str:
     """Return the name of the image that ``load`` has printed. Raises RequestError if there are several."""
-    names = [line.partition(": ")[2].strip() for line in loaded.splitlines() if line.startswith("Loaded image")]
+    names = []
+    for line in loaded.splitlines():
+        if line.startswith("Loaded image"):
+            names.append(line.partition(": ")[2].strip())
     if len(names) != 1:
         raise RequestError(
             f"{source} holds {len(names)} images: {', '.join(names)}",
@@ -186,17 +210,21 @@ def _only(loaded: str, source: Path) -> str:
 
 def refuse_unsafe(tree: Path, source: str) -> None:
     """Raise RequestError for a tree in which the suite would write through links, or that holds devices."""
-    if separate := [name for name in MERGED if (tree / name).resolve() != (tree / "usr" / name).resolve()]:
+    separate = [name for name in MERGED if (tree / name).resolve() != (tree / "usr" / name).resolve()]
+    if separate:
         raise RequestError(
             f"{source} has a directory /{separate[0]}, and no link to usr/{separate[0]}",
             remedy="use an image of a system that has all programs below /usr: Debian 12, Ubuntu 20.04, and newer",
         )
     written = {Path(name) for name in (*MADE, *EMPTIED)}
-    written = written.union(*(Path(name).parents for name in (*MADE, *EMPTIED, *ADDED)))
+    parents = (Path(name).parents for name in (*MADE, *EMPTIED, *ADDED))
+    written = written.union(*parents)
     odd = [f"/{path} is no directory" for path in sorted(written) if _is_other(tree / path)]
     odd += [f"/{item.path} is a device, a pipe or a socket" for item in walk(str(tree), None) if item.kind == "other"]
     if odd:
-        more = f"; and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
+        more = ""
+        if len(odd) > MOST_NAMED:
+            more = f"; and {len(odd) - MOST_NAMED} more"
         raise RequestError(
             f"{source} cannot be the image of the targets: {'; '.join(odd[:MOST_NAMED])}{more}",
             remedy="replace them in its Dockerfile: RUN rm ...",
@@ -211,7 +239,8 @@ def _is_other(path: Path) -> bool:
 def complete(tree: Path, suite_tree: Path) -> None:
     """Replace ``ADDED`` in the tree by those of the suite's own tree."""
     for name in ADDED:
-        source, target = suite_tree / name, tree / name
+        source = suite_tree / name
+        target = tree / name
         if target.is_symlink() or target.is_file():
             target.unlink()
         elif target.exists():
@@ -233,7 +262,8 @@ def compile_worker(node: LocalNode, tree: Path, scratch: Path) -> None:
     worker = tree / path.lstrip("/")
     shutil.copytree(worker, scratch)
     argv = [interpreter, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", path]
-    node.run([*needs.without_capabilities(tree, "--bind", str(scratch), path), *argv], timeout_s=600.0)
+    confined = needs.without_capabilities(tree, "--bind", str(scratch), path)
+    node.run([*confined, *argv], timeout_s=600.0)
     for source in sorted(worker.rglob("*.py")):
         written = scratch / source.relative_to(worker).parent / "__pycache__"
         for compiled in [] if written.is_symlink() else written.glob(f"{source.stem}.*.pyc"):

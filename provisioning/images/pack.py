@@ -29,7 +29,8 @@ OWNED_BY_ROOT = ("-E", "root_owner=0:0")
 def disk(node: Node, tree: Path, target: Path) -> None:
     """Pack the tree as an ext4 file system without a journal (it is only ever read)."""
     size = sum(path.lstat().st_blocks * 512 for path in tree.rglob("*"))
-    filesystem(node, tree, target, mib=int(size * 1.1 / (1 << 20)) + 256, journal=False)
+    mib = int(size * 1.1 / (1 << 20))
+    filesystem(node, tree, target, mib=mib + 256, journal=False)
 
 
 def filesystem(
@@ -61,7 +62,11 @@ def oci_archive(tree: Path, target: Path, digest: str) -> None:
 
 
 def pack_image(
-    tree: Path, target: Path, reference: str, owned: Callable[[tarfile.TarInfo], Any], base: Path | None = None
+    tree: Path,
+    target: Path,
+    reference: str,
+    owned: Callable[[tarfile.TarInfo], Any],
+    base: Path | None = None,
 ) -> None:
     """Pack the tree, whose files ``owned`` completes, as a layer: the only one, or upon that of an archive ``base``."""
     layer = target.with_suffix(".layer")
@@ -135,7 +140,8 @@ def _descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
 
 def _add(tar: tarfile.TarFile, value: object, name: str | None = None) -> tuple[str, int]:
     """Add a value as JSON, by its own digest if it has no name; return the digest and the size."""
-    content = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    content = text.encode()
     sha = hashlib.sha256(content).hexdigest()
     info = tarfile.TarInfo(name or f"{BLOBS}/{sha}")
     info.size = len(content)
@@ -152,7 +158,8 @@ def initramfs(node: Node, tree: Path, target: Path) -> None:
         shutil.copy2(tree / "bin/busybox", root / "bin/busybox")
         shutil.copy2(tree / "opt/virtbench/guest/initramfs-init", root / "init")
         add_modules(tree, root, FIRST_MODULES)
-        target.write_bytes(gzip.compress(cpio(node, root), compresslevel=6, mtime=0))
+        archive = cpio(node, root)
+        target.write_bytes(gzip.compress(archive, compresslevel=6, mtime=0))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -177,7 +184,8 @@ def cpio(node: Node, root: Path) -> bytes:
     archive = root.with_suffix(".cpio")
     argv = ["cpio", "--quiet", "--create", "--format=newc", "--reproducible", "--owner=0:0", f"--file={archive}"]
     try:
-        node.run([*argv, f"--directory={root}"], stdin="".join(f"{path}\n" for path in paths).encode())
+        listed = "".join(f"{path}\n" for path in paths)
+        node.run([*argv, f"--directory={root}"], stdin=listed.encode())
         return archive.read_bytes()
     finally:
         archive.unlink(missing_ok=True)
@@ -191,12 +199,14 @@ def joined(first: bytes, second: bytes) -> bytes:
 def _module_order(tree: Path, names: Sequence[str]) -> list[Path]:
     """Return the modules to load, each after those it depends on. A driver built into the kernel has no file."""
     (release,) = (tree / "usr/lib/modules").iterdir()
-    lines = (line.partition(":") for line in (release / "modules.dep").read_text().splitlines())
+    dependencies = (release / "modules.dep").read_text().splitlines()
+    lines = (line.partition(":") for line in dependencies)
     depends = {module: needs.split() for module, _, needs in lines}
     builtin = (release / "modules.builtin").read_text()
     order: dict[str, None] = {}
     for name in names:
-        path = next((module for module in depends if Path(module).name.split(".")[0] == name), None)
+        named = (module for module in depends if Path(module).name.split(".")[0] == name)
+        path = next(named, None)
         if path is None:
             if f"/{name}.ko" not in builtin:
                 raise MeasurementError(f"the guest's kernel has no {name}", kind="image")

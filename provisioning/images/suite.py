@@ -23,7 +23,8 @@ from suite import userland
 from suite.interfaces import Note
 
 INSTALLED = ("cli.py", "suite", "worker", "scenarios", "provisioning", "analysis", "commands")
-AT, HOME = "opt/virtbench-suite", "var/lib/virtbench"
+AT = "opt/virtbench-suite"
+HOME = "var/lib/virtbench"
 BENCH = f"""\
 #!/bin/sh
 export PYTHONPATH=/{AT} VIRTBENCH_HOME=/{HOME} HOME=/{HOME}
@@ -37,15 +38,19 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
 
     What these sources and libraries have given is kept. Raises RequestError without space, CommandError for a step.
     """
-    in_base = needed(*(line.partition("==")[0] for line in (RECIPE / "requirements.txt").read_text().splitlines()))
-    pins = [f"{name}=={version}" for name, version in needed(*LIBRARIES).items() if name not in {*in_base, "virtbench"}]
+    requirements = (RECIPE / "requirements.txt").read_text().splitlines()
+    in_base = needed(*(line.partition("==")[0] for line in requirements))
+    versions = needed(*LIBRARIES)
+    pins = [f"{name}=={version}" for name, version in versions.items() if name not in {*in_base, "virtbench"}]
     digest = _digest(base, pins)
-    reference, archive = f"virtbench-suite:{digest[:12]}", base.file(f"suite-{digest[:12]}.tar")
+    reference = f"virtbench-suite:{digest[:12]}"
+    archive = base.file(f"suite-{digest[:12]}.tar")
     with artefacts.making("the image", note):
         if archive.exists():
             note(f"image {reference} is up to date")
             return reference, archive
-        with workplace(base.file("oci.tar").stat().st_size * 3) as (node, building):
+        archive_bytes = base.file("oci.tar").stat().st_size
+        with workplace(archive_bytes * 3) as (node, building):
             layer = building / "layer"
             note("fetching the libraries of the suite")
             _install(node, layer / AT, pins)
@@ -54,7 +59,8 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
             manifest = image_directory / "tree" / userland.MANIFEST
             manifest.parent.mkdir(parents=True)
             shutil.copyfile(base.tree / userland.MANIFEST, manifest)
-            (image_directory / DESCRIPTION).write_text(base.model_copy(update={"files": {}}).text())
+            described = base.model_copy(update={"files": {}})
+            (image_directory / DESCRIPTION).write_text(described.text())
             (layer / "usr/local/bin").mkdir(parents=True)
             (layer / "usr/local/bin/bench").write_text(BENCH)
             (layer / "usr/local/bin/bench").chmod(0o755)
@@ -94,9 +100,11 @@ def needed(*roots: str) -> dict[str, str]:
 
 
 def _digest(base: Image, pins: list[str]) -> str:
-    digest = hashlib.sha256(" ".join([base.digest, BENCH, *sorted(pins)]).encode())
+    identity = " ".join([base.digest, BENCH, *sorted(pins)])
+    digest = hashlib.sha256(identity.encode())
     paths = (path for name in INSTALLED for path in [ROOMS / name, *(ROOMS / name).rglob("*")])
-    for path in sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts):
+    sources = (path for path in paths if path.is_file() and "__pycache__" not in path.parts)
+    for path in sorted(sources):
         digest.update(f"{path.relative_to(ROOMS)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 

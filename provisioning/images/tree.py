@@ -34,8 +34,10 @@ class Builder:
 
     def works(self, node: LocalNode) -> bool:
         with suppress(BenchError):  # not installed, or another program, whose images have other names
-            check_answer(self.program, node.run([self.program, "--version"], check=False).stdout, node.name)
-            return not node.run([self.program, self.probe], check=False).returncode
+            answer = node.run([self.program, "--version"], check=False)
+            check_answer(self.program, answer.stdout, node.name)
+            probed = node.run([self.program, self.probe], check=False)
+            return not probed.returncode
         return False
 
     def build(
@@ -64,7 +66,8 @@ class Builder:
 
     def inspect(self, node: LocalNode, image: str, template: str) -> str:
         """Return what a template prints of an image. Raises CommandError for one that is not in its store."""
-        return node.run([self.program, "image", "inspect", "--format", template, "--", image]).stdout.strip()
+        answer = node.run([self.program, "image", "inspect", "--format", template, "--", image])
+        return answer.stdout.strip()
 
 
 BUILDERS = (
@@ -84,7 +87,8 @@ def working_builder(node: LocalNode) -> Builder:
 
 def unpack(node: LocalNode, builder: Builder, image: str, tree: Path) -> None:
     """Unpack the root filesystem of an image, which the builder puts together from its layers."""
-    name, archive = ledger.fresh("virtbench"), tree.with_name("export.tar")
+    name = ledger.fresh("virtbench")
+    archive = tree.with_name("export.tar")
     with ledger.holding("container", f"{builder.program}:{name}"):
         node.run([builder.program, "create", "--name", name, image, "true"], timeout_s=600.0)
         node.run([builder.program, "export", "--output", str(archive), name], timeout_s=1800.0)

@@ -37,7 +37,12 @@ def bench_template(options: KubernetesOptions, labels: Mapping[str, str], given:
     records = {"persistentVolumeClaim": {"claimName": options.claim}} if options.claim else {"emptyDir": {}}
     variables = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in FIELDS.items()]
     return pod_template(
-        {"name": CONTAINER, "image": options.image, "command": list(command), "env": variables},
+        {
+            "name": CONTAINER,
+            "image": options.image,
+            "command": list(command),
+            "env": variables,
+        },
         # No CPU is requested: whole CPUs belong to the measured pods, and bench waits while they run.
         {"memory": options.memory},
         [
@@ -58,7 +63,13 @@ def run_outside(bench: str, words: Sequence[str], lines: Iterable[str]) -> int:
     when this process does, however that ends. Raises RequestError if there is no such command.
     """
     argv = ["nsenter", "--target", "1", *ALL_OF_THE_NODE, "--", bench, *words]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=sys.stdout.fileno(), text=True, env=OF_ROOT)
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stderr=sys.stdout.fileno(),
+        text=True,
+        env=OF_ROOT,
+    )
     with suppress(BrokenPipeError), process:  # what it has died of is in the log
         assert process.stdin is not None  # noqa: S101 (opened as a pipe)
         process.stdin.writelines(f"{line}\n" for line in lines)

@@ -49,7 +49,10 @@ class ClaimedData(NamedTuple):
     def of(cls, text: str | None) -> Self | None:
         """Return the data that an option names; None for a directory of this machine, or none."""
         match = ON_CLAIM.fullmatch(text or "")
-        return cls(match["dataset"], match["claim"], match["directory"].partition("/")[2]) if match else None
+        if match:
+            directory = match["directory"].partition("/")[2]
+            return cls(match["dataset"], match["claim"], directory)
+        return None
 
     def identified(self, pod: PodNode, frame_stride: int | None) -> tuple[Self, Dataset]:
         """Return the data set, and where it begins, as a pod that has the volume sees it. Raises RequestError."""
@@ -57,11 +60,13 @@ class ClaimedData(NamedTuple):
             message = f"{option('data')} {self.kind}: the image has no kind of data set of another package"
             raise RequestError(message, remedy=f"name one of {', '.join(DATA_KINDS.own)}")
         interpreter, python_path = IMAGE_PYTHON
-        words = [interpreter, "-", DATA_KINDS.place(self.kind), MOUNT, str(frame_stride or 1)]
+        identifier = DATA_KINDS.place(self.kind)
+        words = [interpreter, "-", identifier, MOUNT, str(frame_stride or 1)]
         argv = ["env", f"PYTHONPATH={python_path}", "PYTHONDONTWRITEBYTECODE=1", *words]
-        answer = pod.run(argv, stdin=IDENTIFY.encode(), timeout_s=IDENTIFIED_WITHIN_S, check=False)
+        identifying = IDENTIFY.encode()
+        answer = pod.run(argv, stdin=identifying, timeout_s=IDENTIFIED_WITHIN_S, check=False)
         if answer.returncode:
-            last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
+            last = answer.complaint()
             raise RequestError(
                 f"{option('data')} {self.kind}: the claim {self.claim} does not hold it in /{self.path}: {last[:300]}",
                 remedy="copy the data set to the claim, and see that others may read it",

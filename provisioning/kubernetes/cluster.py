@@ -61,7 +61,10 @@ def quantity(value: object) -> Decimal:
 def kubeconfig() -> str:
     """Return the absolute path of the user's kubeconfig, or several between colons: the ledger keeps them."""
     paths = os.environ.get("KUBECONFIG", "").split(os.pathsep)
-    named = [str(Path(path).expanduser().absolute()) for path in paths if path]
+    named = []
+    for path in paths:
+        if path:
+            named.append(str(Path(path).expanduser().absolute()))
     return os.pathsep.join(named) or str(Path.home() / ".kube/config")
 
 
@@ -86,7 +89,8 @@ class Cluster:
 
         The kubeconfig has the defaults of ``context`` and ``namespace``.
         """
-        library, path = client_library(), config or kubeconfig()
+        library = client_library()
+        path = config or kubeconfig()
         content = _merged(path)
         name, chosen = _chosen(content, context, path)
         configuration = library.client.Configuration()
@@ -98,7 +102,8 @@ class Cluster:
                 remedy=f"kubectl --context {name} get pods fails in the same way; sign in to the cluster again",
             ) from error
         if not (configuration.api_key or configuration.cert_file or configuration.username):
-            _refuse_plugin(name, _by_name(content, "user").get(str(chosen.get("user")), {}).get("exec"))
+            user = _by_name(content, "user").get(str(chosen.get("user")), {})
+            _refuse_plugin(name, user.get("exec"))
         # Callers that can wait retry by themselves; for all others no answer is an error.
         configuration.retries = False
         if not configuration.verify_ssl:
@@ -110,7 +115,8 @@ class Cluster:
     def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
         """Return the path of a resource of the namespace: ``path("jobs", "train", "batch/v1")``."""
         begin = f"/api/{group}" if "/" not in group else f"/apis/{group}"
-        return "/".join(filter(None, (begin, "namespaces", self.namespace, plural, name, part)))
+        parts = (begin, "namespaces", self.namespace, plural, name, part)
+        return "/".join(filter(None, parts))
 
     def request(
         self,
@@ -144,12 +150,14 @@ class Cluster:
     def listed(self, kind: str, labels: Mapping[str, str], patience_s: float = AWAY_AT_MOST_S) -> list[Object]:
         """Return the objects of a kind (``batch/v1/jobs``) with these labels; an empty value stands for any."""
         selector = ",".join(f"{label}={value}" if value else label for label, value in labels.items())
-        path, query = self.path_of_kind(kind), {"labelSelector": selector}
+        path = self.path_of_kind(kind)
+        query = {"labelSelector": selector}
         return list(self.request("GET", path, patience_s=patience_s, query=query)["items"])
 
     def delete(self, kind: str, name: str, **query: object) -> None:
         """Remove an object with what it has made. A server that is away is waited for."""
-        path, query = f"{self.path_of_kind(kind)}/{name}", {"propagationPolicy": "Background", **query}
+        path = f"{self.path_of_kind(kind)}/{name}"
+        query = {"propagationPolicy": "Background", **query}
         self.request("DELETE", path, patience_s=AWAY_AT_MOST_S, query=query)
 
     def create(self, manifest: Object, **query: object) -> Object:
@@ -181,13 +189,15 @@ class Cluster:
             for line in _lines(response):
                 event = self._parsed(path, line)
                 if event["type"] == "ERROR":
-                    raise refusal("GET", path, event["object"].get("code", 0), json.dumps(event["object"]))
+                    status = event["object"]
+                    raise refusal("GET", path, status.get("code", 0), json.dumps(status))
                 yield event["type"], event["object"]
 
     def log_lines(self, pod: str, container: str, within_s: float) -> Iterator[str]:
         """Yield what a container of a pod has written to its log, and what it still writes."""
         query = {"container": container, "follow": "true"}
-        with self._response("GET", self.path("pods", pod, part="log"), None, within_s, query) as response:
+        path = self.path("pods", pod, part="log")
+        with self._response("GET", path, None, within_s, query) as response:
             yield from _lines(response)
 
     def websocket(self, path: str, query: Sequence[tuple[str, str]]) -> Any:  # noqa: ANN401 (as ``client_library``)
@@ -212,7 +222,12 @@ class Cluster:
             full_name, _, part = name.partition("/")
             resource, _, group = full_name.partition(".")
             for verb in verbs:
-                attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
+                attributes = {
+                    "verb": verb,
+                    "group": group,
+                    "resource": resource,
+                    "subresource": part,
+                }
                 spec = {"resourceAttributes": {"namespace": self.namespace, **attributes}}
                 review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
                 answer = self.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
@@ -231,7 +246,8 @@ class Cluster:
     def _parsed(self, path: str, text: str) -> Object:
         """Return the object in an answer; what pods print, or answer through the proxy, may be any other ``text``."""
         with suppress(ValueError):
-            if isinstance(answer := json.loads(text), dict):
+            answer = json.loads(text)
+            if isinstance(answer, dict):
                 return answer
         if _OF_PODS.search(path):
             return {"text": text}
@@ -267,7 +283,8 @@ class Cluster:
         serialized = self._serialized(method, path, body, list(query.items()))
         errors = client_library("urllib3.exceptions")
         try:
-            with closing(self.api.call_api(*serialized, _request_timeout=within_s).response) as response:
+            called = self.api.call_api(*serialized, _request_timeout=within_s)
+            with closing(called.response) as response:
                 if response.status >= 400:
                     raise refusal(method, path, response.status, response.data.decode(errors="replace"))
                 yield response
@@ -289,13 +306,15 @@ def _merged(path: str) -> Object:
 
 
 def _by_name(content: Object, kind: str) -> dict[str, Object]:
-    items = (getattr(item, "value", item) for item in content.get(f"{kind}s") or ())
+    items_of_kind = content.get(f"{kind}s")
+    items = (getattr(item, "value", item) for item in items_of_kind or ())
     return {item["name"]: item.get(kind) or {} for item in items}
 
 
 def _chosen(content: Object, context: str | None, path: str) -> tuple[str, Object]:
     """Return the name of the context, by default of the current one, and the context. Raises RequestError."""
-    contexts, name = _by_name(content, "context"), str(context or content.get("current-context") or "")
+    contexts = _by_name(content, "context")
+    name = str(context or content.get("current-context") or "")
     if name not in contexts:
         message = f"no context {name!r} in {path}" if name else f"{path} has no current context"
         use = f"use {option('context')} with one of: {', '.join(contexts)}"
@@ -311,9 +330,11 @@ def _refuse_plugin(context: str, plugin: Object | None) -> None:
     if not plugin:
         return
     program = str(plugin.get("command"))
-    why, remedy = "is not installed", plugin.get("installHint") or f"install {program}, which the cloud provides"
+    why = "is not installed"
+    remedy = plugin.get("installHint") or f"install {program}, which the cloud provides"
     if "/" in program or shutil.which(program):
-        why, remedy = "has given none: its error is above", f"kubectl --context {context} get pods shows why; {SIGN_IN}"
+        why = "has given none: its error is above"
+        remedy = f"kubectl --context {context} get pods shows why; {SIGN_IN}"
     raise RequestError(f"the credentials of the context {context} come from {program}, which {why}", remedy=remedy)
 
 
@@ -322,4 +343,5 @@ def _lines(response: Any) -> Iterator[str]:  # noqa: ANN401 (as ``client_library
 
 
 def _last_line(error: Exception) -> str:
-    return (without_secrets(str(error)).strip().splitlines() or [type(error).__name__])[-1][:300]
+    lines = without_secrets(str(error)).strip().splitlines()
+    return (lines or [type(error).__name__])[-1][:300]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -26,7 +26,11 @@ from suite.interfaces import COMMAND_WITHIN_S, Completed
 from suite.job.envelope import parse_cpu_list
 from suite.process_identity import BOOT_ID
 
-STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
+STDIN = 0
+STDOUT = 1
+STDERR = 2
+STATUS = 3
+CLOSE = 255
 """The channels of the stream: the first byte of each message. The last closes another, from version 5 on."""
 ENDED_HERE = ("sh", "-c", 'head -c "$0" | "$@"')
 """Gives a command the end of its input, which the stream lacks before version 5 (servers before 1.30).
@@ -49,28 +53,55 @@ class PodProcess(BoundedProcess):
         cluster: Cluster,
         pod: str,
         argv: Sequence[str],
-        stdin: bytes | IO[bytes],
         fate: Callable[[], BenchError | None],
+        connection: Any,  # noqa: ANN401 (a WebSocket of its library)
+        pipes: tuple[IO[bytes], PipeTail],
     ) -> None:
-        """Start the command. ``fate`` returns why the pod does not run any more; None if it runs."""
+        """Describe a command that runs; see ``start``. ``pipes`` are its output and its errors."""
         self.argv = list(argv)
-        self._cluster, self._pod, self._fate = cluster, pod, fate
+        self._cluster = cluster
+        self._pod = pod
+        self._fate = fate
+        self._socket = connection
+        self._stdout, self._stderr = pipes
+        self._library = client_library("websocket")
         self._killed = False
         self._status: int | None = None
         self._ended = threading.Event()
-        words = [*ENDED_HERE, str(len(stdin)), *argv] if isinstance(stdin, bytes) and stdin else list(argv)
+        self._reader = threading.Thread()
+
+    @classmethod
+    def start(
+        cls,
+        cluster: Cluster,
+        pod: str,
+        argv: Sequence[str],
+        stdin: bytes | IO[bytes],
+        fate: Callable[[], BenchError | None],
+    ) -> "PodProcess":
+        """Start the command. ``fate`` returns why the pod does not run any more; None if it runs."""
+        if isinstance(stdin, bytes) and stdin:
+            words = [*ENDED_HERE, str(len(stdin)), *argv]
+        else:
+            words = list(argv)
         query = [("command", word) for word in words]
         query += [(name, "true") for name in ("stdout", "stderr", *(["stdin"] if stdin else []))]
-        self._library = client_library("websocket")
-        self._socket = cluster.websocket(cluster.path("pods", pod, part="exec"), query)
+        connection = cluster.websocket(cluster.path("pods", pod, part="exec"), query)
         reading, writing = os.pipe()
         error_reading, error_writing = os.pipe()
-        self._stdout, self._stderr = os.fdopen(reading, "rb"), PipeTail(error_reading)
-        self._reader = threading.Thread(target=self._read, args=(writing, error_writing), daemon=True, name="exec")
-        self._reader.start()
+        pipes = (os.fdopen(reading, "rb"), PipeTail(error_reading))
+        process = cls(cluster, pod, argv, fate, connection, pipes)
+        process._follow(writing, error_writing)
         if stdin:
             # A thread: the output must be read at the same time, or both sides block.
-            threading.Thread(target=self._feed, args=(stdin,), daemon=True, name="standard input").start()
+            feeder = threading.Thread(target=process._feed, args=(stdin,), daemon=True, name="standard input")
+            feeder.start()
+        return process
+
+    def _follow(self, stdout: int, stderr: int) -> None:
+        """Read what comes over the connection in a thread, and write it to these ends of the pipes."""
+        self._reader = threading.Thread(target=self._read, args=(stdout, stderr), daemon=True, name="exec")
+        self._reader.start()
 
     def lines(self, timeout_s: float) -> Iterator[str]:
         if self._stdout.closed:
@@ -102,7 +133,7 @@ class PodProcess(BoundedProcess):
             return
         self._killed = True
         with suppress(BenchError):  # a pod that is gone has nothing left to kill
-            killer = PodProcess(self._cluster, self._pod, KILL_ALL, b"", self._fate)
+            killer = PodProcess.start(self._cluster, self._pod, KILL_ALL, b"", self._fate)
             # Waited for without being killed in turn, where nothing in the pod gets on any more.
             killer._reader.join(KILLED_WITHIN_S)
             killer._socket.shutdown()
@@ -141,10 +172,12 @@ class PodProcess(BoundedProcess):
             try:
                 with suppress(OSError, self._library.WebSocketException):
                     while content := self._next():
-                        channel, content = content[0], content[1:]
+                        channel = content[0]
+                        content = content[1:]
                         if channel == STATUS:
                             self._status, why = exit_status(content)
-                            channel, content = STDERR, why.encode()
+                            channel = STDERR
+                            content = why.encode()
                         pipe = {STDOUT: output, STDERR: errors}.get(channel)
                         while pipe and content:
                             content = content[pipe.write(content) :]
@@ -181,17 +214,24 @@ class PodNode(WrappedNode):
     pod: str
 
     def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = COMMAND_WITHIN_S,
+        check: bool = True,
     ) -> Completed:
         return self.start(argv, stdin=stdin).completed(timeout_s, check=check)
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> PodProcess:
-        return PodProcess(self.cluster, self.pod, argv, stdin, partial(fate, self.cluster, self.pod))
+        fate_of_pod = partial(fate, self.cluster, self.pod)
+        return PodProcess.start(self.cluster, self.pod, argv, stdin, fate_of_pod)
 
 
 def cpus_inside(node: PodNode) -> tuple[int, ...]:
     """Return the CPUs that the pod may use, in the numbers of its node's kernel."""
-    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", node.run(["cat", "/proc/self/status"]).stdout, re.MULTILINE)
+    status = node.run(["cat", "/proc/self/status"]).stdout
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)$", status, re.MULTILINE)
     if not match:
         raise MeasurementError("the pod does not report which CPUs it may use", kind="engine")
     return parse_cpu_list(match[1])
@@ -200,7 +240,8 @@ def cpus_inside(node: PodNode) -> tuple[int, ...]:
 def kernel_inside(node: PodNode) -> tuple[str, str]:
     """Return the number of the boot of the kernel that the pod sees, and what its /proc/cpuinfo holds."""
     # A sandbox with a kernel of its own may lack the first file: what then stands there is no number of a boot.
-    boot, _, cpuinfo = node.run(["cat", str(BOOT_ID), "/proc/cpuinfo"], check=False).stdout.partition("\n")
+    answer = node.run(["cat", str(BOOT_ID), "/proc/cpuinfo"], check=False)
+    boot, _, cpuinfo = answer.stdout.partition("\n")
     return boot, cpuinfo
 
 
@@ -216,7 +257,9 @@ def first_process(pod: str) -> psutil.Process | None:
                 candidates.append((process.create_time(), process.pid, process))
         except psutil.Error:
             continue
-    return min(candidates)[2] if candidates else None
+    if candidates:
+        return min(candidates)[2]
+    return None
 
 
 def await_end(pod: str) -> None:

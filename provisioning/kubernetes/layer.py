@@ -26,5 +26,8 @@ class PodLayer(ContainerLayer):
     def specification(self, node: Node, tree: str) -> ContainerSpec:
         spec = super().specification(node, tree)
         if self.gpu_count:
-            spec = replace(spec, gpus=self.gpu_count, edits=Edits(variables={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}))
-        return replace(spec, data=("", MOUNT, False)) if self.reads and self.engine.claimed else spec
+            edits = Edits(variables={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+            spec = replace(spec, gpus=self.gpu_count, edits=edits)
+        if self.reads and self.engine.claimed:
+            return replace(spec, data=("", MOUNT, False))
+        return spec

@@ -55,7 +55,8 @@ class ClusterNode:
 
     @property
     def hostname(self) -> str:
-        return str(self.live["metadata"].get("labels", {}).get(HOSTNAME_LABEL, self.name))
+        labels = self.live["metadata"].get("labels", {})
+        return str(labels.get(HOSTNAME_LABEL, self.name))
 
     @property
     def boot_id(self) -> str:
@@ -80,7 +81,8 @@ class ClusterNode:
     @property
     def takes_pods(self) -> bool:
         """Whether nothing keeps pods without tolerations away, as from a control plane."""
-        return all(taint.get("effect") == "PreferNoSchedule" for taint in self.live.get("spec", {}).get("taints") or ())
+        spec = self.live.get("spec", {})
+        return all(taint.get("effect") == "PreferNoSchedule" for taint in spec.get("taints") or ())
 
     @property
     def containerd(self) -> str:
@@ -110,7 +112,8 @@ class ClusterNode:
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of ``records.environment.Pod`` that are the node's."""
-        info, kubelet = self.live["status"]["nodeInfo"], self.kubelet
+        info = self.live["status"]["nodeInfo"]
+        kubelet = self.kubelet
         return {
             "node": self.name,
             "this_machine": self.here,
@@ -156,7 +159,8 @@ def local_name(digest: str) -> str:
 
 def import_image(host: Node, address: str, digest: str, archive: Path) -> None:
     """Import the image into the containerd of this machine, once."""
-    reference, name = image_reference(digest), local_name(digest)
+    reference = image_reference(digest)
+    name = local_name(digest)
     listed = host.run(ctr(address, "ls", "--quiet"), check=False)
     if listed.returncode:
         raise RequestError(

@@ -23,7 +23,13 @@ STAGES = ("scheduled", "sandbox", "image", "container", "first-instruction")
 """The stages that end by an event of the pod. The sandbox holds the volumes and the network, too: no older server
 separates them. When one stage has ended so have those before it, even if their events were dropped."""
 SCHEDULED, SANDBOX, IMAGE, CONTAINER, STARTED = range(1, 6)
-ENDS = {"Scheduled": SCHEDULED, "Pulling": SANDBOX, "Pulled": IMAGE, "Created": CONTAINER, "Started": STARTED}
+ENDS = {
+    "Scheduled": SCHEDULED,
+    "Pulling": SANDBOX,
+    "Pulled": IMAGE,
+    "Created": CONTAINER,
+    "Started": STARTED,
+}
 """How many of the stages have ended by an event's reason."""
 HARMLESS = ("metadata.annotations", "metadata.labels", "spec.tolerations")
 """What may be changed without any effect on what is measured."""
@@ -42,7 +48,8 @@ DECIDING = ("initContainers", "ephemeralContainers", "runtimeClassName", "args",
 """Fields that change what runs in a pod, or with it: a native sidecar is an init container that goes on."""
 DECIDING_VARIABLES = ("LD_", "OMP_", "MKL_", "KMP_", "GOMP_", "MALLOC_", "GLIBC_", "PYTHON", "CUDA_", "NCCL_", "TORCH")
 """The beginnings of variables that libraries of a training read."""
-CLUSTER_IP, NODE_PORT = "ClusterIP", "NodePort"
+CLUSTER_IP = "ClusterIP"
+NODE_PORT = "NodePort"
 """The types of services, which are the ways through them."""
 
 
@@ -64,8 +71,14 @@ class Opening:
         Raises MeasurementError if it does not get that far.
         """
         for plural, name in (("pods", "metadata.name"), ("events", "involvedObject.name")):
-            path, selector = self.cluster.path(plural), f"{name}={self.pod}"
-            threading.Thread(target=self._listen, args=(plural, path, selector), daemon=True, name="watch").start()
+            path = self.cluster.path(plural)
+            selector = f"{name}={self.pod}"
+            threading.Thread(
+                target=self._listen,
+                args=(plural, path, selector),
+                daemon=True,
+                name="watch",
+            ).start()
         with self.stopwatch.running(ACCEPTED):
             live = self.cluster.create(manifest)
         refuse_unfair(manifest, live)
@@ -88,7 +101,8 @@ class Opening:
         scheduled_by = time.monotonic() + SCHEDULED_WITHIN_S if stage == SCHEDULED else deadline
         while self.ended < stage:
             try:
-                heard = self._heard.get(timeout=max(0.0, min(deadline, scheduled_by) - time.monotonic()))
+                remaining_s = max(0.0, min(deadline, scheduled_by) - time.monotonic())
+                heard = self._heard.get(timeout=remaining_s)
             except queue.Empty:
                 late = f"the pod was not started within {OPENED_WITHIN_S:g} s: {self.complaint}"
                 live = self.cluster.get(self.cluster.path("pods", self.pod))
@@ -101,9 +115,11 @@ class Opening:
         if plural == "events":
             if live.get("type") == "Warning":
                 self.complaint = f"{live.get('reason')}: {live.get('message')}"
-                if cause := cause_of(self.complaint, lasting=True):
+                cause = cause_of(self.complaint, lasting=True)
+                if cause:
                     raise cause
-            self.ended = max(self.ended, ENDS.get(str(live.get("reason")), 0))
+            reason = str(live.get("reason"))
+            self.ended = max(self.ended, ENDS.get(reason, 0))
             return
         now = PodState.of(live)
         if now.failure:
@@ -149,7 +165,8 @@ def additions(sent: object, live: object, path: str = "spec") -> Iterator[tuple[
             elif not _is_default(below, value):
                 yield below, value
     elif isinstance(sent, list) and isinstance(live, list):
-        for number, (item, value) in enumerate(zip(sent, live, strict=False)):
+        pairs = zip(sent, live, strict=False)
+        for number, (item, value) in enumerate(pairs):
             yield from additions(item, value, f"{path}[{number}]")
 
 
@@ -180,12 +197,15 @@ def _added(path: str, value: object) -> str:
     shown = ", ".join(_names(value))
     if not isinstance(value, Mapping | list):
         shown = repr(value)
-    return f"{path}: {shown} was added" if shown else f"{path} was added"
+    if shown:
+        return f"{path}: {shown} was added"
+    return f"{path} was added"
 
 
 def changed(sent: Object, live: Object) -> list[str]:
     """Return what admission has changed of the pod that was sent, and what it has added."""
-    added = (_added(*addition) for addition in additions(sent["spec"], live["spec"]))
+    added_items = additions(sent["spec"], live["spec"])
+    added = (_added(*addition) for addition in added_items)
     return [*_changes_of_pod(sent, live), *added]
 
 
@@ -216,7 +236,9 @@ def _quality_of(sent: Object) -> str:
     """Return the class of quality of service that a server gives a pod of these requests and limits."""
     resources = [container["resources"] for container in sent["spec"].get("containers", ())]
     guaranteed = all(each["requests"] == each["limits"] for each in resources)
-    return "Guaranteed" if guaranteed else "Burstable"
+    if guaranteed:
+        return "Guaranteed"
+    return "Burstable"
 
 
 def service_manifest(name: str, pod: str, port: int, way: str) -> Object:

@@ -23,7 +23,9 @@ FORM = rf'\[{JSON_TEXT}, {JSON_TEXT}, "[a-z0-9-]+", "[a-z0-9/,.]+", "virtbench-[
 GONE_WITHIN_S = 120.0
 LOOKED_EVERY_S = 0.2
 NOT_FOUND = 404
-POD, UID, NODE = "VIRTBENCH_POD", "VIRTBENCH_POD_UID", "VIRTBENCH_NODE"
+POD = "VIRTBENCH_POD"
+UID = "VIRTBENCH_POD_UID"
+NODE = "VIRTBENCH_NODE"
 FIELDS = {POD: "metadata.name", UID: "metadata.uid", NODE: "spec.nodeName"}
 """The variables, by the fields of the pod that they hold."""
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -34,13 +36,15 @@ def entry(cluster: Cluster, owner: str, kinds: Sequence[str]) -> str:
 
     ``kinds`` are such as ``v1/pods`` and ``batch/v1/jobs``, in the order in which they are removed.
     """
-    return json.dumps([cluster.kubeconfig, cluster.context, cluster.namespace, ",".join(kinds), owner])
+    kind_list = ",".join(kinds)
+    return json.dumps([cluster.kubeconfig, cluster.context, cluster.namespace, kind_list, owner])
 
 
 def remove(entry_text: str) -> None:
     """Remove the objects of an entry; harmless if there are none. Raises BenchError."""
     config, context, namespace, kinds, owner = json.loads(entry_text)
-    remove_selected(Cluster.connect(context, namespace, config), {OWNER: owner}, kinds.split(","))
+    cluster = Cluster.connect(context, namespace, config)
+    remove_selected(cluster, {OWNER: owner}, kinds.split(","))
 
 
 def remove_selected(cluster: Cluster, labels: Mapping[str, str], kinds: Sequence[str]) -> list[str]:
@@ -105,7 +109,14 @@ def owners() -> list[dict[str, str]]:
     """Return this pod as the owner of those that it opens; empty outside of pods."""
     if POD not in os.environ:
         return []
-    return [{"apiVersion": "v1", "kind": "Pod", "name": os.environ[POD], "uid": os.environ[UID]}]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": os.environ[POD],
+            "uid": os.environ[UID],
+        }
+    ]
 
 
 def use_account(directory: Path) -> None:

@@ -40,7 +40,12 @@ UNPRIVILEGED: Object = {"allowPrivilegeEscalation": False, "capabilities": {"dro
 
 def as_nobody(seccomp: str = "RuntimeDefault") -> Object:
     """Return the security of a pod that runs as nobody, under this profile of system calls."""
-    return {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": seccomp}}
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "seccompProfile": {"type": seccomp},
+    }
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,12 @@ class PodVolume:
     @property
     def mount(self) -> Object:
         below = {"subPath": self.sub_path} if self.sub_path else {}
-        return {"name": self.name, "mountPath": self.path, "readOnly": self.read_only, **below}
+        return {
+            "name": self.name,
+            "mountPath": self.path,
+            "readOnly": self.read_only,
+            **below,
+        }
 
 
 def pod_template(
@@ -195,4 +205,9 @@ def job_manifest(
     template = {**template, "metadata": {**template["metadata"]}}
     template["metadata"]["annotations"] = {**ALONE, **template["metadata"]["annotations"]}
     spec = {"backoffLimit": retries, "template": template, **settings}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": dict(labels)},
+        "spec": spec,
+    }

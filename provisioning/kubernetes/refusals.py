@@ -192,7 +192,14 @@ _REMEDIES = {
 class ApiError(MeasurementError):
     """An answer of the server that is an error. ``status`` is that of HTTP: 404 where something is not there."""
 
-    def __init__(self, message: str, status: int, *, kind: str = "kubernetes", remedy: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        status: int,
+        *,
+        kind: str = "kubernetes",
+        remedy: str | None = None,
+    ) -> None:
         super().__init__(message, kind=kind, remedy=remedy)
         self.status = status
 
@@ -250,7 +257,8 @@ def refusal(method: str, path: str, status: int, text: str) -> ApiError:
     reason = (answer.message or text.strip() or "no reason given")[:1000]
     if status == 401:
         return ApiError(f"the server does not accept the credentials: {reason}", status, remedy=SIGN_IN)
-    if cause := cause_of(reason):
+    cause = cause_of(reason)
+    if cause:
         message, remedy = cause.marked
         return ApiError(message, status, kind=cause.kind, remedy=remedy)
     if status in (409, 429, 500, 503) and _BUSY.search(reason):
@@ -294,7 +302,8 @@ def cause_of(text: str, *, lasting: bool = False) -> MeasurementError | None:
 
 def fault(kind: str, message: str) -> MeasurementError:
     """Return the error for the cause that the message names, else one of this kind, with its remedy."""
-    return cause_of(message[:1000]) or MeasurementError(message[:1000], kind=kind, remedy=_REMEDIES.get(kind))
+    text = message[:1000]
+    return cause_of(text) or MeasurementError(text, kind=kind, remedy=_REMEDIES.get(kind))
 
 
 @contextmanager

@@ -48,13 +48,15 @@ class PodState:
             hindrance = fault("engine", f"no pod was made: {last_event(events)}")
             warned = events and events[-1].get("type") == "Warning"
             return cls("waiting", hindrance.message if warned else "for a pod", hindrance=hindrance)
-        phase, failure = pod.get("status", {}).get("phase"), _failure(pod)
+        phase = pod.get("status", {}).get("phase")
+        failure = _failure(pod)
         begun = phase in ("Running", "Succeeded", "Failed")
         if pod.get("metadata", {}).get("deletionTimestamp") or phase in ("Succeeded", "Failed"):
             return cls("ended", failure.message if failure else "its pod has ended", failure, begun=begun)
         if failure:
             return cls("waiting", failure.message, failure, begun=begun)
-        if placed := condition(pod, "PodScheduled", status="False"):
+        placed = condition(pod, "PodScheduled", status="False")
+        if placed:
             why = f"the pod cannot be scheduled: {placed.get('message', placed.get('reason'))}"
             unplaced = fault("gated" if placed.get("reason") == "SchedulingGated" else "unschedulable", why)
             return cls("waiting", unplaced.message, hindrance=unplaced, begun=begun)
@@ -80,12 +82,24 @@ class JobState(PodState):
         found = cls(**vars(now), name=job["metadata"]["name"], pod=pod["metadata"]["name"] if pod else None)
         end = condition(job, "Complete", "Failed")
         if end and end["type"] == "Complete":
-            return replace(found, state="complete", reason="", failure=None, hindrance=None)
+            return replace(
+                found,
+                state="complete",
+                reason="",
+                failure=None,
+                hindrance=None,
+            )
         if end:
             late = end.get("reason") == "DeadlineExceeded"  # its pods are removed then
             ended = fault("timeout" if late else "engine", str(end.get("message", "no pod says why")))
             why = ended if late else now.failure or ended
-            return replace(found, state="failed", reason=why.message, failure=why, hindrance=None)
+            return replace(
+                found,
+                state="failed",
+                reason=why.message,
+                failure=why,
+                hindrance=None,
+            )
         if now.state == "ended":  # the Job decides whether there is another pod
             return replace(found, state="waiting", failure=None, hindrance=None)
         return found
@@ -94,19 +108,22 @@ class JobState(PodState):
 def condition(live: Object, *names: str, status: str | None = "True") -> Object | None:
     """Return the first of these conditions of an object, by default only one that is true; None if it has none."""
     conditions: list[Object] = live.get("status", {}).get("conditions") or []
-    return next((item for item in conditions if item["type"] in names and status in (None, item["status"])), None)
+    matching = (item for item in conditions if item["type"] in names and status in (None, item["status"]))
+    return next(matching, None)
 
 
 def container_status(pod: Object) -> Mapping[str, Any]:
     """Return the status of the suite's container, whatever sidecars a pod has; empty before there is one."""
     statuses: list[Mapping[str, Any]] = pod.get("status", {}).get("containerStatuses") or [{}]
     name = pod.get("metadata", {}).get("annotations", {}).get(DEFAULT_CONTAINER)
-    return next((status for status in statuses if status.get("name") == name), statuses[0])
+    matching = (status for status in statuses if status.get("name") == name)
+    return next(matching, statuses[0])
 
 
 def _progress(pod: Object, *, begun: bool) -> tuple[State, str]:
     """Return the state of a pod that nothing hinders, and its reason."""
-    container, node = container_status(pod).get("state") or {}, pod.get("spec", {}).get("nodeName")
+    container = container_status(pod).get("state") or {}
+    node = pod.get("spec", {}).get("nodeName")
     if container.get("terminated"):
         return "ended", "its container has ended"
     if container.get("running") or (begun and not container):
@@ -116,9 +133,11 @@ def _progress(pod: Object, *, begun: bool) -> tuple[State, str]:
 
 
 def _failure(pod: Object) -> MeasurementError | None:
-    status, container = pod.get("status", {}), container_status(pod)
+    status = pod.get("status", {})
+    container = container_status(pod)
     ended = (container.get("state") or {}).get("terminated") or {}
-    if stuck := _not_started(container):
+    stuck = _not_started(container)
+    if stuck:
         return fault("engine", stuck)
     if ended.get("reason") == "OOMKilled":
         return fault("killed", "the pod was killed: it wanted more memory than its limit (OOMKilled)")
@@ -141,14 +160,17 @@ def _not_started(container: Mapping[str, Any]) -> str | None:
         last = (container.get("lastState") or {}).get("terminated") or {}
         return f"the container ends again and again: {last.get('reason')}, exit code {last.get('exitCode')}"
     message = f"the container does not start: {waiting.get('reason')}: {waiting.get('message', '')}"
-    return message if waiting.get("reason") in _NEVER_STARTS or cause_of(message) else None
+    if waiting.get("reason") in _NEVER_STARTS or cause_of(message):
+        return message
+    return None
 
 
 def fate(cluster: Cluster, pod: str) -> BenchError | None:
     """Return why a pod does not run any more, or why the server cannot be asked; None for one that runs."""
     try:
         live = cluster.request("GET", cluster.path("pods", pod), patience_s=PATIENCE_S)
-        if failure := PodState.of(live).failure:
+        failure = PodState.of(live).failure
+        if failure:
             return failure
         node = cluster.get(f"/api/v1/nodes/{live['spec']['nodeName']}")
         if not condition(node, "Ready"):
@@ -175,9 +197,13 @@ def events_of(cluster: Cluster, name: str) -> list[Object]:
 def _happened_at(event: Object) -> datetime:
     """Return when an event was last seen: reporters of the newer API leave ``lastTimestamp`` out."""
     series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), *map(event.get, ("eventTime", "lastTimestamp", "firstTimestamp")))
-    return max((datetime.fromisoformat(time) for time in times if time), default=datetime.min.replace(tzinfo=UTC))
+    fields = map(event.get, ("eventTime", "lastTimestamp", "firstTimestamp"))
+    times = (series.get("lastObservedTime"), *fields)
+    moments = (datetime.fromisoformat(time) for time in times if time)
+    return max(moments, default=datetime.min.replace(tzinfo=UTC))
 
 
 def last_event(events: Sequence[Object]) -> str:
-    return f"{events[-1].get('reason')}: {events[-1].get('message')}" if events else "no event says why"
+    if events:
+        return f"{events[-1].get('reason')}: {events[-1].get('message')}"
+    return "no event says why"

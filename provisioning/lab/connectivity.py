@@ -94,7 +94,8 @@ def reach(ends: Sequence[End]) -> tuple[Pair, ...]:
         connecting = []
         for me in ends:
             peers = [(end, listener) for end, listener in listening if end is not me]
-            words = ["connect", str(CONNECT_WITHIN_S), *(f"{end.address}:{port}" for end, (_, port) in peers)]
+            addresses = (f"{end.address}:{port}" for end, (_, port) in peers)
+            words = ["connect", str(CONNECT_WITHIN_S), *addresses]
             connecting.append((me, peers, _started(stack, me, words)))
         return tuple(pair for me, peers, process in connecting for pair in _pairs(me, peers, process))
 
@@ -112,7 +113,8 @@ def await_reached(sources: Sequence[End], target: End, way: str) -> None:
                 with ExitStack() as attempt:
                     process = _started(attempt, source, ["connect", str(CONNECT_WITHIN_S), way])
                     try:
-                        list(_pairs(source, [(replace(target, address=way), listener)], process))
+                        pairs = [(replace(target, address=way), listener)]
+                        list(_pairs(source, pairs, process))
                         break
                     except MeasurementError:
                         if time.monotonic() > deadline:
@@ -146,7 +148,8 @@ def free_port(node: Node, address: str) -> int:
 def _listener(stack: ExitStack, end: End, visitors: int) -> _Listener:
     # Each of the others may take all its patience to listen itself, and again to connect.
     within_s = 2 * PATIENCE_S * (visitors + 1)
-    process = _started(stack, end, ["listen", end.address, str(end.port), str(visitors), str(within_s)])
+    words = ["listen", end.address, str(end.port), str(visitors), str(within_s)]
+    process = _started(stack, end, words)
     port, seen = _answer(process.lines(PATIENCE_S), PATIENCE_S)
     if not port.isdigit():
         raise MeasurementError(
@@ -168,7 +171,8 @@ def _answer(lines: Iterator[str], within_s: float) -> tuple[str, str]:
 
 def _started(stack: ExitStack, end: End, words: Sequence[str]) -> Process:
     program = Path(reachability.__file__).read_bytes()
-    process = end.node.start([end.node.python[0], "-I", "-", *words], stdin=program)
+    argv = [end.node.python[0], "-I", "-", *words]
+    process = end.node.start(argv, stdin=program)
     stack.callback(process.kill)
     return process
 
@@ -181,7 +185,8 @@ def _pairs(source: End, targets: Sequence[tuple[End, _Listener]], process: Proce
         result = json.loads(line or "{}")
         if "from" not in result:
             seen = late or result.get("error") or process.output_tail()[-300:] or "no answer"
-            if ended := not listening.running():
+            ended = not listening.running()
+            if ended:
                 seen = f"{seen}; the program that listened there had ended"
             raise MeasurementError(
                 f"{source.name} does not reach {target.name} ({target.address}): {seen}",
@@ -203,7 +208,10 @@ def rate_bits_per_s(source: End, target: End, measure_s: int, sample_bytes: int 
 
     Raises MeasurementError of kind ``network`` if there was no session.
     """
-    much = ["--bytes", str(sample_bytes)] if sample_bytes else ["--time", str(measure_s)]
+    if sample_bytes:
+        much = ["--bytes", str(sample_bytes)]
+    else:
+        much = ["--time", str(measure_s)]
     client = ["iperf3", "--client", target.address, "--port", str(target.port or PORT), *much, "--json"]
     server = target.node.start(server_argv(target, measure_s))
     try:
@@ -227,7 +235,8 @@ def parse(written: str, errors: str = "") -> float:
     """Return the rate in the client's JSON, which also holds the error if there was one."""
     try:
         report = json.loads(written)
-        if error := report.get("error"):
+        error = report.get("error")
+        if error:
             raise MeasurementError(f"iperf3: {str(error)[:300]}")
         rate = float(report["end"]["sum_received"]["bits_per_second"])
     except (ValueError, LookupError, TypeError, AttributeError):

@@ -76,7 +76,9 @@ def bridge_argvs(bridge: ContainerBridge) -> list[list[str]]:
 
 def attach_argvs(bridge: ContainerBridge, pid: int) -> list[list[str]]:
     """Return the commands that connect the bridge to the container whose first process is ``pid``."""
-    near, mtu, inside = f"veth{pid}", str(bridge.mtu), enter(f"/proc/{pid}/ns/net")
+    near = f"veth{pid}"
+    mtu = str(bridge.mtu)
+    inside = enter(f"/proc/{pid}/ns/net")
     far = ["peer", "name", DEVICE, "mtu", mtu, "netns", str(pid)]
     chosen = []
     if bridge.published:
@@ -154,6 +156,7 @@ def forwarding(node: Node) -> Iterator[None]:
 def mtu_of(node: Node, device: str) -> int:
     """Return the MTU that ip tells: /sys would show the namespace that it was mounted in."""
     try:
-        return int(json.loads(node.run(["ip", "-json", "link", "show", "dev", device]).stdout)[0]["mtu"])
+        answer = node.run(["ip", "-json", "link", "show", "dev", device])
+        return int(json.loads(answer.stdout)[0]["mtu"])
     except (ValueError, LookupError):
         raise MeasurementError(f"{node.name} does not tell the MTU of {device}", kind="network") from None

@@ -70,6 +70,11 @@ def link_argv(namespace: str, device: str, state: str) -> list[str]:
     return [*netns.enter(namespace), "ip", "link", "set", "dev", device, state]
 
 
+def _node(token: str, number: int, address: str) -> LabNode:
+    name = f"n{number}"
+    return LabNode(name, number, address, mac_of(token, number), netns.path_of(f"{token}-{name}"))
+
+
 @contextmanager
 def open_lab(spec: LabSpec) -> Iterator[Lab]:
     """Make the lab on this machine; at the end nothing of it is left. Raises RequestError where it cannot be made."""
@@ -78,27 +83,28 @@ def open_lab(spec: LabSpec) -> Iterator[Lab]:
         limiter = choose_limiter(machine, spec)
         subnet = free_subnet(routes_of(machine))
         token = netns.new_token()
-        nodes = tuple(
-            LabNode(name, number, str(subnet[number]), mac_of(token, number), netns.path_of(f"{token}-{name}"))
-            for number, name in ((number, f"n{number}") for number in range(1, spec.nodes + 1))
-        )
+        numbers = range(1, spec.nodes + 1)
+        nodes = tuple(_node(token, number, str(subnet[number])) for number in numbers)
         for name in (f"{token}-sw", *(f"{token}-{node.name}" for node in nodes)):
             stack.enter_context(ledger.holding("netns", name))
             machine.run(["ip", "netns", "add", name])
         switch = netns.path_of(f"{token}-sw")
-        for argv in (*switch_argvs(switch), *(argv for node in nodes for argv in node_argvs(switch, node))):
+        of_nodes = (argv for node in nodes for argv in node_argvs(switch, node))
+        for argv in (*switch_argvs(switch), *of_nodes):
             machine.run(argv)
         for node in nodes:
             for argv in limit_argvs(switch, node, spec, limiter):
                 machine.run(argv)
-            machine.run(node.argv(["ip", "-batch", "-"]), stdin=neighbours_batch(node, nodes))
+            batch = neighbours_batch(node, nodes)
+            machine.run(node.argv(["ip", "-batch", "-"]), stdin=batch)
         yield Lab(nodes, switch, limiter, machine)
 
 
 def mac_of(token: str, number: int) -> str:
     """Return a locally administered address, unique in its lab."""
     digits = token.rpartition("-")[2]
-    return ":".join(("02", *(digits[at : at + 2] for at in (0, 2, 4)), "00", f"{number:02x}"))
+    pieces = (digits[at : at + 2] for at in (0, 2, 4))
+    return ":".join(("02", *pieces, "00", f"{number:02x}"))
 
 
 def switch_argvs(switch: str) -> list[list[str]]:
@@ -112,8 +118,10 @@ def switch_argvs(switch: str) -> list[list[str]]:
 
 def node_argvs(switch: str, node: LabNode) -> list[list[str]]:
     """Return the commands for a node's address and cable, which joins a port of the switch to the node's interface."""
-    inside, port = netns.enter(node.namespace), node.name
-    far = ["peer", "name", DEVICE, "address", node.mac, "netns", node.namespace.rpartition("/")[2]]
+    inside = netns.enter(node.namespace)
+    port = node.name
+    namespace = node.namespace.rpartition("/")[2]
+    far = ["peer", "name", DEVICE, "address", node.mac, "netns", namespace]
     return [
         [*inside, *PLAIN],
         link_argv(node.namespace, "lo", "up"),
@@ -143,7 +151,10 @@ def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> 
 
 def free_subnet(routes: Iterable[str]) -> IPv4Network:
     """Return the first /24 of the pool that overlaps none of the routes, which are as ``ip route`` writes them."""
-    used = [IPv4Network(route, strict=False) for route in routes if route[:1].isdigit()]
+    used = []
+    for route in routes:
+        if route[:1].isdigit():
+            used.append(IPv4Network(route, strict=False))
     for subnet in POOL.subnets(new_prefix=PREFIX):
         if not any(subnet.overlaps(network) for network in used if network.prefixlen):
             return subnet
@@ -153,4 +164,5 @@ def free_subnet(routes: Iterable[str]) -> IPv4Network:
 def routes_of(node: Node) -> list[str]:
     """Return the destinations of all routes of the node except the default ones."""
     listed = node.run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout
-    return [route["dst"] for route in json.loads(listed or "[]") if route.get("dst", "default") != "default"]
+    routes = json.loads(listed or "[]")
+    return [route["dst"] for route in routes if route.get("dst", "default") != "default"]

@@ -40,7 +40,8 @@ def nat(members: Sequence[Member]) -> Iterator[tuple[ContainerBridge, ...]]:
             bridges.append(bridge_of(member))
             stack.enter_context(bridged(member.node, bridges[-1]))
             peers = [peer for peer in members if peer is not member]
-            stack.enter_context(changed(member.node, *rules(bridges[-1], member, peers)))
+            commands = rules(bridges[-1], member, peers)
+            stack.enter_context(changed(member.node, *commands))
         yield tuple(bridges)
 
 
@@ -108,9 +109,13 @@ def iptables_argvs(bridge: ContainerBridge, member: Member, peers: Sequence[Memb
     to = ["-j", "DNAT", "--to-destination"]
     rules = [["PREROUTING", "-i", bridge.name, "-d", container_of(peer), *to, peer.address] for peer in peers]
     ports = ["-p", "tcp", "--dport", f"{first}:{last}"]
-    rules.append(["PREROUTING", "-d", member.address, *ports, *to, container_of(member)])
-    rules.append(["POSTROUTING", "-s", str(bridge.subnet), "!", "-o", bridge.name, "-j", "MASQUERADE"])
-    return [[*IPTABLES, "-A", *rule] for rule in rules], [[*IPTABLES, "-D", *rule] for rule in rules]
+    container = container_of(member)
+    rules.append(["PREROUTING", "-d", member.address, *ports, *to, container])
+    subnet = str(bridge.subnet)
+    rules.append(["POSTROUTING", "-s", subnet, "!", "-o", bridge.name, "-j", "MASQUERADE"])
+    added = [[*IPTABLES, "-A", *rule] for rule in rules]
+    deleted = [[*IPTABLES, "-D", *rule] for rule in rules]
+    return added, deleted
 
 
 IPTABLES = ("iptables", "--wait", "-t", "nat")

@@ -12,7 +12,8 @@ from provisioning.lab.containers import ContainerBridge, Member, bridged, check_
 
 VXLAN = "flannel.1"
 BRIDGE = "cni0"
-ID, PORT = 1, 8472
+ID = 1
+PORT = 8472
 OVERHEAD_BYTES = 50
 """Outer Ethernet 14, IP 20, UDP 8, VXLAN 8."""
 MOST_SHARE = 0.94

@@ -51,7 +51,8 @@ class LinkShape:
 def shape_argvs(device: str, shape: LinkShape, limiter: Limiter) -> list[list[str]]:
     """Return the commands, in order, that shape an interface. The delay comes first; its packets then queue."""
     add = ["tc", "qdisc", "add", "dev", device]
-    argvs, position = [], ["root"]
+    argvs = []
+    position = ["root"]
     if shape.delay_s is not None:
         delay = f"{shape.delay_s * 1e6:.0f}us"
         argvs.append([*add, *position, "handle", "1:", "netem", "delay", delay, "limit", str(shape.delayed_packets)])
@@ -62,7 +63,9 @@ def shape_argvs(device: str, shape: LinkShape, limiter: Limiter) -> list[list[st
 
 
 def _limit(device: str, add: list[str], shape: LinkShape, limiter: Limiter) -> list[list[str]]:
-    rate, burst, queue = f"{shape.rate_bits_per_s}bit", str(shape.burst_bytes), str(shape.queue_bytes)
+    rate = f"{shape.rate_bits_per_s}bit"
+    burst = str(shape.burst_bytes)
+    queue = str(shape.queue_bytes)
     if limiter == "tbf":
         return [[*add, "tbf", "rate", rate, "burst", burst, "limit", queue]]
     limits = ["rate", rate, "ceil", rate, "burst", burst, "cburst", burst, "quantum", str(FRAME_BYTES)]
@@ -78,7 +81,8 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
 
     Raises RequestError that says what is missing.
     """
-    if refused := _refused(node, ["ip", "link", "add", "dev", "lan", "type", "bridge"]):
+    refused = _refused(node, ["ip", "link", "add", "dev", "lan", "type", "bridge"])
+    if refused:
         raise RequestError(
             f"no lab network on {node.name}: {refused}", remedy="it needs root, iproute2, and a kernel with bridge"
         )
@@ -89,7 +93,8 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
         )
     whys = []
     for limiter in LIMITERS:
-        if (why := _refused_shape(node, LinkShape(spec.rate_bits_per_s), limiter)) is None:
+        why = _refused_shape(node, LinkShape(spec.rate_bits_per_s), limiter)
+        if why is None:
             return limiter
         whys.append(f"{limiter}: {why}")
     raise RequestError(
@@ -101,7 +106,9 @@ def choose_limiter(node: Node, spec: LabSpec) -> Limiter:
 def _refused_shape(node: Node, shape: LinkShape, limiter: Limiter) -> str | None:
     """Return why the kernel rejects the shape, or None. The first command names the discipline, so it suffices."""
     argvs = shape_argvs("lo", shape, limiter)
-    return _refused(node, argvs[0]) if argvs else None
+    if argvs:
+        return _refused(node, argvs[0])
+    return None
 
 
 def _refused(node: Node, argv: list[str]) -> str | None:
@@ -110,5 +117,6 @@ def _refused(node: Node, argv: list[str]) -> str | None:
         answer = node.run(["unshare", "--net", "--", *argv], check=False)
     except BenchError as error:
         return error.message
-    last = (answer.stderr.strip().splitlines() or [f"exit status {answer.returncode}"])[-1]
-    return last[:200] if answer.returncode else None
+    if answer.returncode:
+        return answer.complaint(f"exit status {answer.returncode}")[:200]
+    return None

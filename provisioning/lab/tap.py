@@ -13,7 +13,8 @@ from provisioning.lab.lab import BRIDGE_KIND, DEVICE, NO_IPV6, LabNode
 from suite.errors import MeasurementError
 from suite.interfaces import Node
 
-TAP, BRIDGE = "tap0", "vmbr0"
+TAP = "tap0"
+BRIDGE = "vmbr0"
 VHOST = "/dev/vhost-net"
 
 
@@ -79,7 +80,8 @@ def join_argvs(device: str, cidr: str) -> list[list[str]]:
 def join(guest: Node, plugged: Tap) -> str:
     """Give the booted guest its address on the lab; returns what the guest calls the interface."""
     links = json.loads(guest.run(["ip", "-json", "link", "show"]).stdout or "[]")
-    device = next((str(link["ifname"]) for link in links if link.get("address") == plugged.mac), None)
+    names = (str(link["ifname"]) for link in links if link.get("address") == plugged.mac)
+    device = next(names, None)
     if device is None:
         raise MeasurementError(f"{guest.name} has no interface {plugged.mac}", kind="network", remedy="see its console")
     run_each(guest, join_argvs(device, plugged.cidr))

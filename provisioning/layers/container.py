@@ -67,13 +67,11 @@ class ContainerLayer:
                 with node.opening.running("network"):
                     stack.enter_context(attached(node, self.plug, pid))
             enter = engine.exec_argv(spec)
-            host_processes = None
-            if node.local and (pid := engine.main_pid(node, spec.name)):
-                # Its group is where the engine has put its first process.
-                host_processes = HostProcesses(ControlGroup.of_process(pid), pid, engine.commands_are_children)
+            host_processes = self._host_processes(node, spec.name)
             entered = engine.entered(node, spec)
             rootfs = self.rootfs(node, spec, entered, enter)
-            about = self.about(node, spec, version, own_kernel(node, entered, enter), rootfs)
+            kernel = own_kernel(node, entered, enter)
+            about = self.about(node, spec, version, kernel, rootfs)
             yield WrappedNode(
                 parent=entered,
                 wrap=lambda argv: [*enter, *argv],
@@ -94,6 +92,16 @@ class ContainerLayer:
                 backing=_page_cache_behind(node, about),
                 resize=_resizing(node, engine, spec),
             )
+
+    def _host_processes(self, node: Node, container: str) -> HostProcesses | None:
+        """Return the container's processes on the host; None if it is on another machine, or has ended."""
+        pid = None
+        if node.local:
+            pid = self.engine.main_pid(node, container)
+        if not pid:
+            return None
+        # Its group is where the engine has put its first process.
+        return HostProcesses(ControlGroup.of_process(pid), pid, self.engine.commands_are_children)
 
     def hold(self, stack: ExitStack, node: Node, spec: ContainerSpec) -> None:
         """Have the container removed when the stack is left, or when this process or the node is lost."""
@@ -133,7 +141,14 @@ class ContainerLayer:
             disk_limits=limits,
         )
 
-    def about(self, node: Node, spec: ContainerSpec, version: str, kernel: OwnKernel | None, rootfs: str) -> Engine:
+    def about(
+        self,
+        node: Node,
+        spec: ContainerSpec,
+        version: str,
+        kernel: OwnKernel | None,
+        rootfs: str,
+    ) -> Engine:
         return Engine(
             name=self.engine.name,
             version=version,
@@ -163,14 +178,18 @@ def _resizing(node: Node, engine: ContainerEngine, spec: ContainerSpec) -> Resiz
 
     def resize(shares: Shares) -> None:
         cpus = format_cpu_list(shares.cpus)
-        node.run(engine.update_argv(spec.name, cpus, opened.quota_us(shares), opened.memory(shares)))
+        quota_us = opened.quota_us(shares)
+        memory_bytes = opened.memory(shares)
+        node.run(engine.update_argv(spec.name, cpus, quota_us, memory_bytes))
 
     return resize
 
 
 def _page_cache_behind(node: Node, engine: Engine) -> Node | None:
     """Return the machine of a sandbox, whose sentry drops no page of the machine's cache."""
-    return own_environment(node, node.cpus) if engine.kernel == "sentry" and node.local else None
+    if engine.kernel == "sentry" and node.local:
+        return own_environment(node, node.cpus)
+    return None
 
 
 def _substitutes(node: Node, spec: ContainerSpec, engine: ContainerEngine, about: Engine) -> Iterator[str]:
@@ -190,12 +209,18 @@ def own_kernel(node: Node, entered: Node, enter: Sequence[str]) -> OwnKernel | N
     if is_guest(node):
         return None
     pod = entered.facts.get("pod")
-    boot = pod["boot_id"] if isinstance(pod, dict) else node.run(["cat", str(BOOT_ID)]).stdout.strip()
-    answer = entered.run([*enter, "cat", "/proc/version", str(BOOT_ID)], check=False).stdout
+    if isinstance(pod, dict):
+        boot = pod["boot_id"]
+    else:
+        boot = node.run(["cat", str(BOOT_ID)]).stdout.strip()
+    command = [*enter, "cat", "/proc/version", str(BOOT_ID)]
+    answer = entered.run(command, check=False).stdout
     version, _, boot_inside = answer.strip().partition("\n")
     if GVISOR_BUILD in version:
         return "sentry"
-    return "virtual machine" if boot and boot_inside not in ("", boot) else None
+    if boot and boot_inside not in ("", boot):
+        return "virtual machine"
+    return None
 
 
 def root_inside(entered: Node, enter: Sequence[str]) -> str | None:

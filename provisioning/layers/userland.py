@@ -23,10 +23,12 @@ from suite.job.envelope import MEMORY_NOT_LIMITED, Envelope, format_cpu_list
 from suite.job.properties import AS_IT_IS, Properties
 from suite.measurable import OWN_USERLAND
 
-TEMPORARY, SHARED_MEMORY = "/tmp", "/dev/shm"  # noqa: S108 (inside, not here)
+TEMPORARY = "/tmp"  # noqa: S108 (inside, not here)
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (as above)
 OPEN_TO_ALL = ("--perms", "1777", "--tmpfs")
 NO_PRIVILEGES = ("--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs")
-FIRST_USER, USERS = 0x7000_0000, 1 << 24
+FIRST_USER = 0x7000_0000
+USERS = 1 << 24
 """UIDs that no other program uses: they follow those that systemd gives to containers (its UIDS-GIDS.md)."""
 HELD_WITHIN_S = 30.0
 _LIBRARIES = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
@@ -83,14 +85,18 @@ def becoming(user: int | None, groups: Sequence[int] = ()) -> list[str]:
 
 def _devices(edits: Edits) -> Iterator[str]:
     # bubblewrap makes the folders of what it binds for root alone.
-    folders = dict.fromkeys(device.path.rpartition("/")[0] for device in edits.devices)
-    yield from (word for folder in folders if folder != "/dev" for word in ("--perms", "0755", "--dir", folder))
-    yield from (word for device in edits.devices for word in ("--dev-bind", device.path, device.path))
+    parents = (device.path.rpartition("/")[0] for device in edits.devices)
+    folders = dict.fromkeys(parents)
+    made = (word for folder in folders if folder != "/dev" for word in ("--perms", "0755", "--dir", folder))
+    yield from made
+    binds = (word for device in edits.devices for word in ("--dev-bind", device.path, device.path))
+    yield from binds
 
 
 def _seen(paths: Sequence[str]) -> Iterator[str]:
     # By itself bubblewrap makes the directories above a mount for root alone.
-    above = dict.fromkeys(str(parent) for path in paths for parent in reversed(Path(path).parents))
+    parents = (str(parent) for path in paths for parent in reversed(Path(path).parents))
+    above = dict.fromkeys(parents)
     yield from (word for path in above for word in ("--dir", path))
     yield from (word for path in paths for word in ("--ro-bind-try", path, path))
 
@@ -124,14 +130,23 @@ def own_python_argv(readable: Sequence[str], memory_bytes: int, *, network: bool
     """
     argv = ["prlimit", f"--data={memory_bytes}", "--"]
     if os.geteuid() == 0:
-        own = [*_LIBRARIES, sys.prefix, sys.base_prefix, *(path for path in sys.path if Path(path) != ROOMS)]
+        imported = (path for path in sys.path if Path(path) != ROOMS)
+        own = [*_LIBRARIES, sys.prefix, sys.base_prefix, *imported]
         seen = [*own, f"{ROOMS}/worker", f"{ROOMS}/suite", *readable]
-        bubble, *words = chroot_argv([path for path in seen if path], user=unnamed_user())
+        readable_paths = [path for path in seen if path]
+        bubble, *words = chroot_argv(readable_paths, user=unnamed_user())
         argv += [bubble, "--unshare-pid", "--unshare-ipc", *([] if network else ["--unshare-net"]), *words]
     # Libraries may be in the user's home, which Python would look for elsewhere.
-    modules = os.pathsep.join([str(ROOMS), *filter(None, sys.path)])
-    settings = {"PYTHONPATH": modules, "PATH": os.defpath, "HOME": TEMPORARY, "USER": "nobody"}
-    return [*argv, "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in settings.items()), sys.executable]
+    places = filter(None, sys.path)
+    modules = os.pathsep.join([str(ROOMS), *places])
+    settings = {
+        "PYTHONPATH": modules,
+        "PATH": os.defpath,
+        "HOME": TEMPORARY,
+        "USER": "nobody",
+    }
+    variables = (f"{name}={value}" for name, value in settings.items())
+    return [*argv, "/usr/bin/env", "-i", *variables, sys.executable]
 
 
 @dataclass(frozen=True)
@@ -164,9 +179,11 @@ class UserlandLayer:
                 enter += taskset(self.envelope.cpus)
             host_processes = HostProcesses(group=ControlGroup.named(group))
             memory_bytes = self.envelope.memory_bytes if self.properties.memory_limited else None
-            limits = cgroups.Opened(len(self.envelope.cpus), memory_bytes, self.properties.cpu_share, pinned)
+            cpu_count = len(self.envelope.cpus)
+            limits = cgroups.Opened(cpu_count, memory_bytes, self.properties.cpu_share, pinned)
             resize = cgroups.of_group(node, group, limits, cpuset=pinned)
-            edits, data = edits_for(node, self.gpus), (node.data, self.writable) if node.data else None
+            edits = edits_for(node, self.gpus)
+            data = (node.data, self.writable) if node.data else None
 
             def place(words: Sequence[str], user: int | None, backing: Node | None = None) -> WrappedNode:
                 """Return the tree as this user sees it, entered by these words."""
@@ -179,7 +196,8 @@ class UserlandLayer:
             if self.properties.confined:
                 user = unnamed_user()
                 # What was written before the instance was opened again had another owner.
-                for directory in filter(None, (node.data if self.writable else None, node.scratch)):
+                written = (node.data if self.writable else None, node.scratch)
+                for directory in filter(None, written):
                     node.run(["chown", "-R", f"{user}:{user}", "--", directory])
                 with node.opening.running("tree"):
                     entered = stack.enter_context(namespaces(node, tree, enter))
@@ -203,13 +221,17 @@ class UnlimitedLayer:
 
     @contextmanager
     def opened(self, node: Node) -> Iterator[Node]:
-        cpus, tree = self.envelope.cpus, node.userland
+        cpus = self.envelope.cpus
+        tree = node.userland
         if tree and enterable(node, tree):
-            edits, data = edits_for(node, self.gpus), (node.data, self.writable) if node.data else None
+            edits = edits_for(node, self.gpus)
+            data = (node.data, self.writable) if node.data else None
             bubble = chroot_argv(tree, edits, data, tmpfs_bytes=self.envelope.tmpfs_bytes, scratch=node.scratch)
-            inside = in_tree(node, [*taskset(cpus), *bubble], edits, substitutes=(MEMORY_NOT_LIMITED,))
+            argv = [*taskset(cpus), *bubble]
+            inside = in_tree(node, argv, edits, substitutes=(MEMORY_NOT_LIMITED,))
         else:
-            inside = own_environment(node, cpus, edits_for(node, self.gpus, place=None))
+            edits_of_gpus = edits_for(node, self.gpus, place=None)
+            inside = own_environment(node, cpus, edits_of_gpus)
         with node.opening.running("tree"):
             inside.run(["true"])
         yield inside

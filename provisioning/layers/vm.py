@@ -28,7 +28,8 @@ class VmLayer:
     def opened(self, node: Node) -> Iterator[Node]:
         if node.userland is None:
             raise RequestError("no image on this node", remedy="run: bench image build")
-        volume, shared = self.spec.volume, self.spec.shared_directory
+        volume = self.spec.volume
+        shared = self.spec.shared_directory
         elsewhere = ["disk:other-device"] if volume and not volume.same_device else []
         with ExitStack() as stack:
             groups = stack.enter_context(ExitStack())  # is left when the guest has ended
@@ -63,7 +64,10 @@ def _resizing(groups: ExitStack, node: Node, threads: Sequence[int]) -> Resize |
             name = groups.enter_context(ledger.holding("cgroup", ledger.fresh("virtbench")))
             node.run(["cgcreate", "-g", f"cpu:/{name}"])
             node.run(["cgclassify", "-g", f"cpu:/{name}", *map(str, threads)])
-            made.append(of_group(node, name, Opened(len(threads), None), cpuset=False))
+            group = of_group(node, name, Opened(len(threads), None), cpuset=False)
+            made.append(group)
         made[0](shares)
 
-    return resize if node.local and threads else None
+    if node.local and threads:
+        return resize
+    return None

@@ -79,7 +79,8 @@ def probe_kvm(*, anew: bool = False, within_s: float | None = None) -> KvmProbe:
     That a guest did not boot in time is kept for minutes, and with ``anew`` only a guest that has booted counts. Never
     raises for what the host lacks: that is the answer. ``within_s`` is by default ``PROBE_WITHIN_S``.
     """
-    kernel = next(((str(image.tree / "boot/vmlinuz"), str(image.file("initrd.img"))) for image in images()), None)
+    kernels = ((str(image.tree / "boot/vmlinuz"), str(image.file("initrd.img"))) for image in images())
+    kernel = next(kernels, None)
     evidence = "the image's kernel" if kernel else "a boot sector"
     cache = state("cache") / "kvm.json"
     try:
@@ -160,7 +161,7 @@ def boot(node: Node, kernel: tuple[str, str] | None, sector: str = "", within_s:
         message = f"/dev/kvm opens, but a guest did not boot under it within {within_s:.0f} s"
         raise GuestTimeoutError(message) from error
     if status.returncode != (0 if kernel else _SECTOR_STATUS):
-        last = (status.stderr.strip().splitlines() or ["no message"])[-1]
+        last = status.complaint("no message")
         return f"/dev/kvm opens, but QEMU ended with status {status.returncode}: {last[:200]}"
     return None
 
@@ -172,13 +173,15 @@ def choose_common(machines: Sequence[Node], requested: str, image: Image, note: 
     """
     architecture = os.uname().machine
     for machine in machines:
-        if (reported := machine.run(["uname", "-m"]).stdout.strip()) != architecture:
+        reported = machine.run(["uname", "-m"]).stdout.strip()
+        if reported != architecture:
             message = f"{machine.name} is {reported}, and the image is for {architecture}"
             raise RequestError(message, remedy="use machines of one kind")
     if requested == "tcg":
         return "tcg"
     for machine in machines:
-        if reason := _remote_hindrance(machine, image):
+        reason = _remote_hindrance(machine, image)
+        if reason:
             cause = f"on {machine.name} KVM is not usable: {reason}"
             if requested == "kvm":
                 raise RequestError(
@@ -193,7 +196,9 @@ def choose_common(machines: Sequence[Node], requested: str, image: Image, note: 
 
 def _remote_hindrance(machine: Node, image: Image) -> str | None:
     """Return why the image's own kernel does not boot under KVM there; None if it does."""
-    if machine.run(["test", "-r", str(KVM), "-a", "-w", str(KVM)], check=False).returncode:
+    device = str(KVM)
+    opened = machine.run(["test", "-r", device, "-a", "-w", device], check=False)
+    if opened.returncode:
         return "there is no /dev/kvm that root may open"
     directory = f"/run/virtbench/{ledger.fresh('probe')}"
     try:

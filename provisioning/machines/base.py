@@ -38,7 +38,9 @@ class GuestSpec:
     @property
     def shared_directory(self) -> Path | None:
         """The directory that the guest is given by virtiofs; None if there is none."""
-        return self.volume.directory if self.volume and not self.volume.disk else None
+        if self.volume and not self.volume.disk:
+            return self.volume.directory
+        return None
 
 
 @dataclass(frozen=True)

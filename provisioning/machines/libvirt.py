@@ -64,12 +64,13 @@ class Libvirt(qemu.Qemu):
         hypervisor = _HYPERVISOR.search(answer.stdout)
         daemon = _DAEMON.search(answer.stdout)
         if answer.returncode or not hypervisor or not daemon:
-            words = (answer.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+            words = answer.complaint("no message").removeprefix("error: ")
             remedy = f"start it (package libvirt-daemon-system; systemctl start libvirtd), or set {URI_VARIABLE}"
             if re.search("permission denied|authentication (unavailable|failed)", words.lower()):
                 remedy = "add the user to the group libvirt and sign in again, or use root"
             raise BenchError(f"libvirt does not answer on {node.name} at {uri()}: {words}", remedy=remedy)
-        processes.check_answer("virsh", node.run(["virsh", "--version=long"], check=False).stdout, node.name)
+        printed = node.run(["virsh", "--version=long"], check=False)
+        processes.check_answer("virsh", printed.stdout, node.name)
         return f"{hypervisor[1]}, libvirt {daemon[1]}"
 
     def check_machine(self, node: Node) -> None:
@@ -96,15 +97,18 @@ class Libvirt(qemu.Qemu):
 
     def ask(self, node: Node, spec: qemu_command.QemuSpec, command: str) -> Any:  # noqa: ANN401 (as there)
         words = ["qemu-monitor-command", f"virtbench-{spec.name}", json.dumps({"execute": command})]
-        return json.loads(node.run([*virsh(), *words]).stdout)["return"]
+        answer = node.run([*virsh(), *words])
+        return json.loads(answer.stdout)["return"]
 
     @contextmanager
     def running(self, node: Node, spec: qemu_command.QemuSpec) -> Iterator[Process]:
         """Run the domain. The process is the reader of its console, which ends when QEMU does."""
-        name, token = f"virtbench-{spec.name}", node.token if isinstance(node, LocalNode) else None
+        name = f"virtbench-{spec.name}"
+        token = node.token if isinstance(node, LocalNode) else None
         write_file(node, f"{spec.directory}/domain.xml", domain_xml(spec, name, token))
         node.run(["mkfifo", f"{spec.directory}/console.in", f"{spec.directory}/console.out"])
-        destroy, held = [*virsh(), "destroy", name], f"{self.name}:{name}@{uri()}"
+        destroy = [*virsh(), "destroy", name]
+        held = f"{self.name}:{name}@{uri()}"
         with ledger.holding("machine", held) if node.local else undone_when_lost(node, destroy):
             console = node.start(["cat", f"{spec.directory}/console.out"])
             try:
@@ -156,7 +160,9 @@ def virsh(where: str | None = None) -> list[str]:
 
 def domain_xml(spec: qemu_command.QemuSpec, name: str, token: str | None) -> bytes:
     """Return the domain. QEMU carries the token; it runs as root, so that no file must change its owner."""
-    kvm, count, every = spec.accelerator == "kvm", str(len(spec.cpus)), format_cpu_list(spec.cpus)
+    kvm = spec.accelerator == "kvm"
+    count = str(len(spec.cpus))
+    every = format_cpu_list(spec.cpus)
     values = {
         "@type": "kvm" if kvm else "qemu",
         "name": name,
@@ -173,7 +179,8 @@ def domain_xml(spec: qemu_command.QemuSpec, name: str, token: str | None) -> byt
     }
     domain = _filled(_DOMAIN, values)
     if spec.pinned:
-        domain.append(pins := _filled(_PINS, {"emulatorpin@cpuset": every, "iothreadpin@cpuset": every}))
+        pins = _filled(_PINS, {"emulatorpin@cpuset": every, "iothreadpin@cpuset": every})
+        domain.append(pins)
         for number, cpu in enumerate(spec.cpus):
             pins.append(ElementTree.Element("vcpupin", vcpu=str(number), cpuset=str(cpu)))
     processor = next(domain.iterfind("cpu"))
@@ -222,7 +229,12 @@ def _devices(spec: qemu_command.QemuSpec) -> Iterator[ElementTree.Element]:
     for name, disk in zip(_DISKS, spec.disks, strict=False):
         kind, source = ("block", "dev") if disk.path.startswith("/dev/") else ("file", "file")
         cache, io = ("none", "native") if disk.direct else ("writeback", "threads")
-        values = {"@type": kind, "driver@cache": cache, "driver@io": io, f"source@{source}": disk.path}
+        values = {
+            "@type": kind,
+            "driver@cache": cache,
+            "driver@io": io,
+            f"source@{source}": disk.path,
+        }
         element = _filled(_DISK, {**values, "target@dev": name})
         if disk.discard_writes:
             ElementTree.SubElement(element, "transient", shareBacking="yes")

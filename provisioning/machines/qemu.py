@@ -103,7 +103,7 @@ class Qemu(MachineProvider):
         tried = node.run(qemu.machine_argv(), stdin=b"quit\n", timeout_s=MADE_WITHIN_S, check=False)
         if not tried.returncode:
             return
-        last = (tried.stderr.strip().splitlines() or ["no message"])[-1]
+        last = tried.complaint("no message")
         remedy = "see why, and install your distribution's full QEMU"
         if "backend 'user'" in last:
             remedy = "install a QEMU that was built with libslirp: without it nothing reaches a guest"
@@ -113,7 +113,9 @@ class Qemu(MachineProvider):
         if accelerator == "kvm":
             return level
         match = re.search(r"(\d+)\.(\d+)", self.version(node))
-        return "avx2" if match and (int(match[1]), int(match[2])) >= EMULATES_AVX2 else "default"
+        if match and (int(match[1]), int(match[2])) >= EMULATES_AVX2:
+            return "avx2"
+        return "default"
 
     def hindrance(self, properties: Properties, image: Image) -> tuple[str, str] | None:
         if properties.virtiofs and (reason := virtiofs.hindrance(image.tree)):
@@ -211,7 +213,8 @@ def _kernel_settings(node: Node, properties: Properties) -> Iterator[str]:
     """Yield words that give the guest's kernel the node's huge pages and NUMA balancing, as far as it has them."""
     answer = node.run(["cat", HUGE_PAGES], check=False).stdout
     chosen = re.search(r"\[(\w+)\]", answer)
-    if word := properties.guest_huge_pages or (chosen and chosen[1]):
+    word = properties.guest_huge_pages or (chosen and chosen[1])
+    if word:
         yield f"transparent_hugepage={word}"
     balancing = node.run(["cat", NUMA_BALANCING], check=False).stdout.strip()
     if balancing.isdigit():
@@ -221,11 +224,14 @@ def _kernel_settings(node: Node, properties: Properties) -> Iterator[str]:
 def _tsc_khz(node: Node) -> int:
     """Return the rate of the node's TSC, by which an emulated one counts; bogomips are twice its MHz. 0 if unknown."""
     bogomips = re.search(r"bogomips\s*:\s*([\d.]+)", node.run(["cat", "/proc/cpuinfo"]).stdout)
-    return int(float(bogomips[1]) * 500) if bogomips else 0
+    if bogomips:
+        return int(float(bogomips[1]) * 500)
+    return 0
 
 
 def _disks(node: Node, spec: GuestSpec) -> Iterator[qemu.Disk]:
-    limits, direct = spec.properties.disk_limits, spec.properties.direct_io
+    limits = spec.properties.disk_limits
+    direct = spec.properties.direct_io
 
     def disk(path: PurePath, *, writable: bool = False) -> qemu.Disk:
         return qemu.Disk(
@@ -259,7 +265,8 @@ def _run_files(node: Node, directory: Path, spec: GuestSpec) -> bytes:
         "VIRTBENCH_STORE": next(further) if spec.store else "none",
         "VIRTBENCH_TMPFS": str(spec.envelope.tmpfs_bytes),
     }
-    (root / "virtbench/guest.env").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    lines = (f"{key}={value}\n" for key, value in settings.items())
+    (root / "virtbench/guest.env").write_text("".join(lines))
     if spec.properties.microvm:
         add_modules(spec.image.tree, root, ("virtio_mmio", *FIRST_MODULES))
     archive = cpio(node, root)
@@ -317,13 +324,21 @@ def _explained(error: BenchError, process: Process, console: GuestConsole) -> Me
         console.close()  # its last output is read before it is judged
     outputs = {"the guest's console": console.text, "QEMU": process.output_tail()}
     parts = (f"--- {source} ---\n{text}" for source, text in outputs.items() if text)
-    message, kind, remedy = error.message, error.kind, error.remedy
+    message = error.message
+    kind = error.kind
+    remedy = error.remedy
     if console.locked_up:
-        message, kind, remedy = f"the guest's kernel locked up: {message}", "guest-locked-up", LOCKED_UP_REMEDY
+        message = f"the guest's kernel locked up: {message}"
+        kind = "guest-locked-up"
+        remedy = LOCKED_UP_REMEDY
     elif console.flood:
-        message, kind, remedy = f"the guest's console: {console.flood.message}", "output", FLOOD_REMEDY
+        message = f"the guest's console: {console.flood.message}"
+        kind = "output"
+        remedy = FLOOD_REMEDY
     elif status is not None and signal_of(status):
-        message, kind, remedy = f"QEMU {ending(status)}: {message}", "killed", KILLED_REMEDY
+        message = f"QEMU {ending(status)}: {message}"
+        kind = "killed"
+        remedy = KILLED_REMEDY
     return MeasurementError(
         message,
         kind=kind,

@@ -95,7 +95,9 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
         *(qemu_words(spec.tap) if spec.tap else ()),
         *(virtiofs.qemu_words(spec.data_socket) if spec.data_socket else ()),
     ]
-    return _over_mmio(argv, spec.accelerator) if spec.microvm else argv
+    if spec.microvm:
+        return _over_mmio(argv, spec.accelerator)
+    return argv
 
 
 def machine_argv() -> list[str]:
@@ -167,7 +169,9 @@ def cell_mib(spec: QemuSpec, cell: int) -> int:
     """Return the memory of a NUMA node of the guest: an equal share, and the rest on the first."""
     whole_mib = spec.memory_bytes >> 20
     share_mib = whole_mib // len(spec.nodes)
-    return whole_mib - share_mib * (len(spec.nodes) - 1) if cell == 0 else share_mib
+    if cell == 0:
+        return whole_mib - share_mib * (len(spec.nodes) - 1)
+    return share_mib
 
 
 def _network(port: int) -> list[str]:
@@ -176,7 +180,8 @@ def _network(port: int) -> list[str]:
 
 def _over_mmio(argv: list[str], accelerator: Accelerator) -> list[str]:
     """Return the command with virtio devices over MMIO (version 1). Only under KVM they have threads of their own."""
-    pci, thread = r"^(virtio-\w+)-pci(?=,|$)", "" if accelerator == "kvm" else ",iothread=disks"
+    pci = r"^(virtio-\w+)-pci(?=,|$)"
+    thread = "" if accelerator == "kvm" else ",iothread=disks"
     words = (word.removesuffix(",romfile=").removesuffix(thread) for word in argv)
     return [*(re.sub(pci, r"\1-device", word) for word in words), "-global", "virtio-mmio.force-legacy=false"]
 
@@ -212,20 +217,22 @@ def _escaped(path: str) -> str:
 def execute(node: Node, socket: str, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
     """Send one command to a QEMU that runs on the node. Raises CommandError when it does not answer."""
     argv = ["python3", "-I", "-", socket, command]
-    return json.loads(node.run(argv, stdin=Path(qmp.__file__).read_bytes(), timeout_s=QMP_WITHIN_S).stdout)
+    program = Path(qmp.__file__).read_bytes()
+    return json.loads(node.run(argv, stdin=program, timeout_s=QMP_WITHIN_S).stdout)
 
 
 def vcpu_threads(cpus: Any) -> list[int]:  # noqa: ANN401
     """Return the thread id of each virtual CPU, in order, from the answer to ``query-cpus-fast``."""
-    return [cpu["thread-id"] for cpu in sorted(cpus, key=lambda cpu: cpu["cpu-index"])]
+    by_index = sorted(cpus, key=lambda cpu: cpu["cpu-index"])
+    return [cpu["thread-id"] for cpu in by_index]
 
 
 def disk_limits(devices: Any) -> dict[str, int | None]:  # noqa: ANN401
     """Return the throttle of every disk from the answer to ``query-block``, as ``ControlGroup.disk_limits`` does."""
     inserted = [device["inserted"] for device in devices if "inserted" in device]
-    found = {
-        name: {disk[f"{unit}_{way}"] for disk in inserted for way in ("rd", "wr")} for unit, name in DISK_LIMITS.items()
-    }
+    found = {}
+    for unit, name in DISK_LIMITS.items():
+        found[name] = {disk[f"{unit}_{way}"] for disk in inserted for way in ("rd", "wr")}
     # QEMU says 0 where there is no limit.
     return {name: (limits.pop() or None) if len(limits) == 1 else None for name, limits in found.items()}
 
@@ -239,7 +246,8 @@ def forget(node: Node, path: str) -> None:
 def takes_direct_io(node: Node, path: str) -> bool:
     """Return whether direct I/O to the file or device of the node reaches a disk; see ``DISK_STAND_INS``."""
     if node.run(["test", "-b", path], check=False).returncode:
-        kind = node.run(["stat", "--file-system", "--format=%T", "--", path], check=False).stdout.strip()
+        answer = node.run(["stat", "--file-system", "--format=%T", "--", path], check=False)
+        kind = answer.stdout.strip()
         if kind in DISK_STAND_INS:
             return False
     words = ["of=/dev/null", "bs=4096", "count=1", "iflag=direct", "status=none"]

@@ -77,7 +77,8 @@ class SshAccess:
             "LogLevel": "ERROR",
             "ConnectTimeout": "60",
         }
-        return ["ssh", "-F", "none", *option_words(settings), "-p", str(self.port), *options, "root@127.0.0.1"]
+        words = option_words(settings)
+        return ["ssh", "-F", "none", *words, "-p", str(self.port), *options, "root@127.0.0.1"]
 
     def wrap(self, argv: Sequence[str]) -> list[str]:
         # SSH hands the far side one string for its shell: each word is quoted for that.
@@ -96,7 +97,8 @@ def destination(host: str, port: int | None = None, config: Path | None = None) 
 
 def ssh_argv(way: Sequence[str], argv: Sequence[str], **settings: str) -> list[str]:
     """Return the command that runs a command on one of the user's machines, whose ``destination`` is ``way``."""
-    return ["ssh", *option_words(ALWAYS | settings), "-T", *way[:-1], "--", way[-1], for_any_shell(argv)]
+    words = option_words(ALWAYS | settings)
+    return ["ssh", *words, "-T", *way[:-1], "--", way[-1], for_any_shell(argv)]
 
 
 def for_any_shell(argv: Sequence[str]) -> str:

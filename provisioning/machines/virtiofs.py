@@ -23,7 +23,8 @@ READY_WITHIN_S = 60.0
 
 def daemon() -> str | None:
     """virtiofsd, the C program of QEMU up to 7.2 or the Rust program after it; None where there is none."""
-    return shutil.which("virtiofsd", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *NOT_ON_PATH)))
+    directories = (os.environ.get("PATH", os.defpath), *NOT_ON_PATH)
+    return shutil.which("virtiofsd", path=os.pathsep.join(directories))
 
 
 def hindrance(tree: Path) -> tuple[str, str] | None:

@@ -40,7 +40,9 @@ def _idle_w() -> float | None:
         return None
     time.sleep(IDLE_S)
     spent, _ = meter.stop()
-    return math.fsum(spent.values()) / (time.monotonic() - begin_s) if spent else None
+    if spent:
+        return math.fsum(spent.values()) / (time.monotonic() - begin_s)
+    return None
 
 
 def open_account(
@@ -53,7 +55,8 @@ def open_account(
     elsewhere |= any("machine" in node.facts for node in nodes)
     if elsewhere or (trial.job.distributed and trial.job.distributed.machines):
         return NoAccount()
-    return HostAccount(trial.envelope.cpus, nodes, victims=1 if trial.job.sharing else len(nodes), idle_w=idle_w)
+    victims = 1 if trial.job.sharing else len(nodes)
+    return HostAccount(trial.envelope.cpus, nodes, victims=victims, idle_w=idle_w)
 
 
 class NoAccount(AbstractContextManager[None]):
@@ -76,10 +79,17 @@ class HostAccount:
     """
 
     def __init__(
-        self, cpus: Sequence[int], nodes: Sequence[Node], *, victims: int | None = None, idle_w: float | None = None
+        self,
+        cpus: Sequence[int],
+        nodes: Sequence[Node],
+        *,
+        victims: int | None = None,
+        idle_w: float | None = None,
     ) -> None:
-        self._cpus, self._idle_w = cpus, idle_w
-        self._nodes, self._victims = nodes, nodes[:victims]
+        self._cpus = cpus
+        self._idle_w = idle_w
+        self._nodes = nodes
+        self._victims = nodes[:victims]
         self.conditions: Conditions | None = None
         self.resources: Resources | None = None
 
@@ -113,7 +123,8 @@ class HostAccount:
         others = busiest(self._used_s, used_now_s, least_s, self._footprint.owns)
         aggressors = None
         if self._of_victims and of_victims and of_victims_before:
-            everything, serving = serving, self._of_victims.usage(of_victims_before, of_victims)
+            everything = serving
+            serving = self._of_victims.usage(of_victims_before, of_victims)
             aggressors = rest(everything, serving)
         gpu_joules, gpus = self._gpus.stop()
         energy_j, energy_absent = whole_energy(of_host, gpu_joules, missed)
@@ -136,7 +147,9 @@ class HostAccount:
 
     def _read(self) -> tuple[HostReading, FootprintReading, FootprintReading | None]:
         host = self._host.read(time.monotonic(), time.process_time())
-        of_victims = self._of_victims.read() if self._of_victims else None
+        of_victims = None
+        if self._of_victims:
+            of_victims = self._of_victims.read()
         return host, self._footprint.read(), of_victims
 
 
@@ -155,7 +168,9 @@ class HostMeter:
 
     def cpu_s(self) -> float | None:
         found = self._footprint
-        return found.used(self._begin, found.read())["cpu_s"] if found.pids or found.host_processes else None
+        if found.pids or found.host_processes:
+            return found.used(self._begin, found.read())["cpu_s"]
+        return None
 
 
 def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None:
@@ -163,10 +178,13 @@ def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None
     mine: set[int] = set()
     foreign: set[int] = set()
     for node in nodes:
-        if not isinstance(cpus := node.facts.get("host_cpus"), list):
+        cpus = node.facts.get("host_cpus")
+        if not isinstance(cpus, list):
             return None
         (mine if node in victims else foreign).update(cpus)
-    return None if mine & foreign else sorted(mine) or None
+    if mine & foreign:
+        return None
+    return sorted(mine) or None
 
 
 def rest(everything: Usage, part: Usage) -> Usage:

@@ -34,14 +34,17 @@ def used_s() -> dict[BusyProcess, float]:
             name = head.partition("(")[2]
             words = tail.split()
             if words[1] != _KERNEL and not has_control_characters(name):
-                used[BusyProcess(int(place.name), words[19], name)] = ticks_s(int(words[11]) + int(words[12]))
+                process = BusyProcess(int(place.name), words[19], name)
+                used[process] = ticks_s(int(words[11]) + int(words[12]))
     return used
 
 
 def spent_s(before: Mapping[BusyProcess, float], after: Mapping[BusyProcess, float]) -> list[tuple[BusyProcess, float]]:
     """Return what each process has used between two readings, the busiest first, without those that were idle."""
-    spent = ((process, seconds - before.get(process, 0.0)) for process, seconds in after.items())
-    return sorted((one for one in spent if one[1] > 0), key=lambda one: one[1], reverse=True)
+    later = after.items()
+    spent = ((process, seconds - before.get(process, 0.0)) for process, seconds in later)
+    busy = (one for one in spent if one[1] > 0)
+    return sorted(busy, key=lambda one: one[1], reverse=True)
 
 
 def busiest(
@@ -60,6 +63,7 @@ def busiest(
             break
         if not owns(process.pid):
             by_name[process.name] += seconds
-    most = sorted(by_name, key=lambda name: by_name[name], reverse=True)[:MOST_NAMED]
+    by_use = sorted(by_name, key=lambda name: by_name[name], reverse=True)
+    most = by_use[:MOST_NAMED]
     named = {name: by_name[name] for name in most if by_name[name] >= least_s}
     return named or None

@@ -15,7 +15,8 @@ from suite.errors import BenchError, CommandError
 from suite.records.usage import CacheUse
 
 PERF = "perf"
-LOADS, MISSES = "LLC-loads", "LLC-load-misses"
+LOADS = "LLC-loads"
+MISSES = "LLC-load-misses"
 CONTROLLERS = Path("/sys/bus/event_source/devices")
 MEMORY = {"memory_read_bytes": "cas_count_read", "memory_written_bytes": "cas_count_write"}
 """The counters of the memory controllers of Intel's servers; perf gives them in MiB."""
@@ -46,9 +47,12 @@ def counts(text: str, event: str, cpus: Collection[int] | None = None) -> float 
         # On CPUs of unlike cores an event has the name of the cores, too: cpu_core/LLC-loads/.
         if cpu.startswith("CPU") and event in name.split("/"):
             values.setdefault(int(cpu.removeprefix("CPU")), []).append(value)
-    wanted = [value for cpu in (values if cpus is None else cpus) for value in values.get(cpu, [""])]
+    counted = values if cpus is None else cpus
+    wanted = [value for cpu in counted for value in values.get(cpu, [""])]
     numbers = [float(value) for value in wanted if value.replace(".", "", 1).isdigit()]
-    return sum(numbers) if numbers and len(numbers) == len(wanted) else None
+    if numbers and len(numbers) == len(wanted):
+        return sum(numbers)
+    return None
 
 
 @cache
@@ -65,7 +69,9 @@ def absent() -> str | None:
         return error.message
     if tried.returncode:  # a distribution's wrapper names the package that is missing at the end
         return f"perf may not count: {' '.join(tried.stderr.split())[:400]}"
-    return None if counts(tried.stderr, MISSES) is not None else "perf: <not supported>, there is no such counter"
+    if counts(tried.stderr, MISSES) is not None:
+        return None
+    return "perf: <not supported>, there is no such counter"
 
 
 class Counting:
@@ -126,4 +132,6 @@ def _reasons(text: str, job_cpus: Sequence[int] | None) -> Iterator[str]:
 
 
 def _whole(value: float | None, unit: int = 1) -> int | None:
-    return None if value is None else round(value * unit)
+    if value is None:
+        return None
+    return round(value * unit)

@@ -12,7 +12,8 @@ from provisioning.cgroup.counters import ControlGroup, read
 from suite.job.envelope import parse_cpu_list
 from suite.records.usage import Conditions
 
-PROC, SYS = Path("/proc"), Path("/sys")
+PROC = Path("/proc")
+SYS = Path("/sys")
 POWERCAP = SYS / "class/powercap"
 Number = TypeVar("Number", int, float)
 
@@ -55,9 +56,11 @@ class EnvelopeHost:
 
     def conditions(self, before: HostReading, after: HostReading, serving_cpu_s: float | None) -> Conditions:
         """Return what happened between two readings. The caller adds ``load_1min`` and ``sampler_cpu_s``."""
-        heats = [_minus(b, a) for a, b in zip(before.thermal, after.thermal, strict=True)]
+        temperatures = zip(before.thermal, after.thermal, strict=True)
+        heats = [_minus(b, a) for a, b in temperatures]
         hot = [heat for heat in heats if heat is not None]
-        throttled = [b - a for a, b in zip(before.throttled_s, after.throttled_s, strict=False)]
+        counters = zip(before.throttled_s, after.throttled_s, strict=False)
+        throttled = [b - a for a, b in counters]
         busy_s = _minus(after.busy_s, before.busy_s)
         ours_s = None if serving_cpu_s is None else serving_cpu_s + after.own_s - before.own_s
         return Conditions(
@@ -80,7 +83,8 @@ class EnvelopeHost:
 
         That of a system container (lxcfs) numbers the CPUs anew, unlike affinities, and counts the container alone.
         """
-        files = ((PROC, "stat"), (PROC, "cpuinfo"), (SYS, "devices/system/cpu"), (SYS, "devices/system/cpu/online"))
+        topology = "devices/system/cpu"
+        files = ((PROC, "stat"), (PROC, "cpuinfo"), (SYS, topology), (SYS, f"{topology}/online"))
         paths = ((top, top / name) for top, name in files if (top / name).exists())
         foreign = (path for top, path in paths if path.stat().st_dev != top.stat().st_dev)
         return next((f"{path} is not the kernel's: its CPUs may be numbered otherwise" for path in foreign), None)
@@ -94,52 +98,80 @@ class EnvelopeHost:
 
         proc(5): user nice system idle iowait irq softirq steal; a guest's time is in user's.
         """
-        lines = [line.split() for line in read(PROC / "stat").splitlines()]
+        table = read(PROC / "stat").splitlines()
+        lines = [line.split() for line in table]
         names = {f"cpu{cpu}" for cpu in self._counted}
-        rows = [[int(word) for word in words[1:]] for words in lines if words and words[0] in names]
+        rows = []
+        for words in lines:
+            if words and words[0] in names:
+                rows.append([int(word) for word in words[1:]])
         if len(rows) != len(names) or any(len(row) < 8 for row in rows):
             return None, None
-        busy = sum(row[0] + row[1] + row[2] + row[5] + row[6] for row in rows)
-        return ticks_s(busy), ticks_s(sum(row[7] for row in rows))
+        columns = (row[0] + row[1] + row[2] + row[5] + row[6] for row in rows)
+        busy = sum(columns)
+        stolen = (row[7] for row in rows)
+        return ticks_s(busy), ticks_s(sum(stolen))
 
     def _thermal(self, cpu: int) -> int | None:
         directory = self._cpu(cpu) / "thermal_throttle"
         counts = [read(directory / f"{kind}_throttle_count") for kind in ("core", "package")]
-        numbers = [int(count) for count in counts if count.isdigit()]
-        return sum(numbers) if numbers else None
+        numbers = []
+        for count in counts:
+            if count.isdigit():
+                numbers.append(int(count))
+        if numbers:
+            return sum(numbers)
+        return None
 
     def _swapped_bytes(self) -> int | None:
-        pairs = dict(line.split() for line in read(PROC / "vmstat").splitlines())
+        lines = read(PROC / "vmstat").splitlines()
+        pairs = dict(line.split() for line in lines)
         pages = [pairs.get(name) for name in ("pswpin", "pswpout")]
-        return sum(int(page) for page in pages if page) * os.sysconf("SC_PAGE_SIZE") if None not in pages else None
+        if None not in pages:
+            locked = (int(page) for page in pages if page)
+            return sum(locked) * os.sysconf("SC_PAGE_SIZE")
+        return None
 
     def _governor(self) -> str | None:
         """Return the governor of all the CPUs; several are joined by ``+``."""
         names = {read(self._cpu(cpu) / "cpufreq/scaling_governor") for cpu in self._counted}
-        return None if "" in names else "+".join(sorted(names)) or None
+        if "" in names:
+            return None
+        return "+".join(sorted(names)) or None
 
     def _mhz(self) -> float | None:
         khz = [read(self._cpu(cpu) / "cpufreq/scaling_cur_freq") for cpu in self._counted]
         known = khz and all(text.isdigit() for text in khz)
-        return fmean(int(text) / 1000 for text in khz) if known else self._mhz_of_cpuinfo()
+        if known:
+            return fmean(int(text) / 1000 for text in khz)
+        return self._mhz_of_cpuinfo()
 
     def _mhz_of_cpuinfo(self) -> float | None:
-        lines = [line.partition(":") for line in read(PROC / "cpuinfo").splitlines()]
-        numbers = [int(value) for key, _, value in lines if key.strip() == "processor"]
+        cpuinfo = read(PROC / "cpuinfo").splitlines()
+        lines = [line.partition(":") for line in cpuinfo]
+        numbers = []
+        for key, _, value in lines:
+            if key.strip() == "processor":
+                numbers.append(int(value))
         mhz = [_rate(value) for key, _, value in lines if key.strip() == "cpu MHz"]
-        rates = [rate for number, rate in zip(numbers, mhz, strict=False) if number in self._counted]
+        pairs = zip(numbers, mhz, strict=False)
+        rates = [rate for number, rate in pairs if number in self._counted]
         known = [rate for rate in rates if rate is not None]
-        return fmean(known) if known and len(known) == len(self._counted) else None
+        if known and len(known) == len(self._counted):
+            return fmean(known)
+        return None
 
     def _siblings_shared(self) -> bool | None:
         texts = [read(self._cpu(cpu) / "topology/thread_siblings_list") for cpu in self._counted]
         if not texts or not all(texts):
             return None
-        return not {cpu for text in texts for cpu in parse_cpu_list(text)} <= set(self.cpus)
+        listed = {cpu for text in texts for cpu in parse_cpu_list(text)}
+        return not listed <= set(self.cpus)
 
     def _numa_nodes(self) -> list[int] | None:
         nodes = {path.name.removeprefix("node") for cpu in self._counted for path in self._cpu(cpu).glob("node[0-9]*")}
-        nodes |= {read(SYS / f"bus/pci/devices/{address}/numa_node") for address in self.gpus} - {"", "-1"}
+        of_gpus = {read(SYS / f"bus/pci/devices/{address}/numa_node") for address in self.gpus}
+        nodes |= of_gpus - {"", "-1"}
         return sorted(int(node) for node in nodes) or None
 
     def _cpu(self, cpu: int) -> Path:
@@ -160,7 +192,9 @@ def _rate(text: str) -> float | None:
 
 def _minus(a: Number | None, b: Number | None) -> Number | None:
     """Return the difference, never below 0: the kernel counts CPU time of processes finer than that of CPUs."""
-    return None if a is None or b is None else max(a - b, type(a)(0))
+    if a is None or b is None:
+        return None
+    return max(a - b, type(a)(0))
 
 
 Energy = tuple[int, int]
@@ -173,24 +207,29 @@ def read_energy() -> dict[str, Energy]:
     It is RAPL, by the kernel's powercap (Intel and AMD). Only root may read it. The names are of separate meters: the
     zones of several dies can show one counter of their package, and the first of them then stands for all.
     """
-    meters, zones = dict[str, Energy](), dict[str, Path]()
+    meters = dict[str, Energy]()
+    zones = dict[str, Path]()
     for zone in sorted(POWERCAP.glob("intel-rapl:*")):
         name = read(zone / "name")
         if name == "dram":
             # A part of a package's zone, and named without its number: intel-rapl:0:0 is below intel-rapl:0.
-            name += read(POWERCAP / zone.name.rpartition(":")[0] / "name").removeprefix("package")
-        uj, range_uj = read(zone / "energy_uj"), read(zone / "max_energy_range_uj")
+            parent = zone.name.rpartition(":")[0]
+            name += read(POWERCAP / parent / "name").removeprefix("package")
+        uj = read(zone / "energy_uj")
+        range_uj = read(zone / "max_energy_range_uj")
         if name.startswith(("package", "dram")) and uj.isdigit() and range_uj.isdigit():
             counter = int(uj), int(range_uj)
             dies = [die for die in meters if die.partition("-die-")[0] == name.partition("-die-")[0]]
             if not any(_between(counter, meters[die], read(zones[die] / "energy_uj")) for die in dies):
-                meters[name], zones[name] = counter, zone
+                meters[name] = counter
+                zones[name] = zone
     return meters
 
 
 def _between(counter: Energy, earlier: Energy, later_uj: str) -> bool:
     """Return whether a counter lies between two readings of another, before and after it, as only the same one does."""
-    (uj, range_uj), begin_uj = counter, earlier[0]
+    (uj, range_uj) = counter
+    begin_uj = earlier[0]
     return later_uj.isdigit() and (uj - begin_uj) % range_uj <= (int(later_uj) - begin_uj) % range_uj
 
 

@@ -38,7 +38,9 @@ class EnergyMeter:
         self._ended.set()
         self._thread.join()
         self._add()
-        return ({}, "; ".join(self._missed.values())) if self._missed else (dict(self._joules), None)
+        if self._missed:
+            return ({}, "; ".join(self._missed.values()))
+        return (dict(self._joules), None)
 
     def _read_in_time(self) -> None:
         while not self._ended.wait(self._every_s):

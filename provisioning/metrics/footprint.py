@@ -22,7 +22,8 @@ from suite.records.usage import Usage
 PROC = Path("/proc")
 Amounts = Mapping[str, float | None]
 """Fields of ``records.Usage`` that add up. None is unknown, and so is every sum with it."""
-DISK, FAULTS = ("disk_read_bytes", "disk_written_bytes"), ("minor_faults", "major_faults")
+DISK = ("disk_read_bytes", "disk_written_bytes")
+FAULTS = ("minor_faults", "major_faults")
 NETWORK = ("network_received_bytes", "network_sent_bytes")
 COUNTED = ("cpu_s", *DISK, *FAULTS)
 NOTHING: Amounts = dict.fromkeys(COUNTED, 0)
@@ -59,7 +60,8 @@ class Footprint:
             host_processes += [lowest] if lowest else []
         # The kernel's threads for a QEMU's network; newer kernels count them as QEMU's own.
         threads = {f"vhost-{pid}" for pid in pids}
-        pids |= {process.pid for process in psutil.process_iter(["name"]) if process.info["name"] in threads}
+        running = psutil.process_iter(["name"])
+        pids |= {process.pid for process in running if process.info["name"] in threads}
         return cls(sorted(pids), host_processes)
 
     def read(self) -> FootprintReading:
@@ -81,25 +83,33 @@ class Footprint:
     def owns(self, pid: int) -> bool | None:
         """Return whether a process is one of the instances', or comes from this one; None if it is not visible here."""
         try:
-            line = {pid, *(parent.pid for parent in psutil.Process(pid).parents())}
+            parents = (parent.pid for parent in psutil.Process(pid).parents())
+            line = {pid, *parents}
         except psutil.Error:
             return None
         group = ControlGroup.of_process(pid)
         groups = (processes.group for processes in self.host_processes if processes.group)
-        return bool(line & {os.getpid(), *self.pids}) or any(group.is_within(around) for around in groups)
+        own_pids = {os.getpid(), *self.pids}
+        return bool(line & own_pids) or any(group.is_within(around) for around in groups)
 
     def used(self, before: FootprintReading, after: FootprintReading) -> Amounts:
         used = difference(before.children, after.children)
         for pid, amounts in after.living.items():
-            used = total(used, difference(before.living.get(pid, NOTHING), amounts))
+            spent = difference(before.living.get(pid, NOTHING), amounts)
+            used = total(used, spent)
         if before.groups:
             grouped = NOTHING
-            for earlier, later in zip(before.groups, after.groups, strict=True):
+            pairs = zip(before.groups, after.groups, strict=True)
+            for earlier, later in pairs:
                 grouped = total(grouped, difference(earlier, later))
             # Children are in the groups too; only what of them nobody waited for is in those alone.
             by_children = all(processes.by_children for processes in self.host_processes)
-            numbers = [amounts["cpu_s"] for amounts in (used, grouped) if amounts["cpu_s"] is not None]
-            used = {**used, "cpu_s": max(numbers, default=None)} if by_children else total(used, grouped)
+            ways = (used, grouped)
+            numbers = [amounts["cpu_s"] for amounts in ways if amounts["cpu_s"] is not None]
+            if by_children:
+                used = {**used, "cpu_s": max(numbers, default=None)}
+            else:
+                used = total(used, grouped)
         return used
 
     def usage(self, before: FootprintReading, after: FootprintReading) -> Usage:
@@ -108,23 +118,30 @@ class Footprint:
         peaks: list[int | None] = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
         peaks += [processes.group.peak_memory_bytes() for processes in self.host_processes if processes.group]
         peak = None if None in peaks else sum(filter(None, peaks)) or None
-        return Usage.model_validate({**self.used(before, after), **_network(before, after), "peak_memory_bytes": peak})
+        network = _network(before, after)
+        amounts = {**self.used(before, after), **network, "peak_memory_bytes": peak}
+        return Usage.model_validate(amounts)
 
 
 def lowest_processes(node: Node) -> tuple[HostProcesses | None, Node]:
     """Return the host processes of the lowest layer that has some, and the node below all layers."""
     lowest = None
     while isinstance(node, WrappedNode):
-        lowest, node = node.host_processes or lowest, node.parent
+        lowest = node.host_processes or lowest
+        node = node.parent
     return lowest, node
 
 
 def _network(before: FootprintReading, after: FootprintReading) -> Amounts:
     """Return the bytes received and sent; nothing if those of one instance are unknown."""
-    pairs = [(a, b) for a, b in zip(before.networks, after.networks, strict=True) if a and b]
+    networks = zip(before.networks, after.networks, strict=True)
+    pairs = [(a, b) for a, b in networks if a and b]
     if not pairs or len(pairs) < len(before.networks):
         return {}
-    return {name: sum(b[way] - a[way] for a, b in pairs) for way, name in enumerate(NETWORK)}
+    amounts: dict[str, float | None] = {}
+    for way, name in enumerate(NETWORK):
+        amounts[name] = sum(b[way] - a[way] for a, b in pairs)
+    return amounts
 
 
 def total(a: Amounts, b: Amounts) -> Amounts:
@@ -140,13 +157,20 @@ def difference(before: Amounts, after: Amounts) -> Amounts:
 
 def process_used(pid: int) -> Amounts | None:
     """Return what a process and all its threads have used, without its children; None if it is gone."""
-    if not (stat := read(PROC / str(pid) / "stat")):
+    stat = read(PROC / str(pid) / "stat")
+    if not stat:
         return None
     # proc(5): the name, in parentheses, can hold anything; the first field after it is the third.
     fields = stat.rpartition(")")[2].split()
-    minor, major, user, system = (int(fields[number - 3]) for number in (10, 12, 14, 15))
+    fields_of_times = (10, 12, 14, 15)
+    minor, major, user, system = (int(fields[number - 3]) for number in fields_of_times)
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    return {"cpu_s": (user + system) / ticks_per_s, "minor_faults": minor, "major_faults": major, **_disk(pid)}
+    return {
+        "cpu_s": (user + system) / ticks_per_s,
+        "minor_faults": minor,
+        "major_faults": major,
+        **_disk(pid),
+    }
 
 
 def children_used() -> Amounts:
@@ -157,27 +181,38 @@ def children_used() -> Amounts:
 
 
 def _disk(pid: int | str) -> Amounts:
-    counters = dict(line.split(": ") for line in read(PROC / str(pid) / "io").splitlines())
+    lines = read(PROC / str(pid) / "io").splitlines()
+    counters = dict(line.split(": ") for line in lines)
     names = {"disk_read_bytes": "read_bytes", "disk_written_bytes": "write_bytes"}
     return {ours: int(counters[name]) if name in counters else None for ours, name in names.items()}
 
 
 def peak_memory_bytes(pid: int) -> int | None:
     """Return the peak resident memory; None for a process that is gone, and for a thread of the kernel."""
-    lines = [line for line in read(PROC / str(pid) / "status").splitlines() if line.startswith("VmHWM:")]
-    return int(lines[0].split()[1]) * 1024 if lines else None
+    status = read(PROC / str(pid) / "status").splitlines()
+    lines = [line for line in status if line.startswith("VmHWM:")]
+    if lines:
+        return int(lines[0].split()[1]) * 1024
+    return None
 
 
 def network_bytes(pid: int) -> tuple[int, int] | None:
     """Return the bytes received and sent in the process's network namespace, without loopback; None if it is ours."""
     try:
-        if (PROC / str(pid) / "ns/net").readlink() == (PROC / "self/ns/net").readlink():
+        namespace = (PROC / str(pid) / "ns/net").readlink()
+        if namespace == (PROC / "self/ns/net").readlink():
             return None
     except OSError:
         return None
-    lines = [line.partition(":") for line in read(PROC / str(pid) / "net/dev").splitlines()[2:]]
-    counters = [values.split() for name, _, values in lines if name.strip() != "lo"]
-    return sum(int(values[0]) for values in counters), sum(int(values[8]) for values in counters)
+    rows = read(PROC / str(pid) / "net/dev").splitlines()[2:]
+    lines = [line.partition(":") for line in rows]
+    counters = []
+    for name, _, values in lines:
+        if name.strip() != "lo":
+            counters.append(values.split())
+    received = (int(values[0]) for values in counters)
+    sent = (int(values[8]) for values in counters)
+    return sum(received), sum(sent)
 
 
 def _parent(pid: int) -> int | None:

@@ -117,8 +117,11 @@ class _Gpu:
         self.strangers_utilisation.append(min(1.0, taken))
 
     def usage(self) -> GpuUsage:
-        columns = {name: [sample[name] for sample in self.samples] for name in self.samples[0]}
-        begun_s, ended_s = columns["at_s"][0], columns["at_s"][-1]
+        columns = {}
+        for name in self.samples[0]:
+            columns[name] = [sample[name] for sample in self.samples]
+        begun_s = columns["at_s"][0]
+        ended_s = columns["at_s"][-1]
         columns["at_s"] = [at_s - begun_s for at_s in columns["at_s"]]
         samples = GpuSamples.model_validate({name: columns[name] for name in GpuSamples.model_fields})
         slower_s = {f"{name}_s": self._slower_s(name, columns["reasons"], ended_s - begun_s) for name in SLOWER}
@@ -140,11 +143,17 @@ class _Gpu:
 
     def _slower_s(self, name: str, reasons: Sequence[int | None], whole_s: float) -> float | None:
         """Return the seconds for which the GPU ran slower, by its counter or by the share of the samples."""
-        before_ns, after_ns = self.slower_ns[name], _violation_ns(self.card, name)
+        before_ns = self.slower_ns[name]
+        after_ns = _violation_ns(self.card, name)
         if before_ns is not None and after_ns is not None:
             return max(0, after_ns - before_ns) / 1e9
-        slowed = [bool(bits & SLOWER[name][1]) for bits in reasons if bits is not None]
-        return whole_s * fmean(slowed) if slowed else None
+        slowed = []
+        for bits in reasons:
+            if bits is not None:
+                slowed.append(bool(bits & SLOWER[name][1]))
+        if slowed:
+            return whole_s * fmean(slowed)
+        return None
 
 
 class GpuSampler:
@@ -155,7 +164,8 @@ class GpuSampler:
     """
 
     def __init__(self, gpus: Sequence[str], owns: Callable[[int], bool | None]) -> None:
-        self._named, self._owns = gpus, owns
+        self._named = gpus
+        self._owns = owns
         self._owned: dict[int, bool | None] = {}
         self._gpus: list[_Gpu] = []
         self._lost = [*dict.fromkeys(gpus)]
@@ -224,7 +234,10 @@ def _uuid(handle: Any) -> str:  # noqa: ANN401 (NVML's own)
 def _handles(uuid: str) -> tuple[Any, Any]:
     """Return the handle of a card by its UUID, twice; for an instance by MIG that of its card, and its own."""
     part = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part) if uuid.startswith("MIG-") else part
+    if uuid.startswith("MIG-"):
+        card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
+    else:
+        card = part
     return card, part
 
 
@@ -233,7 +246,9 @@ def _process_shares(handle: Any, since_us: int) -> list[Any] | None:  # noqa: AN
     try:
         samples: list[Any] = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except pynvml.NVMLError as error:
-        return [] if error.value == pynvml.NVML_ERROR_NOT_FOUND else None
+        if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+            return []
+        return None
     return samples
 
 

@@ -22,7 +22,8 @@ from typing import Any
 TOKEN = b"VIRTBENCH_TOKEN="
 GONE_WITHIN_S = 30.0
 UNDO_WITHIN_S = 60.0
-GREETING, FAREWELL = 0, -1
+GREETING = 0
+FAREWELL = -1
 """The numbers of the two messages that answer no request."""
 FIRST_NAMESPACE = 0xEFFFFFFC
 BEGIN = '{"number": '
@@ -36,7 +37,10 @@ def carrying(mark: str) -> list[int]:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        marks = [entry[len(TOKEN) :].decode() for entry in variables if entry.startswith(TOKEN)]
+        marks = []
+        for entry in variables:
+            if entry.startswith(TOKEN):
+                marks.append(entry[len(TOKEN) :].decode())
         if any(entry == mark or entry.startswith(f"{mark}.") for entry in marks) and int(pid) != os.getpid():
             pids.append(int(pid))
     return pids
@@ -44,7 +48,8 @@ def carrying(mark: str) -> list[int]:
 
 def end(mark: str) -> list[int]:
     """Kill them, and wait until they are gone; returns the numbers of those that stay."""
-    deadline, unseen = time.monotonic() + GONE_WITHIN_S, 0
+    deadline = time.monotonic() + GONE_WITHIN_S
+    unseen = 0
     # One that is becoming another program shows no environment for a moment: it is looked for twice.
     while True:
         pids = carrying(mark)
@@ -65,15 +70,25 @@ def undo(argv: list[str]) -> list[str]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         return [str(error)]
-    return [f"{' '.join(argv)}: {ended.stdout.decode(errors='replace')[-300:]}"] if ended.returncode else []
+    if ended.returncode:
+        return [f"{' '.join(argv)}: {ended.stdout.decode(errors='replace')[-300:]}"]
+    return []
 
 
 def run(request: dict[str, Any]) -> dict[str, object]:
     """Run a short command to its end; the exit status is null if it ran out of time. Bytes travel as base64."""
-    argv, pipe = ["env", TOKEN.decode() + request["mark"], *request["argv"]], subprocess.PIPE
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+    argv = ["env", TOKEN.decode() + request["mark"], *request["argv"]]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        argv,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
+    ) as process:
         try:
-            out, err = process.communicate(base64.b64decode(request["stdin"]), timeout=request["timeout_s"])
+            stdin = base64.b64decode(request["stdin"])
+            out, err = process.communicate(stdin, timeout=request["timeout_s"])
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             _, err = process.communicate()
@@ -88,7 +103,8 @@ def answer(request: dict[str, Any], undos: dict[str, list[str]]) -> dict[str, ob
     elif request["do"] == "drop":
         undos.pop(request["key"], None)
     elif request["do"] == "find":
-        return {"missing": [name for name in request["programs"] if shutil.which(name) is None]}
+        missing = [name for name in request["programs"] if shutil.which(name) is None]
+        return {"missing": missing}
     elif request["do"] == "run":
         return run(request)
     elif request["do"] == "end":
@@ -100,7 +116,8 @@ def machine_key() -> "str | None":
     """Return the digest of the machine-id(5), as ``suite.process_identity.machine_id`` does; None if it has none."""
     try:
         content = Path("/etc/machine-id").read_text().strip()
-        if Path("/proc/self/ns/pid").stat().st_ino != FIRST_NAMESPACE or not re.fullmatch("[0-9a-f]{32}", content):
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+        if namespace != FIRST_NAMESPACE or not re.fullmatch("[0-9a-f]{32}", content):
             return None
     except (OSError, UnicodeDecodeError):
         return None
@@ -121,7 +138,12 @@ def main(token: str) -> None:
     undos: dict[str, list[str]] = {}
     memory_bytes = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
     cpus = sorted(os.sched_getaffinity(0))
-    greeting = {"uid": os.getuid(), "cpus": cpus, "memory_bytes": memory_bytes, "machine_key": machine_key()}
+    greeting = {
+        "uid": os.getuid(),
+        "cpus": cpus,
+        "memory_bytes": memory_bytes,
+        "machine_key": machine_key(),
+    }
     say({"number": GREETING, **greeting})
     for line in sys.stdin:
         request = json.loads(line)

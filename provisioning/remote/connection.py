@@ -80,7 +80,8 @@ class RemoteAgent:
         words = program_argv(agent, root_mark(node.token))
         reading, self._writing = os.pipe()
         try:
-            self._process = node.start(access.argv(words, shared=False), stdin=os.fdopen(reading, "rb"))
+            argv = access.argv(words, shared=False)
+            self._process = node.start(argv, stdin=os.fdopen(reading, "rb"))
             self.greeting = self._answer(agent.GREETING, CONNECTED_WITHIN_S)
             self._printed.clear()
         except BaseException:
@@ -111,7 +112,8 @@ class RemoteAgent:
         """Return how many seconds its time of day is ahead of this machine's, from the quickest round."""
         rounds = []
         for _ in range(CLOCK_ROUNDS):
-            begun_s, began = time.time(), time.monotonic()
+            begun_s = time.time()
+            began = time.monotonic()
             at_s = float(self.ask(do="clock")["at_s"])
             took_s = time.monotonic() - began
             rounds.append((took_s, at_s - begun_s - took_s / 2))
@@ -120,7 +122,8 @@ class RemoteAgent:
     def close(self) -> None:
         """Let the machine end and undo what is left. Raises MeasurementError when something stays."""
         os.close(self._writing)
-        if failures := self._answer(agent.FAREWELL, UNDONE_WITHIN_S).get("left"):
+        failures = self._answer(agent.FAREWELL, UNDONE_WITHIN_S).get("left")
+        if failures:
             raise MeasurementError(
                 f"{self._access.planned.name}: cleanup failed: {'; '.join(failures)[:500]}",
                 kind="cleanup",
@@ -145,7 +148,8 @@ class RemoteAgent:
         planned = self._access.planned
         output = self._process.output_tail() or "\n".join(self._printed)
         last = (output.strip().splitlines() or ["it does not answer"])[-1]
-        remedy = next((text for word, text in REMEDIES.items() if word in output), "see whether this works: {ssh}")
+        advice = (text for word, text in REMEDIES.items() if word in output)
+        remedy = next(advice, "see whether this works: {ssh}")
         return MeasurementError(
             f"no connection to {planned.name} ({planned.host}): {last[:300]}",
             kind="connection",

@@ -51,7 +51,7 @@ def check_copy(machine: Node, directory: str, dataset: Dataset) -> None:
     """Raise RequestError if the machine holds other data than this one does."""
     answer = _listed(machine, directory)
     if answer.returncode:
-        last = (answer.stderr.strip().splitlines() or ["no answer"])[-1]
+        last = answer.complaint()
         remedy = f"copy {dataset.directory} to it, to the same path or to one that the inventory gives as data"
         raise RequestError(f"{machine.name} does not hold the data set: {last[:300]}", remedy=remedy)
     kind, sha256, files, size_bytes = json.loads(answer.stdout)
@@ -80,12 +80,14 @@ def disk_of(planned: InventoryNode, dataset: Dataset) -> str:
 
 def volume_on(machine: Node, planned: InventoryNode, dataset: Dataset) -> Volume:
     """Return the volume for a guest of the machine. Raises MeasurementError if its disk is not there."""
-    directory, disk = directory_of(planned, dataset), disk_of(planned, dataset)
+    directory = directory_of(planned, dataset)
+    disk = disk_of(planned, dataset)
     answer = machine.run(["stat", "--dereference", "--format=%d", "--", directory, disk], check=False)
     if answer.returncode:
         message = f"{machine.name} has no disk of the data set: {answer.stderr.strip()[-300:]}"
         raise MeasurementError(message, kind="dataset", remedy="run again: it is made before the first trial")
-    return Volume(Path(directory), Path(disk), same_device=len(set(answer.stdout.split())) == 1)
+    devices = set(answer.stdout.split())
+    return Volume(Path(directory), Path(disk), same_device=len(devices) == 1)
 
 
 @contextmanager
@@ -119,7 +121,8 @@ def sync_image(machine: Machine, image: Image, note: Callable[[str], None]) -> s
             return final
         images, _, _ = store.rpartition("/")
         machine.run(["mkdir", "-p", "-m", "700", "--", images])
-        measured = machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0).stdout
+        answer = machine.carrier.run(["du", "-s", "-B1", "--", str(image.tree)], timeout_s=600.0)
+        measured = answer.stdout
         size_bytes = int(measured.split()[0])
         check_disk_space(machine, images, size_bytes, "the image")
         note(f"sending the image to {machine.name}: {size_bytes / 1e9:.1f} GB (once)")
@@ -140,7 +143,8 @@ def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], N
 
     Raises RequestError when there is no room, MeasurementError when what has arrived is another file.
     """
-    store, stamp = store_of(machine.planned, image), image.files[name]
+    store = store_of(machine.planned, image)
+    stamp = image.files[name]
     with artefacts.making(f"{name} of image {image.digest[:12]} on {machine.name}", note):
         if artefacts.digest_of(machine, f"{store}/{name}") == stamp.sha256:
             return
@@ -151,7 +155,8 @@ def sync_file(machine: Machine, image: Image, name: str, note: Callable[[str], N
             argv = ["dd", f"of={arriving}", "bs=1M", "conv=sparse", "iflag=fullblock", "status=none"]
             with image.file(name).open("rb") as content:
                 writing = machine.start(argv, stdin=content)
-            if status := writing.wait(SENT_WITHIN_S):
+            status = writing.wait(SENT_WITHIN_S)
+            if status:
                 raise CommandError(argv, status, f"{machine.name}: {writing.output_tail()}")
             if artefacts.sha256_on(machine, arriving) != stamp.sha256:
                 raise MeasurementError(
@@ -177,7 +182,8 @@ def _send(machine: Machine, source: str, target: str) -> None:
 def _verify(machine: Machine, tree: str, image: Image) -> None:
     """Compare the content of every file. Types, permissions and links are compared from inside by every trial."""
     check = ["env", "--chdir", tree, "sha256sum", "--check", "--quiet", "--strict", "-"]
-    listed = checksums((image.tree / MANIFEST).read_text(encoding="ascii"), image.digest).encode()
+    sums = checksums((image.tree / MANIFEST).read_text(encoding="ascii"), image.digest)
+    listed = sums.encode()
     answer = machine.run(check, stdin=listed, check=False, timeout_s=VERIFIED_WITHIN_S)
     if answer.returncode:
         wrong = answer.stdout.strip().splitlines() or answer.stderr.strip().splitlines() or ["no answer"]

@@ -73,7 +73,8 @@ def discover(
     ``network`` is that of containers; None for machines that are not joined. Raises RequestError for a machine that
     cannot be reached, lacks something, or has another data set than this one.
     """
-    wanted, note = inputs.request.targets, inputs.note
+    wanted = inputs.request.targets
+    note = inputs.note
     programs = needed(targets, wanted.provider, with_data=inputs.dataset is not None)
     with ExitStack() as stack:
         reached = []
@@ -92,7 +93,10 @@ def discover(
                 note(f"comparing {directory} on {planned.name} with the data set here")
                 content.check_copy(reached[-1], directory, inputs.dataset)
         named = wanted.engine
-        engine = _engine(reached, named) if "container" in targets else named or default_engine(())
+        if "container" in targets:
+            engine = _engine(reached, named)
+        else:
+            engine = named or default_engine(())
         provider = get_provider(wanted.provider) if VMS.intersection(targets) else None
         accelerator: Accelerator = "tcg"
         locations = places(reached) if network else ()
@@ -108,10 +112,12 @@ def attest(reached: Machine, boots: dict[str, str]) -> None:
     ``boots`` holds their names, by the numbers of their boots.
     """
     hypervisor = reports_hypervisor(reached.run(["cat", str(CPUINFO)]).stdout)
-    if contradiction := reached.planned.contradiction(hypervisor=hypervisor):
+    contradiction = reached.planned.contradiction(hypervisor=hypervisor)
+    if contradiction:
         remedy = "list another machine; bare metal that is a virtual machine is allowed by virtual = true at its node"
         raise RequestError(contradiction, remedy=remedy)
-    other = boots.setdefault(reached.run(["cat", str(BOOT_ID)]).stdout.strip(), reached.name)
+    boot = reached.run(["cat", str(BOOT_ID)]).stdout.strip()
+    other = boots.setdefault(boot, reached.name)
     if other != reached.name:
         remedy = "list one machine, or one system container of it, at one node"
         raise RequestError(f"{other} and {reached.name} have the same boot ID", remedy=remedy)
@@ -119,14 +125,16 @@ def attest(reached: Machine, boots: dict[str, str]) -> None:
 
 def _check_programs(reached: Machine, packages: Mapping[str, str]) -> None:
     """Raise RequestError, with the packages that have them, for programs that a machine lacks."""
-    if missing := reached.agent.ask(do="find", programs=list(packages))["missing"]:
+    missing = reached.agent.ask(do="find", programs=list(packages))["missing"]
+    if missing:
         remedy = f"there: apt-get install {' '.join(dict.fromkeys(packages[name] for name in missing))}"
         raise RequestError(f"{reached.name} has no {', '.join(missing)}", remedy=remedy)
 
 
 def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
     """Return the engine that is wanted, or the first that works on all machines with containers."""
-    reasons, reached = [], [each for each in reached if CONTAINERS.intersection(each.planned.targets)]
+    reasons = []
+    reached = [each for each in reached if CONTAINERS.intersection(each.planned.targets)]
     for name in (wanted,) if wanted else ENGINES:
         try:
             for node in reached:
@@ -145,7 +153,8 @@ def _engine(reached: Sequence[Machine], wanted: str | None) -> str:
 
 def _discovered(reached: Machine, provider: MachineProvider | None, accelerator: Accelerator) -> DiscoveredMachine:
     cpuinfo = reached.run(["cat", str(CPUINFO)]).stdout
-    level, model = capability(cpuinfo), re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    level = capability(cpuinfo)
+    model = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
     host = Host(
         hostname=reached.name,
         machine_id=reached.agent.greeting["machine_key"],
@@ -157,4 +166,10 @@ def _discovered(reached: Machine, provider: MachineProvider | None, accelerator:
     offset_s = reached.agent.clock_offset_s()
     guests = provider.guest_capability(reached, accelerator, level) if provider else None
     place = reached.cpus, reached.memory_bytes, reached.name
-    return DiscoveredMachine(*place, capability=level, clock_offset_s=offset_s, host=host, guest_capability=guests)
+    return DiscoveredMachine(
+        *place,
+        capability=level,
+        clock_offset_s=offset_s,
+        host=host,
+        guest_capability=guests,
+    )

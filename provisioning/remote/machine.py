@@ -38,7 +38,12 @@ class Machine(NodeState):
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = COMMAND_WITHIN_S, check: bool = True
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = COMMAND_WITHIN_S,
+        check: bool = True,
     ) -> Completed:
         quick = timeout_s <= COMMAND_WITHIN_S and len(stdin) <= QUICK_BYTES
         completed = (self._quickly if quick else self._through_ssh)(argv, stdin, timeout_s)
@@ -49,8 +54,10 @@ class Machine(NodeState):
 
     def _quickly(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Completed:
         """Run it by the agent, without a client and a session of its own. The agent hears nothing else meanwhile."""
-        options = {"stdin": base64.b64encode(stdin).decode(), "mark": self._mark(), "timeout_s": timeout_s}
-        answer = self.agent.ask(do="run", argv=list(argv), within_s=timeout_s + ANSWERED_WITHIN_S, **options)
+        content = base64.b64encode(stdin).decode()
+        options = {"stdin": content, "mark": self._mark(), "timeout_s": timeout_s}
+        within_s = timeout_s + ANSWERED_WITHIN_S
+        answer = self.agent.ask(do="run", argv=list(argv), within_s=within_s, **options)
         if answer["returncode"] is None:
             raise CommandError(argv, None, f"{self.name}: {answer['stderr']}")
         return Completed(answer["returncode"], answer["stdout"], answer["stderr"])
@@ -71,7 +78,8 @@ class Machine(NodeState):
 
     def start(self, argv: Sequence[str], *, stdin: bytes | IO[bytes] = b"") -> Process:
         mark, words = self._words(argv)
-        return RemoteProcess(self.carrier.start(words, stdin=stdin), self.agent, mark)
+        process = self.carrier.start(words, stdin=stdin)
+        return RemoteProcess(process, self.agent, mark)
 
     def undone_when_lost(self, argv: Sequence[str]) -> AbstractContextManager[None]:
         """See ``nodes.undone_when_lost``."""
@@ -133,7 +141,8 @@ def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Mac
             greeting = agent.greeting
             allowed = tuple(greeting["cpus"])
             cpus = parse_cpu_list(planned.cpus) if planned.cpus else allowed
-            if missing := sorted(set(cpus) - set(allowed)):
+            missing = sorted(set(cpus) - set(allowed))
+            if missing:
                 message = f"node {planned.name}: cpus = {planned.cpus!r}, and it allows no CPU {missing[0]}"
                 raise RequestError(message, remedy=f"choose among {', '.join(map(str, allowed))}")
             if greeting["uid"]:

@@ -23,7 +23,8 @@ DEVICE = "vbtap0"
 TABLES = ("iptables", "--wait")
 NOTHING_DROPPED = ("", "-P FORWARD ACCEPT")
 NETWORK = IPv4Network("10.245.0.0/16")
-TABLE, PRIORITY = 10245, 10245
+TABLE = 10245
+PRIORITY = 10245
 """The table of routes for what a guest sends, and the priority of its rule: before that of the main table."""
 
 
@@ -36,11 +37,13 @@ def places(machines: Sequence[Machine]) -> tuple[Place, ...]:
     planned = machines[0].planned
     fixed = len(machines) < 2 or planned.interface or planned.address
     first = _place(machines[0], None if fixed else _known_address(machines[0], machines[1]))
-    reached = (first, *(_place(machine, first.address) for machine in machines[1:]))
+    others = (_place(machine, first.address) for machine in machines[1:])
+    reached = (first, *others)
     owners: dict[str, str] = {}
     for machine, location in zip(machines, reached, strict=True):
         # Each may have the address on a bridge of its own, such as docker0.
-        if (owner := owners.setdefault(location.address, machine.name)) != machine.name:
+        owner = owners.setdefault(location.address, machine.name)
+        if owner != machine.name:
             raise RequestError(
                 f"{owner} and {machine.name} have the same address {location.address} (on {location.interface}): they "
                 "cannot reach each other there",
@@ -50,14 +53,17 @@ def places(machines: Sequence[Machine]) -> tuple[Place, ...]:
 
 
 def _place(machine: Machine, towards: str | None) -> Place:
-    available, planned = places_of(machine), machine.planned
+    available = places_of(machine)
+    planned = machine.planned
     if planned.interface or planned.address:
         return chosen(machine.name, available, planned.interface, planned.address)
     if towards is None:
         raise RequestError(f"{machine.name} is the only machine and reaches none", remedy="list two nodes or more")
     answer = machine.run(["ip", "-json", "-4", "route", "get", towards], check=False)
-    route = (json.loads(answer.stdout or "[]") or [{}])[0]
-    interface, address = route.get("dev"), route.get("prefsrc")
+    routes = json.loads(answer.stdout or "[]")
+    route = (routes or [{}])[0]
+    interface = route.get("dev")
+    address = route.get("prefsrc")
     if not interface or not address or interface == "lo":
         why = answer.stderr.strip()[:200] or interface
         raise RequestError(f"{machine.name} has no route to {towards} ({why})", remedy=REMEDY)
@@ -78,10 +84,13 @@ def _known_address(asking: Machine, target: Machine) -> str:
     """Return the other machine's address: the inventory's, or what the asking one resolves its name in ssh to."""
     if target.planned.address:
         return target.planned.address
-    queried = target.carrier.run(["ssh", "-G", *target.access.way]).stdout.splitlines()
-    name = next((line.split()[1] for line in queried if line.startswith("hostname ")), "")
+    answered = target.carrier.run(["ssh", "-G", *target.access.way])
+    queried = answered.stdout.splitlines()
+    named = (line.split()[1] for line in queried if line.startswith("hostname "))
+    name = next(named, "")
     answer = asking.run(["getent", "ahostsv4", name], check=False)
-    address = next((line.split()[0] for line in answer.stdout.splitlines()), None)
+    addresses = (line.split()[0] for line in answer.stdout.splitlines())
+    address = next(addresses, None)
     if address is None or address.startswith("127."):
         remedy = f"write address = … or interface = … for {asking.name} in the inventory"
         raise RequestError(f"{asking.name} cannot resolve the address of {target.name} ({name})", remedy=remedy)
@@ -109,7 +118,8 @@ def peers_only_argvs(peers: Sequence[IPv4Network]) -> tuple[list[list[str]], lis
     is needed or changed.
     """
     table = ["table", str(TABLE)]
-    routes = [*(["throw", str(peer)] for peer in peers), ["unreachable", "default"]]
+    thrown = (["throw", str(peer)] for peer in peers)
+    routes = [*thrown, ["unreachable", "default"]]
     rule = ["iif", DEVICE, "lookup", str(TABLE), "priority", str(PRIORITY)]
     return (
         [*(["ip", "route", "add", *route, *table] for route in routes), ["ip", "rule", "add", *rule]],
@@ -127,13 +137,16 @@ def routed(machines: Sequence[Instance]) -> Iterator[tuple[Tap, ...]]:
 
     Raises MeasurementError of kind ``network``.
     """
-    mtu = min(mtu_of(machine.node, str(machine.interface)) for machine in machines)
-    subnets = [subnet(number) for number in range(1, len(machines) + 1)]
+    mtus = (mtu_of(machine.node, str(machine.interface)) for machine in machines)
+    mtu = min(mtus)
+    numbers = range(1, len(machines) + 1)
+    subnets = [subnet(number) for number in numbers]
     with ExitStack() as stack:
         for number, machine in enumerate(machines, start=1):
             stack.enter_context(forwarding(machine.node))
             stack.enter_context(forwarded(machine.node, [DEVICE]))
-            stack.enter_context(made(machine.node, DEVICE, tap_argvs(number, mtu)))
+            argvs = tap_argvs(number, mtu)
+            stack.enter_context(made(machine.node, DEVICE, argvs))
             peers = [net for net in subnets if net != subnet(number)]
             stack.enter_context(changed(machine.node, *peers_only_argvs(peers)))
             for target, peer in enumerate(machines, start=1):
@@ -165,8 +178,9 @@ def forwarded(machine: Node, devices: Sequence[str]) -> Iterator[None]:
     rules = [["FORWARD", way, name, "--jump", "ACCEPT"] for name in devices for way in ("-i", "-o")]
     if listed.returncode or listed.stdout.strip() in NOTHING_DROPPED:
         rules = []
-    begin, end = ([[*TABLES, verb, *rule] for rule in rules] for verb in ("--insert", "--delete"))
-    with changed(machine, begin, end):
+    inserted = [[*TABLES, "--insert", *rule] for rule in rules]
+    deleted = [[*TABLES, "--delete", *rule] for rule in rules]
+    with changed(machine, inserted, deleted):
         yield
 
 

@@ -70,7 +70,8 @@ def _entered(top: int, folder: Path, *, make: bool = False) -> Iterator[int]:
 
 def _move(path: Path, judged: FileIdentity, source: int, target: int) -> None:
     os.rename(path.name, path.name, src_dir_fd=source, dst_dir_fd=target)
-    if identity_of(os.stat(path.name, dir_fd=target, follow_symlinks=False)) != judged:
+    status = os.stat(path.name, dir_fd=target, follow_symlinks=False)
+    if identity_of(status) != judged:
         os.rename(path.name, path.name, src_dir_fd=target, dst_dir_fd=source)
         raise _changed(path)
 

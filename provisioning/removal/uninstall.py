@@ -47,7 +47,10 @@ def remove_everything(sets: Mapping[Path, Collection[str]], stays: Callable[[Pat
     unmarked directories, and other names in marked ones. Raises RequestError if there are results in ``home``, and
     LedgerError if something is mounted there.
     """
-    parts = [home() / name for name in PARTS if (home() / name).is_dir()]
+    parts = []
+    for name in PARTS:
+        if (home() / name).is_dir():
+            parts.append(home() / name)
     runs = [*filter(is_known_run, find_runs(parts))]  # a generated set has a file of the name of a plan, too
     if runs:
         raise RequestError(f"{home()} holds results: {runs[0]}", remedy="move them to another directory first")
@@ -100,7 +103,8 @@ def _remove_part(part: Path, sets: Mapping[Path, Collection[str]]) -> list[Path]
             remaining = remove_named(path, IMAGE_PARTS)
         inside += remaining
     holding = {path.relative_to(part).parts[0] for path in inside}
-    return inside + [path for path in remove_named(part, PARTS[part.name]) if path.name not in holding]
+    removed = remove_named(part, PARTS[part.name])
+    return inside + [path for path in removed if path.name not in holding]
 
 
 def _remove_set(directory: Path, own: Collection[str]) -> list[Path]:
@@ -126,9 +130,11 @@ def _remove_images(node: LocalNode, builder: Builder) -> list[str]:
     listing = [builder.program, "images", "--no-trunc", "--format"]
     named = node.run([*listing, "{{.ID}} {{.Repository}}"]).stdout.splitlines()
     # Of an image whose name went to a newer one; podman alone knows it.
-    named += node.run([*listing, "{{.ID}} {{.History}}", "--filter", "dangling=true"], check=False).stdout.splitlines()
+    dangling = node.run([*listing, "{{.ID}} {{.History}}", "--filter", "dangling=true"], check=False)
+    named += dangling.stdout.splitlines()
     labelled = node.run([*listing, "{{.ID}} {{.Repository}}", "--filter", f"label={LABEL}"]).stdout.splitlines()
-    own = {line.split()[0]: line.split()[-1] for line in (*filter(_OWN_NAME.search, named), *labelled)}
+    listed = (*filter(_OWN_NAME.search, named), *labelled)
+    own = {line.split()[0]: line.split()[-1] for line in listed}
     if own:
         node.run([builder.program, "rmi", "--force", *own], timeout_s=600.0)
     return [f"image of {builder.program}: {name}" for name in own.values()]

@@ -68,7 +68,11 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Site(ABC):
-    """Where the targets of a run stand. Methods before ``prepare`` start nothing, and raise RequestError."""
+    """Where the targets of a run stand.
+
+    A new site must have a ``name``, and implement the first five methods. Of all methods only ``prepare``, ``opened``,
+    ``nodes`` and ``machine`` start anything; the others raise RequestError.
+    """
 
     choices: Choices
     targets: tuple[str, ...] = ()
@@ -80,6 +84,30 @@ class Site(ABC):
     """Whether the instances of a job share the envelope; otherwise each has it whole."""
     no_turns: ClassVar[str] = ""
     """Why jobs cannot take turns there; empty if they can."""
+
+    @classmethod
+    @abstractmethod
+    def resolve(cls, inputs: RunInputs) -> "Site":
+        """Return the site with what it has for the run."""
+
+    @abstractmethod
+    def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:
+        """Return where the instances stand, and what each of these has."""
+
+    @abstractmethod
+    def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:
+        """Return the vector instructions that all targets have; see ``isa.shared``."""
+
+    @abstractmethod
+    def prepare(self, plan: Plan, note: Note, refuse_changed: Callable[[], None] = lambda: None) -> None:
+        """Make what is kept between runs: images in the stores of engines, the data set as a disk of guests.
+
+        ``refuse_changed`` raises when the data set is no longer the one that is prepared.
+        """
+
+    @abstractmethod
+    def opened(self, trial: Trial) -> AbstractContextManager[tuple[Instance, ...]]:
+        """Open the instances of the trial; when the context ends, nothing of them is left."""
 
     @classmethod
     def chosen_by(cls, request: RunRequest) -> bool:  # noqa: ARG003 (others look at it)
@@ -110,11 +138,6 @@ class Site(ABC):
         """Return whether the data that the request names are no directory of this machine, but of the site."""
         return False
 
-    @classmethod
-    @abstractmethod
-    def resolve(cls, inputs: RunInputs) -> "Site":
-        """Return the site with what it has for the run."""
-
     @property
     def local(self) -> bool:
         """Return whether targets other than pods are opened on this machine."""
@@ -139,10 +162,6 @@ class Site(ABC):
     def refuse(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:  # noqa: B027 (as ``refuse_request``)
         """Raise RequestError for what the site cannot give to the run, which writes so much."""
 
-    @abstractmethod
-    def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:
-        """Return where the instances stand, and what each of these has."""
-
     def part(self, inputs: RunInputs) -> dict[str, Any]:
         """Return the fields of ``suite.job.job.Job`` that the site decides."""
         envelope = self.envelopes(inputs)[0]
@@ -155,7 +174,8 @@ class Site(ABC):
 
     def envelopes(self, inputs: RunInputs) -> tuple[Envelope, ...]:
         """Return the envelope at each place: as many CPUs, and as much memory, at all of them."""
-        wanted, places = inputs.request.envelope, self.places(inputs)
+        wanted = inputs.request.envelope
+        places = self.places(inputs)
         usual_bytes = PROFILES[inputs.request.measurement.profile].memory_for(inputs.request.gpus.device)
         sharing = inputs.scenario.instances(inputs.request) if self.instances_share else 1
         envelopes = []
@@ -199,10 +219,6 @@ class Site(ABC):
             return isa.lowest_of(levels, inputs.note, always=ablated)
         return self.capability(envelope, inputs.note, always=ablated)
 
-    @abstractmethod
-    def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:
-        """Return the vector instructions that all targets have; see ``isa.shared``."""
-
     def refuse_switch(self, properties: Properties, scenario: Traits) -> tuple[str, str] | None:
         """Return why a network or a service cannot be switched in the scenario, and a remedy; None if it can."""
         if properties.host_network and scenario.joined:
@@ -210,7 +226,9 @@ class Site(ABC):
                 f": {option('network')} says how the instances are joined",
                 f"leave it out, and run it once more with {option('network')} host",
             )
-        return NO_SERVICE if properties.service else None
+        if properties.service:
+            return NO_SERVICE
+        return None
 
     @contextmanager
     def nodes(self) -> Iterator[list[Node]]:
@@ -221,17 +239,6 @@ class Site(ABC):
     def here_cpus(self, plan: Plan) -> tuple[int, ...]:
         """Return the CPUs of this machine that the run takes."""
         return plan.job.envelope.cpus
-
-    @abstractmethod
-    def prepare(self, plan: Plan, note: Note, refuse_changed: Callable[[], None] = lambda: None) -> None:
-        """Make what is kept between runs: images in the stores of engines, the data set as a disk of guests.
-
-        ``refuse_changed`` raises when the data set is no longer the one that is prepared.
-        """
-
-    @abstractmethod
-    def opened(self, trial: Trial) -> AbstractContextManager[tuple[Instance, ...]]:
-        """Open the instances of the trial; when the context ends, nothing of them is left."""
 
     def machine(self, envelope: Envelope, data: str | None) -> AbstractContextManager[LocalNode]:
         """Open this machine with the image of the run, and this directory of data."""

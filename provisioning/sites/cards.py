@@ -20,7 +20,9 @@ MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's dae
 def workers_here(request: RunRequest) -> int:
     """Return how many workers of a job need GPUs for themselves on one machine."""
     scenario = scenario_of(request)
-    return scenario.ranks(request)[0] if scenario.spread and not request.joining.inventory else 1
+    if scenario.spread and not request.joining.inventory:
+        return scenario.ranks(request)[0]
+    return 1
 
 
 def _share_of(request: RunRequest, gpus: int) -> int:
@@ -31,11 +33,21 @@ def _share_of(request: RunRequest, gpus: int) -> int:
 
 def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None:
     """Raise RequestError where a job cannot compute on these GPUs."""
-    cuda, wanted, several = image.cuda, request.gpus.devices or 1, option("devices")
-    workers, share = workers_here(request), _share_of(request, len(cards))
+    for holds, sentence, remedy in _hindrances(request, image, cards):
+        if holds:
+            raise RequestError(sentence, remedy=remedy)
+
+
+def _hindrances(request: RunRequest, image: Image, cards: Sequence[Card]) -> list[tuple[bool, str, str]]:
+    """Return what may keep a job from the GPUs: whether it does, the message, and the remedy."""
+    cuda = image.cuda
+    wanted = request.gpus.devices or 1
+    several = option("devices")
+    workers = workers_here(request)
+    share = _share_of(request, len(cards))
     engine = request.targets.engine
     older = f"build the image for an older CUDA: {build_command('cuda')} 12.6, or update the driver"
-    rows: list[tuple[bool, str, str]] = [
+    return [
         (
             bool(engine) and not get_engine(str(engine)).takes_gpus,
             f"{option('engine')} {engine} does not go with {option('device')} cuda",
@@ -69,9 +81,6 @@ def check_gpus(request: RunRequest, image: Image, cards: Sequence[Card]) -> None
         ),
         *((True, sentence, older) for sentence in _outdated(str(cuda), cards)),
     ]
-    for holds, sentence, remedy in rows:
-        if holds:
-            raise RequestError(sentence, remedy=remedy)
 
 
 def _outdated(cuda: str, cards: Sequence[Card]) -> Iterator[str]:

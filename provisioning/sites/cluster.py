@@ -77,32 +77,43 @@ class ClusterSite(Here):
     @classmethod
     def resolve(cls, inputs: RunInputs) -> "ClusterSite":
         kind = JoinedPods if traits_of(inputs.request.scenario).joined else cls
-        request, booted, path = inputs.request, cls.boots(inputs.request), inputs.request.joining.inventory
+        request = inputs.request
+        booted = cls.boots(inputs.request)
+        path = inputs.request.joining.inventory
         if path:
             refuse_adopted(inputs.image)
             if inputs.scenario.joined:
                 message = f"{option('engine')} {request.targets.engine}: pods are opened from this machine only"
                 raise RequestError(message, remedy=f"leave {option('inventory')} out")
-        here = None if path else Here.with_guests(inputs, booted)
+        here = None
+        if not path:
+            here = Here.with_guests(inputs, booted)
         if here:
-            targets, choices = here.targets, here.choices
+            targets = here.targets
+            choices = here.choices
         else:
             targets = request.targets.target
             choices = choices_of(request, (), targets, inputs.image, inputs.note, booted)
-        nodes = nodes_of(choices.engine_options["node"]) if "node" in choices.engine_options else {}
+        if "node" in choices.engine_options:
+            nodes = nodes_of(choices.engine_options["node"])
+        else:
+            nodes = {}
         if nodes:
-            choices = replace(choices, engine_options={**choices.engine_options, "node": nodes["container"]})
+            options = {**choices.engine_options, "node": nodes["container"]}
+            choices = replace(choices, engine_options=options)
         if "container" in targets:
             with local_node((), None) as node:
                 inputs.note(f"{choices.engine} {choices.container_engine.version(node)}")
-        if claimed := ClaimedData.of(inputs.request.data.data):
+        claimed = ClaimedData.of(inputs.request.data.data)
+        if claimed:
             choices, dataset = _with_claim(inputs, choices, claimed)
             inputs = replace(inputs, dataset=dataset)
         if here:
             beside: Site = replace(here, choices=choices)
         else:
             listed = listed_for((*ON_REAL_MACHINES, *booted), path or Path())
-            beside = Machines.of_targets(inputs, listed, (BASELINE,), choices.container_engine.check_machine, choices)
+            check_machine = choices.container_engine.check_machine
+            beside = Machines.of_targets(inputs, listed, (BASELINE,), check_machine, choices)
         vm_node = nodes.get("container-vm")
         return kind(choices, targets, beside.path_only, beside=beside, vm_node=vm_node, data=inputs.dataset)
 
@@ -112,7 +123,9 @@ class ClusterSite(Here):
     def stored(self, request: RunRequest) -> RunRequest:
         stored = super().stored(request)
         # The path on a claim is no path of this machine.
-        return stored.changed(data=request.data.data) if self.holds_data(request) else stored
+        if self.holds_data(request):
+            return stored.changed(data=request.data.data)
+        return stored
 
     @property
     def local(self) -> bool:
@@ -133,7 +146,9 @@ class ClusterSite(Here):
         return self.pods.values()
 
     def refuse(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
-        request, engine, gpus = inputs.request, f"{option('engine')} {self.choices.engine}", self._gpus(inputs.request)
+        request = inputs.request
+        engine = f"{option('engine')} {self.choices.engine}"
+        gpus = self._gpus(inputs.request)
         if ("container-vm" in self.targets) != bool(self.vm_node) or "container" not in self.targets:
             raise RequestError(
                 f"{engine}: the pods of container-vm are compared with those of container, on a "
@@ -162,14 +177,16 @@ class ClusterSite(Here):
             if holds:
                 raise RequestError(f"{engine} does not go with {words}", remedy=remedy)
         count = int(cpus) if request.envelope.cpus else 0
-        for pods, computes in zip(self.engines, self.computing(inputs), strict=False) if count + gpus else ():
-            pods.check_sizes(count, gpus if computes else 0)
+        if count + gpus:
+            for pods, computes in zip(self.engines, self.computing(inputs), strict=False):
+                pods.check_sizes(count, gpus if computes else 0)
         self._refuse_data(inputs, scratch_bytes)
 
     def _refuse_data(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
         """Raise RequestError for data, or room to write, that a target cannot reach."""
         request = inputs.request
-        on_claim, others = self.holds_data(request), [name for name in self.targets if name not in CONTAINERS]
+        on_claim = self.holds_data(request)
+        others = [name for name in self.targets if name not in CONTAINERS]
         if on_claim and others and self.local:
             raise RequestError(
                 f"{option('data')} {request.data.data}: {' and '.join(others)} on this machine cannot read a claim",
@@ -184,10 +201,12 @@ class ClusterSite(Here):
 
     def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:
         most = min(engine.most_cpus() for engine in self.engines)
-        return tuple(replace(place, cpus=place.cpus[:most]) for place in self.beside.places(inputs))
+        places = self.beside.places(inputs)
+        return tuple(replace(place, cpus=place.cpus[:most]) for place in places)
 
     def part(self, inputs: RunInputs) -> dict[str, Any]:
-        envelope, note = self.envelopes(inputs)[0], inputs.note
+        envelope = self.envelopes(inputs)[0]
+        note = inputs.note
         count = inputs.scenario.instances(inputs.request)
         whole = max(1, len(envelope.cpus) // count)  # the kubelet gives whole CPUs
         allotments = {
@@ -201,9 +220,12 @@ class ClusterSite(Here):
         if set(self.targets) - self.pods.keys() and self.local:
             with local_node((), None) as node:
                 self.choices.container_engine.check_machine(node)
-        envelope = self.given(envelope, {target: allotted.cpus for target, allotted in allotments.items()}, note)
+        cpus = {target: allotted.cpus for target, allotted in allotments.items()}
+        envelope = self.given(envelope, cpus, note)
         inputs.scenario.check_shares(inputs.request, envelope, self.targets, note)
-        levels = {isa.capability(allotted.cpuinfo) for allotted in allotments.values()} if self.vm_node else ()
+        levels = set()
+        if self.vm_node:
+            levels = {isa.capability(allotted.cpuinfo) for allotted in allotments.values()}
         return self.fields(envelope, self.shared_capability(inputs, envelope, levels))
 
     def computing(self, inputs: RunInputs) -> Iterable[bool]:  # noqa: ARG002 (others look at it)
@@ -212,7 +234,9 @@ class ClusterSite(Here):
 
     @staticmethod
     def _gpus(request: RunRequest) -> int:
-        return (request.gpus.devices or 1) if request.gpus.device == "cuda" else 0
+        if request.gpus.device == "cuda":
+            return request.gpus.devices or 1
+        return 0
 
     def given(self, envelope: Envelope, allotted: Mapping[str, tuple[int, ...] | None], note: Note) -> Envelope:
         """Return the envelope with the CPUs that the kubelets give: other targets have those of the container."""
@@ -220,7 +244,8 @@ class ClusterSite(Here):
         if not all(allotted.values()):
             note(f"{engine} gives no CPUs by number: every target has a quota of {len(envelope.cpus)} CPUs on any")
             return envelope.model_copy(update={"pinning": "quota"})
-        cpus, node_cpus = allotted["container"] or (), allotted.get("container-vm")
+        cpus = allotted["container"] or ()
+        node_cpus = allotted.get("container-vm")
         note(f"{engine} gives the CPUs {format_cpu_list(cpus)}: every target is pinned to them")
         if node_cpus:
             note(f"container-vm is pinned to the CPUs {format_cpu_list(node_cpus)} of its own node")
@@ -230,7 +255,9 @@ class ClusterSite(Here):
         return self.beside.capability(envelope, note, always=always)
 
     def refuse_switch(self, properties: Properties, scenario: Traits) -> tuple[str, str] | None:
-        return NO_SERVICE if properties.service and not scenario.service else None
+        if properties.service and not scenario.service:
+            return NO_SERVICE
+        return None
 
     @contextmanager
     def nodes(self) -> Iterator[list[Node]]:
@@ -243,18 +270,22 @@ class ClusterSite(Here):
     def prepare(self, plan: Plan, note: Note, refuse_changed: Callable[[], None] = lambda: None) -> None:
         # No guest is booted for pods. The image came to nodes that are other machines when their CPUs were tried.
         others = tuple(target for target in plan.targets if target != "container-vm" or not self.vm_node)
-        self.beside.prepare(plan.model_copy(update={"targets": others}), note, refuse_changed)
+        others_alone = plan.model_copy(update={"targets": others})
+        self.beside.prepare(others_alone, note, refuse_changed)
         if self.local:
             with local_node((), None) as node:
                 load(node, self.engines, self.choices.image)
 
     def volume(self, trial: Trial) -> AbstractContextManager[Volume | None]:
-        return nullcontext() if "claim" in self.choices.engine_options else super().volume(trial)
+        if "claim" in self.choices.engine_options:
+            return nullcontext()
+        return super().volume(trial)
 
     @contextmanager
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
         in_pods = trial.target in self.pods and not trial.properties.engine
-        with super().opened(trial) if in_pods else self.beside.opened(trial) as instances:
+        opening = super().opened(trial) if in_pods else self.beside.opened(trial)
+        with opening as instances:
             yield instances
 
     def layers(
@@ -264,7 +295,8 @@ class ClusterSite(Here):
         choices: Choices | None = None,  # noqa: ARG002 (a pod has no GPUs of this machine)
         volume: Volume | None = None,
     ) -> list[Layer]:
-        return [self.pod(self.pods[trial.target], trial, envelope, volume)]
+        pods = self.pods[trial.target]
+        return [self.pod(pods, trial, envelope, volume)]
 
     def pod(
         self,
@@ -306,12 +338,14 @@ class JoinedPods(ClusterSite):
     def engines(self) -> tuple[KubernetesEngine, ...]:
         """The engine for each of the nodes that its options name, with commas between them."""
         options = {name: value.split(",") for name, value in self.choices.engine_options.items()}
-        count = max((len(parts) for parts in options.values()), default=1)
+        lengths = (len(parts) for parts in options.values())
+        count = max(lengths, default=1)
         engine: Any = get_engine(self.choices.engine)
-        return tuple(
-            engine.configured({name: parts[number % len(parts)] for name, parts in options.items()})
-            for number in range(count)
-        )
+        engines = []
+        for number in range(count):
+            of_node = {name: parts[number % len(parts)] for name, parts in options.items()}
+            engines.append(engine.configured(of_node))
+        return tuple(engines)
 
     def refuse(self, inputs: RunInputs, scratch_bytes: dict[str, int]) -> None:
         super().refuse(inputs, scratch_bytes)
@@ -330,7 +364,8 @@ class JoinedPods(ClusterSite):
         if request.data.data not in (None, SYNTHETIC) and not self.holds_data(request):
             message = f"{option('data')} {request.data.data}: the nodes of a cluster have no data set of this machine"
             raise RequestError(message, remedy="leave it out")
-        count, named = inputs.scenario.instances(request), self.choices.engine_options.get("node", "")
+        count = inputs.scenario.instances(request)
+        named = self.choices.engine_options.get("node", "")
         nodes = list(filter(None, named.split(",")))
         if len(set(nodes)) != count or len(nodes) != count:
             remedy = f"name {count} different ones, with commas between them"
@@ -342,13 +377,18 @@ class JoinedPods(ClusterSite):
         return [not trains] * servers + [trains] * workers
 
     def part(self, inputs: RunInputs) -> dict[str, Any]:
-        envelope, note = self.envelopes(inputs)[0], inputs.note
-        nodes, allotted = self.choices.engine_options["node"].split(","), []
-        computing, cards = list(self.computing(inputs)), list[Card]()
-        for node, engine, computes in zip(nodes, self.engines, computing, strict=True):
+        envelope = self.envelopes(inputs)[0]
+        note = inputs.note
+        nodes = self.choices.engine_options["node"].split(",")
+        allotted = []
+        computing = list(self.computing(inputs))
+        cards = list[Card]()
+        triples = zip(nodes, self.engines, computing, strict=True)
+        for node, engine, computes in triples:
             note(f"trying which CPUs a pod gets on {node}")
             gpus = self._gpus(inputs.request) if computes else 0
-            given = engine.allotment(self.choices.image, len(envelope.cpus), envelope.memory_bytes, 1, gpus)
+            cpu_count = len(envelope.cpus)
+            given = engine.allotment(self.choices.image, cpu_count, envelope.memory_bytes, 1, gpus)
             allotted.append(given.cpus)
             cards += given.cards
         if self._gpus(inputs.request):
@@ -363,13 +403,19 @@ class JoinedPods(ClusterSite):
         in_host = inputs.request.joining.network == "host"
         network, interface = ("host", NODE_INTERFACE) if in_host else ("pod", "eth0")
         machines = tuple(
-            MachineSpec(name=node, address=node, interface=interface, cpus=cpus or ())
+            MachineSpec(
+                name=node,
+                address=node,
+                interface=interface,
+                cpus=cpus or (),
+            )
             for node, cpus in zip(nodes, allotted, strict=True)
         )
         joined = joined_fields(inputs, self.targets, self.choices.accelerator, network=network, machines=machines)
         inputs.scenario.check_shares(inputs.request, envelope, self.targets, note)
         check_instances(joined, envelope, note)
-        return self.fields(envelope, self.shared_capability(inputs, envelope), distributed=joined)
+        capability = self.shared_capability(inputs, envelope)
+        return self.fields(envelope, capability, distributed=joined)
 
     @contextmanager
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
@@ -381,11 +427,15 @@ class JoinedPods(ClusterSite):
         idle = "server" if job.strategy else "client"
         with ExitStack() as stack:
             instances = []
-            for engine, planned in zip(self.engines, trial.instances, strict=True):
+            pairs = zip(self.engines, trial.instances, strict=True)
+            for engine, planned in pairs:
                 layer = self.pod(engine, trial, planned.envelope, computes=planned.role != idle)
-                network = engine.host_network(None) if job.network == "host" else None
+                network = None
+                if job.network == "host":
+                    network = engine.host_network(None)
                 machine = stack.enter_context(self.machine(planned.envelope, None))
-                node = stack.enter_context(replace(layer, network=network).opened(machine))
+                opening = replace(layer, network=network)
+                node = stack.enter_context(opening.opened(machine))
                 address = engine.address(node)
                 instances.append(Instance(node, address, interface_of(node, address)))
             reached = linked(instances, job)

@@ -58,18 +58,22 @@ class Here(Site):
     @classmethod
     def with_guests(cls, inputs: RunInputs, booted: frozenset[str]) -> "Here":
         """Return this machine; guests are booted for these targets alone."""
-        request, checks = inputs.request, _checks_of(inputs)
+        request = inputs.request
+        checks = _checks_of(inputs)
         in_pods = VMS.intersection(request.targets.target) - booted
         targets = carried(request, checks, inputs.note, inputs.image, in_pods)
-        worth = measurable_targets(_target_checks(request, checks, inputs.image, in_pods).values())
+        target_checks = _target_checks(request, checks, inputs.image, in_pods)
+        worth = measurable_targets(target_checks.values())
         path_only = tuple(target for target in targets if target in worth.path_only)
-        return cls(choices_of(request, checks, targets, inputs.image, inputs.note, booted), targets, path_only)
+        choices = choices_of(request, checks, targets, inputs.image, inputs.note, booted)
+        return cls(choices, targets, path_only)
 
     @classmethod
     def with_usual_targets(cls, inputs: RunInputs) -> RunInputs:
         """Return the inputs with the targets that this machine measures, and name those that are left out."""
         checks = _checks_of(inputs)
-        found = measurable_targets(_target_checks(inputs.request, checks, inputs.image).values())
+        target_checks = _target_checks(inputs.request, checks, inputs.image)
+        found = measurable_targets(target_checks.values())
         if found.left_out:
             inputs.note(found.left_out)
         # Where nothing works, the refusal of all targets says why.
@@ -82,16 +86,20 @@ class Here(Site):
 
     def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:
         guest = GuestSpec(self.choices.image, self.choices.accelerator, envelope)
-        return isa.shared(self.targets, get_provider(self.choices.provider), guest, note, always=always)
+        provider = get_provider(self.choices.provider)
+        return isa.shared(self.targets, provider, guest, note, always=always)
 
     def prepare(self, plan: Plan, note: Note, refuse_changed: Callable[[], None] = lambda: None) -> None:
-        targets, dataset, image = plan.targets, plan.job.dataset, self.choices.image
+        targets = plan.targets
+        dataset = plan.job.dataset
+        image = self.choices.image
         engine = self.choices.container_engine
         if engine.guest_store and "container-vm" in targets:
             engine.guest_store.make(image, note)
         with local_node((), None) as node:
             if dataset and not dataset.device and VMS.intersection(targets):
-                prepare_disk(node, dataset.directory, str(disk_of(dataset)), dataset, note, refuse_changed)
+                disk = str(disk_of(dataset))
+                prepare_disk(node, dataset.directory, disk, dataset, note, refuse_changed)
             if "container" not in targets:
                 return
             load(node, loading_engines(engine, plan), image)
@@ -109,12 +117,17 @@ class Here(Site):
         choices = list(self.choices_of(trial, shared=True)) or [self.choices]
         with ExitStack() as stack:
             instances = []
-            for (role, envelope), chosen_layers in zip(shares, choices, strict=True):
-                volume = stack.enter_context(self.volume(trial)) if role in ("", "aggressor") else None
+            pairs = zip(shares, choices, strict=True)
+            for (role, envelope), chosen_layers in pairs:
+                volume = None
+                if role in ("", "aggressor"):
+                    volume = stack.enter_context(self.volume(trial))
                 machine = stack.enter_context(self.machine(envelope, str(volume.directory) if volume else None))
                 machine.scratch = str(volume.scratch) if volume and volume.scratch else None
-                instance = stack.enter_context(reopenable(machine, self.layers(trial, envelope, chosen_layers, volume)))
-                instances.append(replace(instance, another=partial(self._another, trial, envelope, chosen_layers)))
+                layers = self.layers(trial, envelope, chosen_layers, volume)
+                instance = stack.enter_context(reopenable(machine, layers))
+                another = partial(self._another, trial, envelope, chosen_layers)
+                instances.append(replace(instance, another=another))
             yield tuple(instances)
 
     @contextmanager
@@ -161,7 +174,8 @@ def _kill(node: Node) -> None:
                 if process.name().startswith("qemu"):
                     kill_held(process.pid, process.is_running)
         elif lowest and lowest.main_pid:
-            pid, group = lowest.main_pid, lowest.group
+            pid = lowest.main_pid
+            group = lowest.group
             kill_held(pid, lambda: ControlGroup.of_process(pid) == group)
 
 
@@ -173,7 +187,9 @@ def load(node: Node, engines: Iterable[ContainerEngine], image: Image) -> None:
 def loading_engines(engine: ContainerEngine, plan: Plan) -> list[ContainerEngine]:
     """Return the engines that load the image: the run's, unless it is its site's to load, and those of ablations."""
     switched = [get_engine(name) for ablation in plan.ablations if (name := properties_of(ablation).engine)]
-    return switched if engine.site else [engine, *switched]
+    if engine.site:
+        return switched
+    return [engine, *switched]
 
 
 def _checks_of(inputs: RunInputs) -> Sequence[Check]:
@@ -220,23 +236,29 @@ def _target_checks(
     """Return the checks of targets by name, as they are for what the request asks of them; see ``carried``."""
     by_name = {check.name: check for check in checks if check.kind == "target"}
     by_name |= dict.fromkeys(in_pods, by_name["container"])
-    if (missing := _lacking_in_guests(request)) and "container-vm" not in in_pods:
-        why, remedy = f"the image of the guests has no {missing}", "leave it out, or use podman or runc as they are"
+    missing = _lacking_in_guests(request)
+    if missing and "container-vm" not in in_pods:
+        why = f"the image of the guests has no {missing}"
+        remedy = "leave it out, or use podman or runc as they are"
         unusable = {"usable": False, "reason": why, "remedy": remedy}
         by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
-    if why_no_vms := _without_vms(request, image):
+    why_no_vms = _without_vms(request, image)
+    if why_no_vms:
         unusable = {"usable": False, "reason": why_no_vms, "remedy": "leave vm and container-vm out"}
         by_name |= {name: by_name[name].model_copy(update=unusable) for name in VMS}
     if request.targets.accel == "tcg":
         emulated = {"substitute": EMULATED_CPU}
-        by_name |= {name: by_name[name].model_copy(update=emulated) for name in VMS - in_pods}
+        emulated_vms = VMS - in_pods
+        by_name |= {name: by_name[name].model_copy(update=emulated) for name in emulated_vms}
     return by_name
 
 
 def _without_vms(request: RunRequest, image: Image | None) -> str | None:
     if request.gpus.device == "cuda":
         return "virtual machines with GPUs are not supported yet"
-    return "an adopted image has no disk for virtual machines" if image and image.mounts else None
+    if image and image.mounts:
+        return "an adopted image has no disk for virtual machines"
+    return None
 
 
 def _lacking_in_guests(request: RunRequest) -> str | None:
@@ -256,10 +278,14 @@ def choices_of(
     """Return what the layers of the targets are made of. Raises RequestError for what does not work on this machine."""
     engine = _engine_of(request, checks, targets)
     declared = [name for name, declaration in OPTIONS.items() if declaration.engine == engine]
-    options = {name: str(request.value(name)) for name in declared if request.value(name)}
+    options = {}
+    for name in declared:
+        if request.value(name):
+            options[name] = str(request.value(name))
     accel: Accelerator = "tcg"
     if booted.intersection(targets):
-        accel, why = get_provider(request.targets.provider).choose_accelerator(request.targets.accel)
+        provider = get_provider(request.targets.provider)
+        accel, why = provider.choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
     refuse_adopted(image, engine, targets)
     choices = Choices(
@@ -289,7 +315,10 @@ def _engine_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str,
 def refuse_adopted(image: Image, engine: str | None = None, targets: Sequence[str] = ("container",)) -> None:
     """Raise RequestError for what an adopted image cannot serve: its tree exists as mounts of this machine."""
     if image.mounts and "container" in targets and (engine is None or get_engine(engine).rootfs != "directory"):
-        where = f"{option('engine')} {engine}" if engine else option("inventory")
+        if engine:
+            where = f"{option('engine')} {engine}"
+        else:
+            where = option("inventory")
         remedy = f"use {option('engine')} runc here, or an image of bench image build"
         raise RequestError(f"{where}: image {image.digest[:12]} is this machine's own tree", remedy=remedy)
 
@@ -304,8 +333,11 @@ def _cards_of(request: RunRequest, image: Image) -> tuple[Card, ...]:
     cards, _, _ = examined()
     words = request.gpus.gpus or os.environ.get("CUDA_VISIBLE_DEVICES")
     usable = [card for card in cards if not card.fault]
-    first = tuple(usable[: workers_here(request) * (request.gpus.devices or 1)])
-    source = option("gpus") if request.gpus.gpus else "CUDA_VISIBLE_DEVICES"
+    needed = workers_here(request)
+    first = tuple(usable[: needed * (request.gpus.devices or 1)])
+    source = "CUDA_VISIBLE_DEVICES"
+    if request.gpus.gpus:
+        source = option("gpus")
     try:
         named = gpu_words(words) if words else ()
     except RequestError as error:

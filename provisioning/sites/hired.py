@@ -31,12 +31,14 @@ class HiredMachines(Machines):
 
     @classmethod
     def resolve(cls, inputs: RunInputs) -> Machines:
-        request, joined = inputs.request, inputs.scenario.joined
+        request = inputs.request
+        joined = inputs.scenario.joined
         refuse_adopted(inputs.image)
         order = order_of(request, inputs.scenario.instances(request) if joined else 1)
         site = f"{option('site')} {order.source}"
         # The machines of a joined job boot the guests of its targets, and are bare metal themselves.
-        if foreign := sorted({*((BASELINE,) if joined else request.targets.target)} - {*order.lender.targets}):
+        foreign = sorted({*((BASELINE,) if joined else request.targets.target)} - {*order.lender.targets})
+        if foreign:
             raise RequestError(
                 f"{site} lends machines for {' and '.join(order.lender.targets)}, and none for {' and '.join(foreign)}",
                 remedy=f"choose another {option('site')}, or other targets with {option('target')}",
@@ -57,12 +59,16 @@ class HiredMachines(Machines):
 
 def order_of(request: RunRequest, count: int) -> MachineOrder:
     """Return the machines that the request hires. Raises RequestError for words that the cloud does not understand."""
-    source, text = str(request.joining.site), request.joining.hire or ""
+    source = str(request.joining.site)
+    text = request.joining.hire or ""
     site = f"{option('site')} {source}"
     # A value may hold commas, such as the command line of a kernel.
-    parts = [part.partition("=") for part in re.split(r",(?=[a-z-]+=)", text)] if text else []
+    parts = []
+    if text:
+        parts = [part.partition("=") for part in re.split(r",(?=[a-z-]+=)", text)]
     given: dict[str, object] = {key.replace("-", "_"): value for key, _, value in parts}
-    cloud, within = given.pop("cloud", ""), given.pop("within", None)
+    cloud = given.pop("cloud", "")
+    within = given.pop("within", None)
     remedy = f"write {option('hire')} cloud=NAME,KEY=VALUE,... with options of bench machines up --from {source}"
     if "count" in given:
         raise RequestError(f"{option('hire')} {text}: the scenario decides how many", remedy="leave count out")
@@ -70,6 +76,7 @@ def order_of(request: RunRequest, count: int) -> MachineOrder:
         why = f"{text} gives no cloud, or a key without a value" if text else f"is missing with {site}"
         raise RequestError(f"{option('hire')} {why}", remedy=remedy)
     try:
-        return MachineOrder.of(site, source, str(cloud), str(within) if within else None, {**given, "count": count})
+        options = {**given, "count": count}
+        return MachineOrder.of(site, source, str(cloud), str(within) if within else None, options)
     except RequestError as error:
         raise error.within(f"{option('hire')} {text}") from error

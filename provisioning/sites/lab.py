@@ -36,9 +36,14 @@ class LabSite(Here):
         """Return the fields with the instances on the nodes. Raises RequestError for a lab that cannot be."""
         if os.geteuid():
             raise RequestError("a lab network needs root: it makes network namespaces", remedy="run bench as root")
-        request, scenario, wanted = inputs.request, inputs.scenario, inputs.request.joining
+        request = inputs.request
+        scenario = inputs.scenario
+        wanted = inputs.request.joining
         count = scenario.instances(request)
-        lab = parse_lab(wanted.lab) if wanted.lab else LabSpec(nodes=max(2, count), rate="1gbit")
+        if wanted.lab:
+            lab = parse_lab(wanted.lab)
+        else:
+            lab = LabSpec(nodes=max(2, count), rate="1gbit")
         if lab.nodes < count:
             remedy = f"write nodes={count}, or ask for fewer"
             raise RequestError(f"{option('lab')} {lab}: {needs(request, scenario, 'node')}", remedy=remedy)

@@ -57,7 +57,9 @@ class Machines(Site):
 
     @classmethod
     def boots(cls, request: RunRequest) -> frozenset[str]:
-        return super().boots(request) if traits_of(request.scenario).joined else frozenset()
+        if traits_of(request.scenario).joined:
+            return super().boots(request)
+        return frozenset()
 
     @classmethod
     def with_usual_targets(cls, inputs: RunInputs) -> RunInputs:
@@ -65,7 +67,8 @@ class Machines(Site):
         if inputs.scenario.joined:
             return inputs.on(ON_REAL_MACHINES)
         inventory = read_inventory(inputs.request.joining.inventory or Path())
-        return inputs.on(tuple(target for target in TARGETS if inventory.of_target(target)))
+        listed = (target for target in TARGETS if inventory.of_target(target))
+        return inputs.on(tuple(listed))
 
     @classmethod
     def resolve(cls, inputs: RunInputs) -> "Machines":
@@ -92,7 +95,8 @@ class Machines(Site):
         for difference in differences(found.host for found in discovery.machines):
             inputs.note(f"the machines differ: {difference}")
         choices = choices or discovered_choices(inputs, discovery)
-        return cls(choices, inputs.request.targets.target, inventory=inventory, discovery=discovery)
+        targets = inputs.request.targets.target
+        return cls(choices, targets, inventory=inventory, discovery=discovery)
 
     @property
     def local(self) -> bool:
@@ -112,11 +116,13 @@ class Machines(Site):
         fields = super().part(inputs)
         as_listed = (node.model_dump(include={*ListedMachine.model_fields}) for node in self.inventory.nodes)
         shares = zip(as_listed, self.envelopes(inputs), strict=True)
-        return {**fields, "machines": tuple(OwnMachine(**node, cpus=share.cpus) for node, share in shares)}
+        machines = (OwnMachine(**node, cpus=share.cpus) for node, share in shares)
+        return {**fields, "machines": tuple(machines)}
 
     def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:  # noqa: ARG002
         """Return the vector instructions that all of the machines and their guests have; see ``isa.shared``."""
-        machines, guests_alone = self.discovery.machines, VMS.issuperset(self.targets)
+        machines = self.discovery.machines
+        guests_alone = VMS.issuperset(self.targets)
         levels = {found.capability for found in machines if not (guests_alone and found.guest_capability)}
         levels |= {found.guest_capability for found in machines if found.guest_capability}
         return lowest_of(levels, note, always=always)
@@ -135,7 +141,9 @@ class Machines(Site):
         note: Note,
         refuse_changed: Callable[[], None] = lambda: None,  # noqa: ARG002 (their copies were compared)
     ) -> None:
-        engine, image, dataset = self.choices.container_engine, self.choices.image, plan.job.dataset
+        engine = self.choices.container_engine
+        image = self.choices.image
+        dataset = plan.job.dataset
         loading = loading_engines(engine, plan)
         if engine.guest_store and "container-vm" in map(self.opened_as, plan.targets):
             engine.guest_store.make(image, note)
@@ -158,14 +166,18 @@ class Machines(Site):
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
         (planned,) = self.inventory.of_target(trial.target)
         with ExitStack() as stack:
-            cpus, dataset = trial.envelope.cpus, trial.job.dataset
-            instance = stack.enter_context(on_machine(planned, cpus, self.choices.image, dataset))
+            cpus = trial.envelope.cpus
+            dataset = trial.job.dataset
+            opening = on_machine(planned, cpus, self.choices.image, dataset)
+            instance = stack.enter_context(opening)
             volume = None
             if trial.scratch_bytes:
-                volume = stack.enter_context(scratch_on(instance.node, planned, trial.scratch_bytes))
+                opening_scratch = scratch_on(instance.node, planned, trial.scratch_bytes)
+                volume = stack.enter_context(opening_scratch)
                 instance.node.data = str(volume.directory)
             stacked = self.layers(trial, trial.envelope, volume=volume)
-            yield (replace(instance, node=stack.enter_context(open_stack(instance.node, stacked))),)
+            node = stack.enter_context(open_stack(instance.node, stacked))
+            yield (replace(instance, node=node),)
 
 
 class JoinedMachines(Machines):
@@ -173,36 +185,48 @@ class JoinedMachines(Machines):
 
     @classmethod
     def joined(cls, inputs: RunInputs) -> "JoinedMachines":
-        request, path = inputs.request, inputs.request.joining.inventory or Path()
-        inventory, count = read_inventory(path), inputs.scenario.instances(inputs.request)
+        request = inputs.request
+        path = inputs.request.joining.inventory or Path()
+        inventory = read_inventory(path)
+        count = inputs.scenario.instances(inputs.request)
         if len(inventory.nodes) < count:
             raise RequestError(
                 f"{option('inventory')} {path}: {needs(request, inputs.scenario, 'machine')}, and it lists "
                 f"{len(inventory.nodes)}",
                 remedy=f"list more, or ask for fewer with {option('workers')} and {option('ps')}",
             )
-        if listed := [node.name for node in inventory.nodes if "targets" in node.model_fields_set]:
+        listed = [node.name for node in inventory.nodes if "targets" in node.model_fields_set]
+        if listed:
             where = f"{option('inventory')} {path} lists targets at {listed[0]}"
             why = f"every target of {request.scenario} is on all machines"
             raise RequestError(f"{where}, and {why}", remedy="leave them out")
-        if engine := request.targets.engine:
+        engine = request.targets.engine
+        if engine:
             get_engine(engine).check_network(request.joining.network, in_lab=False)
-        inventory = inventory.model_copy(update={"nodes": inventory.nodes[:count]})
+        first_nodes = inventory.nodes[:count]
+        inventory = inventory.model_copy(update={"nodes": first_nodes})
         discovery = discover(inventory, inputs, request.targets.target, request.joining.network, lambda _: None)
-        for found, place in zip(discovery.machines, discovery.places, strict=True):
+        pairs = zip(discovery.machines, discovery.places, strict=True)
+        for found, place in pairs:
             inputs.note(f"{found.name}: {place.interface} {place.address}, {len(found.cpus)} CPUs")
             if abs(found.clock_offset_s) > CLOCKS_APART_S:
                 off = f"its clock is {found.clock_offset_s:+.1f} s off this machine's"
                 inputs.note(f"{found.name}: {off}; all is timed here")
         choices = discovered_choices(inputs, discovery)
-        return cls(choices, request.targets.target, inventory=inventory, discovery=discovery)
+        targets = request.targets.target
+        return cls(choices, targets, inventory=inventory, discovery=discovery)
 
     def part(self, inputs: RunInputs) -> dict[str, Any]:
         discovery = self.discovery
         fields = Site.part(self, inputs)
         check_memory(fields["envelope"], 1)
         machines = (
-            MachineSpec(name=found.name, address=place.address, interface=place.interface, cpus=envelope.cpus)
+            MachineSpec(
+                name=found.name,
+                address=place.address,
+                interface=place.interface,
+                cpus=envelope.cpus,
+            )
             for found, place, envelope in zip(discovery.machines, discovery.places, self.envelopes(inputs), strict=True)
         )
         fields["distributed"] = joined_fields(
@@ -217,9 +241,11 @@ class JoinedMachines(Machines):
 
     @contextmanager
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
-        shares = zip(trial.instances, self.choices_of(trial, shared=False), strict=True)
+        choices_of_instances = self.choices_of(trial, shared=False)
+        shares = zip(trial.instances, choices_of_instances, strict=True)
         stacks = [self.layers(trial, planned.envelope, choices) for planned, choices in shares]
-        image, dataset = self.choices.image, trial.job.dataset
+        image = self.choices.image
+        dataset = trial.job.dataset
         with open_on_machines(joined_job(trial), self.inventory, stacks, image, dataset) as instances:
             yield instances
 
@@ -232,22 +258,31 @@ def listed_for(targets: Sequence[str], path: Path) -> Inventory:
         if len(names) != 1:
             wrong = f"{option('inventory')} {path} lists {' and '.join(names) or 'no machine'} for {target}"
             raise RequestError(wrong, remedy=f'write targets = ["{target}"] at one node')
-    nodes = tuple(node for node in inventory.nodes if not {*targets}.isdisjoint(node.targets))
+    included = (node for node in inventory.nodes if not {*targets}.isdisjoint(node.targets))
+    nodes = tuple(included)
     return inventory.model_copy(update={"nodes": nodes})
 
 
 def discovered_choices(inputs: RunInputs, discovery: Discovery) -> Choices:
     """Return what the layers on these machines are made of. Raises RequestError for GPUs that cannot be used."""
-    gpus, words = inputs.request.gpus, tuple[str, ...]()
+    gpus = inputs.request.gpus
+    words = tuple[str, ...]()
     if gpus.device != "cpu":
-        words = gpu_words(gpus.gpus or ",".join(map(str, range(gpus.devices or 1))))
-        check_gpus(inputs.request, inputs.image, [Card(word) for word in words])
-    return Choices(inputs.image, discovery.engine, discovery.accelerator, words, inputs.request.targets.provider)
+        words_wanted = gpus.gpus or ",".join(map(str, range(gpus.devices or 1)))
+        words = gpu_words(words_wanted)
+        cards = [Card(word) for word in words]
+        check_gpus(inputs.request, inputs.image, cards)
+    provider = inputs.request.targets.provider
+    return Choices(inputs.image, discovery.engine, discovery.accelerator, words, provider)
 
 
 @contextmanager
 def open_on_machines(
-    job: DistributedJob, inventory: Inventory, stacks: Sequence[Sequence[Layer]], image: Image, dataset: Dataset | None
+    job: DistributedJob,
+    inventory: Inventory,
+    stacks: Sequence[Sequence[Layer]],
+    image: Image,
+    dataset: Dataset | None,
 ) -> Iterator[tuple[Instance, ...]]:
     """Open one instance on each machine of an inventory; the machines hold the image and the data set.
 
@@ -265,17 +300,21 @@ def open_on_machines(
         ]
         _check_ways(machines)
         first = []
-        for (layer, *_), machine, planned in zip(stacks, machines, inventory.nodes, strict=True):
+        places_taken = zip(stacks, machines, inventory.nodes, strict=True)
+        for (layer, *_), machine, planned in places_taken:
             if dataset and isinstance(layer, VmLayer):  # all others read the machine's directory
-                layer = replace(layer, spec=replace(layer.spec, volume=volume_on(machine.node, planned, dataset)))
+                volume = volume_on(machine.node, planned, dataset)
+                layer = replace(layer, spec=replace(layer.spec, volume=volume))
             first.append(layer)
         places = _on_machines(stack, machines, first)
         if job.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
             for machine in machines:
                 stack.enter_context(forwarded(machine.node, [BRIDGES[job.network]]))
-        master, *others = open_containers(stack, job, places, stacks, [None] * len(places))
+        addresses = [None] * len(places)
+        master, *others = open_containers(stack, job, places, stacks, addresses)
         port = master.port or free_port(master.node, str(master.address))
-        yield linked((replace(master, port=port), *others), job)
+        members = (replace(master, port=port), *others)
+        yield linked(members, job)
 
 
 @contextmanager
@@ -286,7 +325,8 @@ def on_machine(
     with machine(planned, tree_of(planned, image)) as node:
         node.cpus = cpus
         node.data = directory_of(planned, dataset) if dataset else None
-        node.facts = {**node.facts, "host_cpus": list(cpus), "machine_disk": disk_under(node, tree_of(planned, image))}
+        machine_disk = disk_under(node, tree_of(planned, image))
+        node.facts = {**node.facts, "host_cpus": list(cpus), "machine_disk": machine_disk}
         if planned.is_vm:
             node.facts["accelerator"] = None  # unknown of a machine that the suite has not booted
         elif planned.virtual and reports_hypervisor(node.run(["cat", str(CPUINFO)]).stdout):
@@ -296,7 +336,8 @@ def on_machine(
 
 def _check_ways(machines: Sequence[Instance]) -> None:
     """Raise MeasurementError if a machine does not reach another, or does through another interface."""
-    for pair in reach([end_of(each.node.name, each) for each in machines]):
+    ends = [end_of(each.node.name, each) for each in machines]
+    for pair in reach(ends):
         if pair.source_address != pair.source.address:
             raise MeasurementError(
                 f"{pair.source.name} reaches {pair.target.name} from {pair.source_address}, through another interface",

@@ -47,14 +47,23 @@ def parse_schedule(text: str) -> Schedule:
         raise RequestError(f"--every {text!r} is not understood", remedy=_FORMS)
     if match["unit"]:
         field = _period(text, int(match["number"]), match["unit"])
-        return Schedule(words, field, "*") if match["unit"] == "m" else Schedule(words, "0", field)
+        if match["unit"] == "m":
+            return Schedule(words, field, "*")
+        return Schedule(words, "0", field)
     if int(match["hour"]) > 23 or int(match["minute"]) > 59:
         raise RequestError(f"--every {text!r}: there is no {match['hour']}:{match['minute']}", remedy=_FORMS)
-    days = set() if match["days"] == "daily" else set(match["days"].split(","))
-    if unknown := days - set(DAYS):
+    if match["days"] == "daily":
+        days = set()
+    else:
+        days = set(match["days"].split(","))
+    unknown = days - set(DAYS)
+    if unknown:
         remedy = f"days: {', '.join(DAYS)}; {_FORMS}"
         raise RequestError(f"--every {text!r}: {min(unknown)!r} is not a day", remedy=remedy)
-    return Schedule(words, str(int(match["minute"])), str(int(match["hour"])), tuple(sorted(days, key=DAYS.index)))
+    minute = str(int(match["minute"]))
+    hour = str(int(match["hour"]))
+    in_week = tuple(sorted(days, key=DAYS.index))
+    return Schedule(words, minute, hour, in_week)
 
 
 def _period(text: str, number: int, unit: str) -> str:
@@ -64,7 +73,11 @@ def _period(text: str, number: int, unit: str) -> str:
     if number == 0 or whole % number:
         divisors = ", ".join(f"{n}{unit}" for n in range(1, whole) if whole % n == 0)
         raise RequestError(f"--every {text!r} does not divide the {whole} {name}", remedy=f"choose {divisors}")
-    return "*" if number == 1 else f"*/{number}" if number < whole else "0"
+    if number == 1:
+        return "*"
+    if number < whole:
+        return f"*/{number}"
+    return "0"
 
 
 def check_name(name: str) -> str:
@@ -95,7 +108,8 @@ class ScheduledJob:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        for word in (*self.argv, self.directory, self.log, *self.environment.values()):
+        variables = self.environment.values()
+        for word in (*self.argv, self.directory, self.log, *variables):
             if has_control_characters(word):
                 raise RequestError(
                     f"{word!r}: a schedule cannot hold line breaks or other control characters",

@@ -79,7 +79,9 @@ class Systemd(Timer):
             return None
         lingers = call(["loginctl", "show-user", str(os.geteuid()), "--property=Linger"], allowed="")
         off = "lingering is off, so systemd ends your timers with your last session: loginctl enable-linger"
-        return off if "Linger=no" in lingers else None
+        if "Linger=no" in lingers:
+            return off
+        return None
 
     def render(self, job: ScheduledJob) -> Mapping[str, str]:
         # systemd takes no quotes there.
@@ -88,7 +90,8 @@ class Systemd(Timer):
                 f"schedule {job.name}: a unit cannot name the directory {job.directory!r}",
                 remedy="run it from one whose name begins and ends with a letter, or use --with cron",
             )
-        variables = (quoted(f"{name}={value}") for name, value in sorted(job.environment.items()))
+        environment = sorted(job.environment.items())
+        variables = (quoted(f"{name}={value}") for name, value in environment)
         values = {
             "mark": MARKER + job.name,
             "name": job.name,
@@ -109,7 +112,8 @@ class Systemd(Timer):
     def installed(self) -> list[ScheduleEntry]:
         entries = []
         for path in sorted(self.units.glob("virtbench-*.timer")):
-            text, name = path.read_text(), path.stem.removeprefix("virtbench-")
+            text = path.read_text()
+            name = path.stem.removeprefix("virtbench-")
             when = re.search(r"^OnCalendar=(.*)$", text, re.MULTILINE)
             if f"# {MARKER}{name}\n" in text and when:
                 entries.append(ScheduleEntry(name, when[1], str(path)))
@@ -137,7 +141,9 @@ class Cron(Timer):
     kind = "cron"
 
     def missing(self) -> str | None:
-        return None if shutil.which("crontab") else "crontab is not installed"
+        if shutil.which("crontab"):
+            return None
+        return "crontab is not installed"
 
     def asleep(self) -> str | None:
         names = {process.info["name"] for process in psutil.process_iter(["name"])}
@@ -154,7 +160,8 @@ class Cron(Timer):
     def render(self, job: ScheduledJob) -> Mapping[str, str]:
         # Cron takes % as the end of the line, unless it is escaped; sh never sees the escape. One that is there already
         # would be taken with ours for an escaped backslash, and the line would end at the %.
-        if any("\\%" in word for word in (*job.argv, job.directory, job.log, *job.environment.values())):
+        variables = job.environment.values()
+        if any("\\%" in word for word in (*job.argv, job.directory, job.log, *variables)):
             raise RequestError(
                 f"schedule {job.name}: cron cannot hold \\% in a command", remedy="name files without it"
             )

@@ -77,7 +77,9 @@ class KubernetesTimer(Timer):
             resources = self._cluster.get(f"/apis/{TODAYS}")["resources"]
         except BenchError:
             return TODAYS
-        return TODAYS if any(item["name"] == "cronjobs" for item in resources) else "batch/v1beta1"
+        if any(item["name"] == "cronjobs" for item in resources):
+            return TODAYS
+        return "batch/v1beta1"
 
 
 def manifest(job: ScheduledJob, group: str) -> Object:
@@ -105,7 +107,12 @@ def manifest(job: ScheduledJob, group: str) -> Object:
         },
     }
     metadata = {"name": f"virtbench-{job.name}", "labels": labels}
-    return {"apiVersion": group, "kind": "CronJob", "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": group,
+        "kind": "CronJob",
+        "metadata": metadata,
+        "spec": spec,
+    }
 
 
 def time_zone() -> str:
@@ -135,7 +142,8 @@ def _options(job: ScheduledJob) -> KubernetesOptions:
             f"{job.plan} names no claim, and the records of a firing would go with its pod",
             remedy="name a volume claim in [engine]: claim = ...",
         )
-    if local := [word for word in job.options if word in ("--baseline", "--notify")]:
+    local = [word for word in job.options if word in ("--baseline", "--notify")]
+    if local:
         raise RequestError(
             f"{', '.join(local)}: a pod has neither the files nor the programs of this host",
             remedy="leave it out, and use bench compare or bench history with what the claim holds",

@@ -219,7 +219,7 @@ def test_a_killed_owner_that_nobody_has_collected_is_dead(home: Path) -> None:
 
 def test_clean_ends_the_processes_of_the_dead(home: Path, dead: int) -> None:
     token = uuid.uuid4().hex
-    process = LocalProcess(["sh", "-c", "setsid sleep 600 & echo up; wait"], token, b"")
+    process = LocalProcess.start(["sh", "-c", "setsid sleep 600 & echo up; wait"], token, b"")
     try:
         assert next(process.lines(60)) == "up"
         left_by(home, dead, "processes", token)

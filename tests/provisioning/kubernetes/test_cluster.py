@@ -202,7 +202,7 @@ def start(cluster: Cluster) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def started(*argv: str, stdin: bytes | IO[bytes] = b"", fate: MeasurementError | None = GONE) -> PodProcess:
-            process = PodProcess(cluster, "pod", argv, stdin, lambda: fate)
+            process = PodProcess.start(cluster, "pod", argv, stdin, lambda: fate)
             stack.callback(process.close)
             return process
 
