@@ -1,4 +1,21 @@
-"""Errors a user can act on. Raised anywhere, caught once, in ``cli``."""
+"""Errors a user can act on. Raised anywhere, caught once, in ``cli``.
+
+::
+
+    BenchError                  exit code 1, and a remedy
+    +- RequestError             exit code 2: the request is wrong
+    |  +- NoFilesError          of a command's files (scenarios.command_files)
+    |  +- NewerRecordError      written by a later suite (suite.records.reader)
+    +- MeasurementError         exit code 1: one trial failed; a run records it and goes on
+    |  +- CommandError          a program failed; keeps its argv, output and exit status
+    |  +- AwayError             a batch service does not answer (provisioning.batch.patience)
+    |  +- ApiError              the Kubernetes server refuses (provisioning.kubernetes.refusals)
+    |     +- BusyError          for now
+    +- LedgerError              an entry of the ledger cannot be written (provisioning.ledger)
+    +- StoreError               a run's directory cannot be written (suite.results.store)
+    +- TransferError            a file of another machine is refused (suite.sweep.file_transfer)
+    +- CloudError               a cloud does not do what it was asked to (provisioning.clouds.base)
+"""
 
 import difflib
 import errno
@@ -115,9 +132,16 @@ class CommandError(MeasurementError):
     """A child process ended with a non-zero exit status, or outlived its time limit."""
 
     def __init__(
-        self, command: Sequence[str], returncode: int | None, output_tail: str, *, remedy: str | None = None
+        self,
+        command: Sequence[str],
+        returncode: int | None,
+        output_tail: str,
+        *,
+        remedy: str | None = None,
     ) -> None:
-        how = "outlived its time limit" if returncode is None else ending(returncode)
+        how = "outlived its time limit"
+        if returncode is not None:
+            how = ending(returncode)
         last = output_tail.strip().splitlines()[-1:] or ["no output"]
         super().__init__(
             f"{command[0]} {how}: {last[0][:300]}",
@@ -132,7 +156,9 @@ class CommandError(MeasurementError):
 def signal_of(status: int) -> int | None:
     """Return the signal that ended a process: a negative status, or over 128 from engines, shells, SSH; else None."""
     number = -status if status < 0 else status - 128
-    return number if 0 < number <= signal.SIGRTMAX else None
+    if 0 < number <= signal.SIGRTMAX:
+        return number
+    return None
 
 
 def ending(status: int) -> str:
@@ -156,6 +182,8 @@ _WHAT_TO_DO = {
 
 def of_system(error: OSError) -> BenchError:
     """Return an error of the operating system that nothing nearer to it has caught."""
-    where = f"{error.filename}: " if error.filename else ""
+    where = ""
+    if error.filename:
+        where = f"{error.filename}: "
     kind = RequestError if error.errno in _REFUSED or error.errno in (errno.EROFS, errno.ENAMETOOLONG) else BenchError
     return kind(f"{where}{error.strerror or error}", remedy=_WHAT_TO_DO.get(error.errno or 0))

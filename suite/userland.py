@@ -73,16 +73,19 @@ def walk(root: str, contents: str | None = "", closed: list[str] | None = None) 
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path + "/")
     for path, entry in sorted(paths, key=lambda pair: os.fsencode(pair[0])):
-        info = entry.stat(follow_symlinks=False)
-        kind, size, content = _KINDS.get(stat.S_IFMT(info.st_mode), "other"), 0, ""
-        if kind == "link":
-            content = os.readlink(entry.path)
-        elif kind == "file":
-            size = info.st_size
-            if contents is not None and path.startswith(contents):
-                content = _sha256(entry.path)
+        yield _listed(path, entry, hashed=contents is not None and path.startswith(contents))
+
+
+def _listed(path: str, entry: "os.DirEntry[str]", *, hashed: bool) -> Entry:
+    info = entry.stat(follow_symlinks=False)
+    kind = _KINDS.get(stat.S_IFMT(info.st_mode), "other")
+    if kind == "link":
         # A link's permissions differ between kernels and mean nothing.
-        yield Entry(path, kind, 0 if kind == "link" else stat.S_IMODE(info.st_mode), size, content)
+        return Entry(path, kind, 0, 0, os.readlink(entry.path))
+    mode = stat.S_IMODE(info.st_mode)
+    if kind == "file":
+        return Entry(path, kind, mode, info.st_size, _sha256(entry.path) if hashed else "")
+    return Entry(path, kind, mode, 0, "")
 
 
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}

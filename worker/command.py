@@ -29,9 +29,13 @@ from worker.surroundings import level, usable_cpus, writable_copy
 
 GATHERED_S = 0.01
 """After the first output the rest of a burst is awaited for so long: to wake for each line would cost the command."""
-PIPE_BYTES, CHUNK_BYTES, FORWARDED_BYTES = 1 << 20, 1 << 16, 1 << 14
+PIPE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 16
+FORWARDED_BYTES = 1 << 14
 """The pipe holds a burst; of what it held at once the end is forwarded."""
-LEAST_PAUSE_S, PAUSE_SHARE, SAMPLING_SHARE = 0.2, 0.2, 0.002
+LEAST_PAUSE_S = 0.2
+PAUSE_SHARE = 0.2
+SAMPLING_SHARE = 0.002
 """The pause between samples of memory: this share of the time so far, or until samples take that share of a CPU."""
 ENDS_WITHIN_S = 0.2
 """Helpers such as the resource tracker of multiprocessing end so soon after the command."""
@@ -50,7 +54,8 @@ def run(request: CommandRequest, events: Events) -> None:
     reader = NumberReader(request.throughput, request.decimal_mark)
     substitutes = dict(level(request.tmpfs_bytes))
     with writable_copy(request.directory, request.scratch) as copy:
-        events.emit("environment", environment={**collect(), "threads": request.threads}, substitutes=substitutes)
+        facts = {**collect(), "threads": request.threads}
+        events.emit("environment", environment=facts, substitutes=substitutes)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         program = ProgramRun(request, copy.directory, reader)
         ended = program.to_its_end()
@@ -225,10 +230,12 @@ def _start(request: ProgramRequest, directory: str) -> subprocess.Popen[bytes]:
 
 def _read(output: int, reader: OutputReader) -> bool:
     """Read what the pipe holds, and forward the end of it. Returns False if nobody can write any more."""
-    tail, chunk = b"", b"-"
+    tail = b""
+    chunk = b"-"
     with suppress(BlockingIOError):
         for _ in range(PIPE_BYTES // CHUNK_BYTES + 1):
-            if not (chunk := os.read(output, CHUNK_BYTES)):
+            chunk = os.read(output, CHUNK_BYTES)
+            if not chunk:
                 break
             tail = (tail + chunk)[-FORWARDED_BYTES:]
             reader.read(chunk)
@@ -244,7 +251,8 @@ def _descendants() -> list[int]:
     """
     above: dict[int, set[str]] = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        state, parent, _, session = (read(f"proc/{pid}/stat") or "Z 0 0 0").rpartition(")")[2].split()[:4]
+        fields = (read(f"proc/{pid}/stat") or "Z 0 0 0").rpartition(")")[2]
+        state, parent, _, session = fields.split()[:4]
         if state not in ("Z", "X"):
             above[int(pid)] = {parent, session}
     tree = [os.getpid()]
@@ -289,10 +297,14 @@ class TreeMemory:
 
     def sample(self) -> float:
         """Take a sample if it is due. Returns the seconds until the next one."""
-        if (now_s := time.monotonic()) >= self._due_s:
-            begin_s, pids = time.thread_time(), _descendants()
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            begin_s = time.thread_time()
+            pids = _descendants()
             kib = (number(f"proc/{pid}/smaps_rollup", "Pss") or number(f"proc/{pid}/status", "VmRSS") for pid in pids)
-            self.peak_bytes = max(self.peak_bytes, 1024 * sum(filter(None, kib)))
+            summed_kib = sum(filter(None, kib))
+            self.peak_bytes = max(self.peak_bytes, 1024 * summed_kib)
             pause_s = (time.thread_time() - begin_s) / SAMPLING_SHARE
-            self._due_s = now_s + max(LEAST_PAUSE_S, min(pause_s, PAUSE_SHARE * (now_s - self._begin_s)))
+            spent_s = now_s - self._begin_s
+            self._due_s = now_s + max(LEAST_PAUSE_S, min(pause_s, PAUSE_SHARE * spent_s))
         return max(0.0, self._due_s - now_s)

@@ -22,7 +22,8 @@ def drawn_sha256(taken: Iterable[str], network: torch.nn.Module, device: torch.d
     digest = hashlib.sha256(f"{torch.initial_seed()}\n".encode())
     if not any(isinstance(module, _DropoutNd) for module in network.modules()):
         for kind in dict.fromkeys((torch.device("cpu"), device)):
-            digest.update(upcoming(torch.randint(1 << 62, (2,), device=kind)))
+            upcoming_draws = upcoming(torch.randint(1 << 62, (2,), device=kind))
+            digest.update(upcoming_draws)
     digest.update("\n".join(taken).encode())
     return digest.hexdigest()
 
@@ -34,7 +35,8 @@ def upcoming(numbers: torch.Tensor) -> bytes:
 
 def batch_sha256(batch: Sequence[torch.Tensor], generator: torch.Generator, *, uniform: bool) -> bytes:
     """Return the digest of tensors that were drawn from the generator; of floats only if they are ``uniform``."""
-    digest = hashlib.sha256(upcoming(torch.randint(1 << 62, (2,), generator=generator)))
+    upcoming_draws = upcoming(torch.randint(1 << 62, (2,), generator=generator))
+    digest = hashlib.sha256(upcoming_draws)
     for tensor in batch:
         exact = uniform or not tensor.is_floating_point()
         update_tensor(digest, "", tensor if exact else tensor.new_empty((0, *tensor.shape)))

@@ -40,7 +40,9 @@ def named(path: str, name: str) -> str | None:
 
 def number(path: str, name: str) -> int | None:
     word = named(path, name)
-    return int(word) if word and word.isdigit() else None
+    if word and word.isdigit():
+        return int(word)
+    return None
 
 
 def collect() -> dict[str, object]:
@@ -85,7 +87,10 @@ def attest() -> dict[str, object]:
     Both are null where the tree is not one of the image.
     """
     digest = userland.manifest_digest(str(ROOT))
-    differences = None if digest is None else userland.differences(str(ROOT), everything=False)
+    if digest is None:
+        differences = None
+    else:
+        differences = userland.differences(str(ROOT), everything=False)
     seen = collect()
     if seen["seccomp"] == "filter":
         seen["seccomp_refuses"] = refused_calls()
@@ -97,7 +102,8 @@ def _processors() -> tuple[str | None, list[str]]:
     """Return the models of all CPUs, and the flags that all have: those of unlike cores differ."""
     cpuinfo = read("proc/cpuinfo") or ""
     models = dict.fromkeys(re.findall(r"^model name[ \t]*: *(.*)$", cpuinfo, re.MULTILINE))
-    listed = [set(words.split()) for words in re.findall(r"^(?:flags|Features)[ \t]*:(.*)$", cpuinfo, re.MULTILINE)]
+    lines = re.findall(r"^(?:flags|Features)[ \t]*:(.*)$", cpuinfo, re.MULTILINE)
+    listed = [set(words.split()) for words in lines]
     return " + ".join(models) or None, sorted(set.intersection(*listed)) if listed else []
 
 
@@ -148,7 +154,9 @@ def _kvm() -> dict[str, str] | None:
 def _of_all(cpus: Sequence[int], name: str) -> list[str]:
     """Return the different texts of a file of each CPU; none unless all of the CPUs have it."""
     texts = [read(f"sys/devices/system/cpu/cpu{cpu}/{name}") or "" for cpu in cpus]
-    return sorted(set(texts)) if all(texts) else []
+    if all(texts):
+        return sorted(set(texts))
+    return []
 
 
 def _turbo() -> bool | None:
@@ -157,13 +165,16 @@ def _turbo() -> bool | None:
     if disabled is not None:
         return disabled == "0"
     boost = read("sys/devices/system/cpu/cpufreq/boost")
-    return None if boost is None else boost == "1"
+    if boost is None:
+        return None
+    return boost == "1"
 
 
 def _hypervisor(flags: list[str]) -> str | None:
     """Return the hypervisor's name: Xen gives its own, others appear in the firmware, and some only as a CPU flag."""
-    if found := read("sys/hypervisor/type"):
-        return found
+    kind = read("sys/hypervisor/type")
+    if kind:
+        return kind
     if "hypervisor" not in flags:
         return None
     names = [read(f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
@@ -176,7 +187,8 @@ def memory() -> tuple[int | None, int | None]:
     The first is the least of the limits and of the machine's physical memory. A place that does not see the latter
     (a container in a guest) sees a limit of just the guest's memory as slightly more than the kernel manages.
     """
-    total_kib, physical = number("proc/meminfo", "MemTotal"), _physical_bytes()
+    total_kib = number("proc/meminfo", "MemTotal")
+    physical = _physical_bytes()
     total = total_kib and total_kib * 1024
     limit = _limit_bytes(physical, physical or total)
     if physical or limit is None or total is None:
@@ -197,13 +209,17 @@ def _physical_bytes() -> int | None:
     total = (number("proc/meminfo", "MemTotal") or 0) * 1024
     kept = physical - total
     ballooned = total > 0 and kept > max(KERNEL_KEEPS_AT_MOST * physical, SMALL_KERNEL_KEEPS)
-    return physical if kept >= 0 and not ballooned else None
+    if kept >= 0 and not ballooned:
+        return physical
+    return None
 
 
 def cgroup_version() -> int | None:
     """Return the version of the hierarchy that limits memory. Version 2 may be there too and limit other things."""
     groups = _groups()
-    return 1 if "memory" in groups else 2 if "" in groups else None
+    if "memory" in groups:
+        return 1
+    return 2 if "" in groups else None
 
 
 def _limit_bytes(physical: int | None, machine: int | None) -> int | None:
@@ -217,7 +233,10 @@ def _limit_bytes(physical: int | None, machine: int | None) -> int | None:
         # In the root group nothing is limited. Elsewhere there may be a limit, and it is hidden.
         return machine if group == "/" else None
     texts = [read(directory / _LIMIT_FILES[version]) for directory in directories]
-    limits = [int(text) for text in texts if text and text.isdigit()]
+    limits = []
+    for text in texts:
+        if text and text.isdigit():
+            limits.append(int(text))
     return min([*limits, *([physical] if physical else [])], default=machine)
 
 
@@ -240,13 +259,19 @@ def _directories(version: int, group: str) -> list[Path] | None:
     for line in (read("proc/self/mountinfo") or "").splitlines():
         fields, _, rest = line.partition(" - ")
         kind, _, options = [*rest.split(), "", "", ""][:3]
-        wanted = kind == "cgroup2" if version == 2 else kind == "cgroup" and "memory" in options.split(",")
+        if version == 2:
+            wanted = kind == "cgroup2"
+        else:
+            wanted = kind == "cgroup" and "memory" in options.split(",")
         root, mounted_at = fields.split()[3:5]
         top = ROOT / mounted_at.lstrip("/")
         if wanted and top.is_dir():
             path = PurePosixPath(group)
             is_seen = path.is_relative_to(root) and ".." not in path.parts
-            inside = path.relative_to(root) if is_seen else PurePosixPath()
+            if is_seen:
+                inside = path.relative_to(root)
+            else:
+                inside = PurePosixPath()
             return [top / inside, *(top / parent for parent in inside.parents)]
     return None
 
@@ -271,7 +296,9 @@ def usage() -> dict[str, float]:
 def _steal_s() -> float:
     """Return the seconds that a hypervisor took from this kernel's CPUs, by /proc/stat; 0 where it hides them."""
     fields = (read("proc/stat") or "").partition("\n")[0].split()
-    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0
+    if len(fields) > 8:
+        return int(fields[8]) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
@@ -286,12 +313,12 @@ def whole_usage() -> dict[str, float | int | None]:
     both = _self_and_children()
     peak_kib = number("proc/self/status", "VmHWM")
     return {
-        "cpu_s": sum(each.ru_utime + each.ru_stime for each in both),
+        "cpu_s": sum(part.ru_utime + part.ru_stime for part in both),
         "peak_memory_bytes": peak_kib * 1024 if peak_kib is not None else None,
         "disk_read_bytes": number("proc/self/io", "read_bytes"),
         "disk_written_bytes": number("proc/self/io", "write_bytes"),
-        "minor_faults": sum(each.ru_minflt for each in both),
-        "major_faults": sum(each.ru_majflt for each in both),
+        "minor_faults": sum(part.ru_minflt for part in both),
+        "major_faults": sum(part.ru_majflt for part in both),
     }
 
 

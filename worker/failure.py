@@ -14,26 +14,29 @@ def is_own(file: str | None) -> bool:
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    return [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if is_own(frame.filename)]
 
 
 def explained(error: Exception, step: str) -> str:
     """Return type and message of an error, with file, line, function and step if the user's code has raised it."""
-    told = f"{type(error).__name__}: {error}"
-    if not (own := own_frames(error)):
-        return told
-    where = f"{Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name}"
-    return f"{told} ({where}{f', {step}' if step else ''})"
+    message = f"{type(error).__name__}: {error}"
+    frames = own_frames(error)
+    if not frames:
+        return message
+    where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name}"
+    return f"{message} ({where}{f', {step}' if step else ''})"
 
 
 def print_folded(error: Exception) -> None:
     """Print the traceback to standard error: the user's frames with their lines, then all others as one line each."""
-    told = traceback.TracebackException.from_exception(error)
-    own = [frame for frame in told.stack if is_own(frame.filename)]
-    others: Sequence[traceback.FrameSummary] = [frame for frame in told.stack if frame not in own] if own else []
-    if own:
-        told.stack = traceback.StackSummary.from_list(own)
-    print("".join(told.format()), end="", file=sys.stderr)
+    formatted = traceback.TracebackException.from_exception(error)
+    frames = [frame for frame in formatted.stack if is_own(frame.filename)]
+    others: Sequence[traceback.FrameSummary] = []
+    if frames:
+        others = [frame for frame in formatted.stack if frame not in frames]
+        formatted.stack = traceback.StackSummary.from_list(frames)
+    print("".join(formatted.format()), end="", file=sys.stderr)
     if others:
         print(f"{len(others)} other frames, of the suite and its libraries:", file=sys.stderr)
     for frame in others:

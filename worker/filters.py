@@ -6,9 +6,21 @@ import os
 import platform
 
 CALLS = {
-    "x86_64": {"add_key": 248, "get_mempolicy": 239, "keyctl": 250, "move_pages": 279, "perf_event_open": 298}
+    "x86_64": {
+        "add_key": 248,
+        "get_mempolicy": 239,
+        "keyctl": 250,
+        "move_pages": 279,
+        "perf_event_open": 298,
+    }
     | {"kcmp": 312, "unshare": 272},
-    "aarch64": {"add_key": 217, "get_mempolicy": 236, "keyctl": 219, "move_pages": 239, "perf_event_open": 241}
+    "aarch64": {
+        "add_key": 217,
+        "get_mempolicy": 236,
+        "keyctl": 219,
+        "move_pages": 239,
+        "perf_event_open": 241,
+    }
     | {"kcmp": 272, "unshare": 97},
 }
 """The numbers of system calls that change nothing with the arguments below, which the kernel refuses to no user for
@@ -26,7 +38,8 @@ def refused_calls() -> list[str] | None:
     numbers = CALLS.get(platform.machine())
     if numbers is None:
         return None
-    return [name for name, number in sorted(numbers.items()) if _refused(number, _ARGUMENTS.get(name, _NO_ARGUMENTS))]
+    by_name = sorted(numbers.items())
+    return [name for name, number in by_name if _refused(number, _ARGUMENTS.get(name, _NO_ARGUMENTS))]
 
 
 def _refused(number: int, arguments: tuple[int, ...]) -> bool:

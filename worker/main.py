@@ -131,7 +131,8 @@ def _probe(events: Events) -> None:
         from worker.training.device import prepare
 
         facts = prepare(request.threads, request.device)
-    events.emit("environment", environment={**collect(), "threads": request.threads, **facts})
+    facts_of_machine = {**collect(), "threads": request.threads, **facts}
+    events.emit("environment", environment=facts_of_machine)
     if request.turns:
         measured = measured_in_turns(probe, request, request.turns, events, sys.stdin)
     else:

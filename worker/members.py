@@ -35,7 +35,8 @@ class Plugin(Struct, frozen=True, forbid_unknown_fields=True):
     """The name of its file, by which errors name it."""
 
     def __post_init__(self) -> None:
-        if (digest := hashlib.sha256(self.source.encode()).hexdigest()) != self.sha256:
+        digest = hashlib.sha256(self.source.encode()).hexdigest()
+        if digest != self.sha256:
             raise ValueError(f"the source of the plugin {self.module} has the SHA-256 {digest}, and not {self.sha256}")
 
 
@@ -52,7 +53,10 @@ def load_member(key: str, place: object, plugin: Plugin | None, of: type[_Member
         raise SpecError(f"{key} is {place!r}; it must be module:attribute, of the worker or of the plugin that is sent")
     try:
         with redirect_stdout(sys.stderr):  # whatever it prints: standard output is for results
-            module = imported(plugin) if plugin and is_plugin else importlib.import_module(module_name)
+            if plugin and is_plugin:
+                module = imported(plugin)
+            else:
+                module = importlib.import_module(module_name)
             member = getattr(module, attribute)
             member = member() if isinstance(member, type) and issubclass(member, of) else member
     except Exception as error:

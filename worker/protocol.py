@@ -14,7 +14,8 @@ from worker.failure import explained, print_folded
 
 BURST = "burst"
 """The line that gives a job that takes turns its next one. After the last, any line or the end of input ends it."""
-FAILED, REQUEST = 1, 2
+FAILED = 1
+REQUEST = 2
 """Exit statuses: the job failed, and it was asked for wrongly."""
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 """Python's form of a byte that is no UTF-8, in names of files: no reader of JSON has to take it."""
@@ -37,7 +38,8 @@ class Events:
     def error(self, kind: str, message: str, remedy: str | None = None) -> None:
         """Say why the job failed. Only the first reason is written: what fails after it mostly follows from it."""
         with self._lock:
-            first, self._ended = not self._ended, True
+            first = not self._ended
+            self._ended = True
         if first:
             self.emit("error", kind=kind, message=message, remedy=remedy)
 
@@ -97,6 +99,8 @@ def kind_of(error: Exception) -> str:
     """
     if isinstance(error, ImportError):
         return "import"
-    said = str(error).lower()
-    full = isinstance(error, MemoryError) or "can't allocate memory" in said or "not enough memory" in said
-    return "out-of-memory" if full or type(error).__name__ == "OutOfMemoryError" else "exception"
+    message = str(error).lower()
+    full = isinstance(error, MemoryError) or "can't allocate memory" in message or "not enough memory" in message
+    if full or type(error).__name__ == "OutOfMemoryError":
+        return "out-of-memory"
+    return "exception"

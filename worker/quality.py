@@ -50,8 +50,11 @@ def frechet_distance(first: Table, second: Table) -> float:
         np.atleast_2d(np.cov(features, rowvar=False)) for features in (first, second)
     )
     values, vectors = np.linalg.eigh(first_covariance)
-    root = vectors * np.sqrt(values.clip(0)) @ vectors.T
-    both = np.sqrt(np.linalg.eigvalsh(root @ second_covariance @ root).clip(0)).sum()
+    scaled_vectors = vectors * np.sqrt(values.clip(0))
+    root = scaled_vectors @ vectors.T
+    product = root @ second_covariance @ root
+    eigenvalues = np.linalg.eigvalsh(product)
+    both = np.sqrt(eigenvalues.clip(0)).sum()
     # Rounding may leave less than nothing of two equal sets.
     return float(max(1e-12, shift @ shift + np.trace(first_covariance) + np.trace(second_covariance) - 2 * both))
 
@@ -62,9 +65,12 @@ def score(logits: Table) -> float:
     Salimans et al., NeurIPS 2016, over all images at once.
     """
     logs = logits - logits.max(1, keepdims=True)
-    logs = (logs - np.log(np.exp(logs).sum(1, keepdims=True))).clip(-700)  # whose exponential is no zero
+    totals = np.exp(logs).sum(1, keepdims=True)
+    logs = (logs - np.log(totals)).clip(-700)  # whose exponential is no zero
     marginal = np.exp(logs).mean(0)
-    return float(np.exp((np.exp(logs) * (logs - np.log(marginal))).sum(1).mean()))
+    differences = logs - np.log(marginal)
+    divergences = (np.exp(logs) * differences).sum(1)
+    return float(np.exp(divergences.mean()))
 
 
 class OwnClassifier(nn.Module):
@@ -75,8 +81,10 @@ class OwnClassifier(nn.Module):
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for before, width in zip((channels, *_WIDTHS), _WIDTHS, strict=False):
-            layers += [nn.Conv2d(before, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+        widths = zip((channels, *_WIDTHS), _WIDTHS, strict=False)
+        for before, width in widths:
+            convolution = nn.Conv2d(before, width, 3, 2, 1, bias=False)
+            layers += [convolution, nn.BatchNorm2d(width), nn.ReLU()]
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.classes = nn.Linear(_WIDTHS[-1], classes)
 
@@ -93,7 +101,8 @@ class OwnClassifier(nn.Module):
         """Return the features and the logits of images, without training."""
         self.eval()
         features = self.features(images)
-        return features.double().numpy(), self.classes(features).double().numpy()
+        classes = self.classes(features)
+        return features.double().numpy(), classes.double().numpy()
 
     def quality(self, generated: tuple[Table, Table], real: tuple[Table, Table]) -> dict[str, float]:
         distance = frechet_distance(generated[0], real[0])
@@ -103,15 +112,18 @@ class OwnClassifier(nn.Module):
 def train_classifier(batches: Iterator[Batch], steps: int, channels: int, classes: int) -> OwnClassifier:
     torch.manual_seed(SEED)
     network = OwnClassifier(channels, classes)
-    optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
+    parameters = network.parameters()
+    optimizer = torch.optim.Adam(parameters, lr=2e-3)
     right = []
     for _, (images, labels) in zip(range(steps), batches, strict=False):
         logits = network(images)
-        right.append(float((logits.argmax(1) == labels).float().mean()))
+        correct = (logits.argmax(1) == labels).float()
+        right.append(float(correct.mean()))
         optimizer.zero_grad()
         nn.functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    network.accuracy = float(np.mean(right[-(steps // 10) :]))
+    latest = right[-(steps // 10) :]
+    network.accuracy = float(np.mean(latest))
     return network
 
 
@@ -140,8 +152,11 @@ class Inception:
     @torch.inference_mode()
     def seen(self, images: torch.Tensor) -> tuple[Table, Table]:
         """Return the features and the logits without bias; a grey image is repeated in three channels."""
-        pixels = torch.from_numpy(to_pixels(images, self._request.spec.load_workload(), self._request.spec.shape))
-        features, logits = self.network(pixels.permute(0, 3, 1, 2).expand(-1, 3, -1, -1))
+        workload = self._request.spec.load_workload()
+        images_in_bytes = to_pixels(images, workload, self._request.spec.shape)
+        pixels = torch.from_numpy(images_in_bytes)
+        planes = pixels.permute(0, 3, 1, 2)
+        features, logits = self.network(planes.expand(-1, 3, -1, -1))
         return features.numpy(), logits.numpy()
 
     def quality(self, generated: tuple[Table, Table], real: tuple[Table, Table]) -> dict[str, float | None]:
@@ -149,9 +164,11 @@ class Inception:
 
         KID's interval is that of the delete-d jackknife: Shao and Wu, Ann. Statist. 17 (1989) 1176.
         """
-        library, count = self._library, len(real[0])
+        library = self._library
+        count = len(real[0])
         subset = min(_SUBSET, count // 2)
-        first, second, logits = map(torch.from_numpy, (generated[0], real[0], generated[1]))
+        features = (generated[0], real[0], generated[1])
+        first, second, logits = map(torch.from_numpy, features)
         distances = {"prc_batch_size": _ROWS, "save_cpu_ram": True, "verbose": False}
         values: dict[str, float] = {
             **library.metric_isc.isc_features_to_metric(logits),
@@ -162,7 +179,8 @@ class Inception:
             statistics = map(library.metric_fid.fid_features_to_statistics, (first, second))
             values |= library.metric_fid.fid_statistics_to_metric(*statistics, verbose=False)
         kid = values[library.KEY_METRIC_KID_MEAN]
-        half = 1.96 * values[library.KEY_METRIC_KID_STD] * sqrt(subset / (count - subset))
+        spread = subset / (count - subset)
+        half = 1.96 * values[library.KEY_METRIC_KID_STD] * sqrt(spread)
         return {
             "fid": values.get(library.KEY_METRIC_FID),
             "kid": kid,
@@ -178,7 +196,9 @@ def run(request: QualitySpec, events: Events) -> None:
     """Emit a ``quality`` of every model, after all files were read. Raises JobError."""
     spec = request.spec
     set_threads(spec.threads)
-    inception = Inception(request.inception, request) if request.inception else None
+    inception = None
+    if request.inception:
+        inception = Inception(request.inception, request)
     classes = _classes(spec, request.samples, trains=not inception)
     generators = [_loaded(spec, digest, Path(path)) for digest, path in request.models.items()]
 
@@ -190,21 +210,27 @@ def run(request: QualitySpec, events: Events) -> None:
     network = inception or _trained(spec, classes, partial(told, "training the classifier", of=spec.steps))
     # From the beginning of an epoch, in which no image comes twice.
     with watching_loaders(), opened_batches(spec) as [reader]:
-        read = (reader.prepared(reader.next()[0]) for _ in range(0, request.samples, spec.batch))
-        real = _seen(network, told("real images", read, -(-request.samples // spec.batch)), request.samples)
-    for number, (digest, generator) in enumerate(zip(request.models, generators, strict=True), start=1):
+        batches_read = range(0, request.samples, spec.batch)
+        read = (reader.prepared(reader.next()[0]) for _ in batches_read)
+        images_read = told("real images", read, -(-request.samples // spec.batch))
+        real = _seen(network, images_read, request.samples)
+    numbered = zip(request.models, generators, strict=True)
+    for number, (digest, generator) in enumerate(numbered, start=1):
         torch.manual_seed(SEED)
         left = range(request.samples, 0, -BATCH)
         images = (scaled(generator.pixels(min(BATCH, count)), spec) for count in left)
         what = f"model {number} of {len(generators)}"
-        generated = _seen(network, told(what, images, len(left)), request.samples)
-        events.emit("quality", weights_sha256=digest, numbers=network.quality(generated, real))
+        images_generated = told(what, images, len(left))
+        generated = _seen(network, images_generated, request.samples)
+        numbers = network.quality(generated, real)
+        events.emit("quality", weights_sha256=digest, numbers=numbers)
     events.emit("done", network_sha256=weights_sha256(network.network))
 
 
 def _trained(spec: Spec, classes: int, told: Callable[[Iterator[Batch]], Iterator[Batch]]) -> OwnClassifier:
     with watching_loaders(), opened_batches(spec) as [reader]:
-        batches = told((reader.prepared(images), labels) for images, labels in iter(reader.next, None))
+        loaded = iter(reader.next, None)
+        batches = told((reader.prepared(images), labels) for images, labels in loaded)
         return train_classifier(batches, spec.steps, spec.shape.channels, classes)
 
 
@@ -231,14 +257,17 @@ def _loaded(spec: Spec, digest: str, path: Path) -> Generator:
 
 def scaled(pixels: Pixels, spec: Spec) -> torch.Tensor:
     """Return images as a network of the workload takes them, of their bytes."""
-    mean, factor = scale_of(spec.load_workload().pixels, spec.shape.channels)
-    return torch.from_numpy((pixels - mean) * factor).float().permute(0, 3, 1, 2)
+    workload = spec.load_workload()
+    mean, factor = scale_of(workload.pixels, spec.shape.channels)
+    planes = torch.from_numpy((pixels - mean) * factor)
+    return planes.float().permute(0, 3, 1, 2)
 
 
 def _seen(network: OwnClassifier | Inception, images: Iterator[torch.Tensor], samples: int) -> tuple[Table, Table]:
     """Return the features and the logits of the first images."""
-    parts = [network.seen(each) for each in images]
-    features, logits = (np.concatenate(column)[:samples] for column in zip(*parts, strict=True))
+    parts = [network.seen(batch) for batch in images]
+    columns = zip(*parts, strict=True)
+    features, logits = (np.concatenate(column)[:samples] for column in columns)
     return features, logits
 
 

@@ -120,7 +120,9 @@ class Membership(Strict, frozen=True):
 
     @property
     def patience_s(self) -> float:
-        return self.timeout_s if self.join_timeout_s is None else self.join_timeout_s
+        if self.join_timeout_s is None:
+            return self.timeout_s
+        return self.join_timeout_s
 
     def name(self, rank: int) -> str:
         """``server 0 (rank 0)``, ``worker 1 (rank 2)``: the user's own terms, and the ranks of torch's messages."""
@@ -374,7 +376,8 @@ def parsed(into: type[_Request], text: str) -> _Request:
     try:
         return msgspec.json.decode(text, type=into)
     except msgspec.ValidationError as error:
-        raise SpecError(_explained(str(error), msgspec.json.decode(text), into)) from None
+        decoded = msgspec.json.decode(text)
+        raise SpecError(_explained(str(error), decoded, into)) from None
     except msgspec.DecodeError as error:
         raise SpecError(f"the specification is not JSON: {error}") from None
 
@@ -388,7 +391,9 @@ def parse_spec(text: str) -> Spec:
 
 def check(spec: Spec) -> None:
     """Raise SpecError unless the parts of a training fit together, and its workload and data kind can be loaded."""
-    if conflict := next(chain.from_iterable(conflicts(spec) for conflicts in _CONFLICTS), None):
+    conflicting = (conflicts(spec) for conflicts in _CONFLICTS)
+    conflict = next(chain.from_iterable(conflicting), None)
+    if conflict:
         raise SpecError(conflict)
     workload = spec.load_workload()
     if workload.communicates and not spec.distributed and spec.parallel != "ddp":
@@ -398,8 +403,8 @@ def check(spec: Spec) -> None:
         source = "from the times of its steps" if metric.per == "job" else "after each step, for which the host waits"
         raise SpecError(f"sync is {spec.sync!r}; {spec.workload} makes {metric.name} {source}")
     if (spec.generate or spec.keep_model) and (spec.turns or not workload.makes_images):
-        told = f"generate is {spec.generate}, keep_model {spec.keep_model}"
-        raise SpecError(f"{told}; {spec.workload} makes no images, or takes turns")
+        chosen = f"generate is {spec.generate}, keep_model {spec.keep_model}"
+        raise SpecError(f"{chosen}; {spec.workload} makes no images, or takes turns")
     if spec.data:
         spec.data.load_kind()
 
@@ -469,7 +474,8 @@ def _explained(message: str, given: Any, into: type) -> str:  # noqa: ANN401 (an
         declared = fields.get(key)
         if isinstance(declared, msgspec.inspect.UnionType):  # only with None
             declared = declared.types[0]
-    name, text = ".".join(keys) or "the specification", repr(given)
+    name = ".".join(keys) or "the specification"
+    text = repr(given)
     where = name if isinstance(given, dict) or not keys else f"{name} is {text[:_QUOTED_CHARACTERS]}"
     problem = problem[:1].lower() + problem[1:]
     if "unknown field" in problem or "missing" in problem:

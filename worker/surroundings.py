@@ -21,7 +21,8 @@ LIMITS = {
 }
 """Soft and hard alike. Most machines grant them to everybody: since Linux 5.16 they may lock 8 MiB."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (the target's)
-COPIED_BYTES, MOST_ENTRIES = 64 << 20, 10_000
+COPIED_BYTES = 64 << 20
+MOST_ENTRIES = 10_000
 """The most that is copied into memory; larger data, and directories of many files, stay where they are."""
 
 
@@ -35,7 +36,9 @@ def level(shared_memory_bytes: int) -> Iterator[tuple[str, str]]:
             _, most = resource.getrlimit(kind)
             resource.setrlimit(kind, (most, most))
             yield name, str(most)
-    size_bytes = shutil.disk_usage(SHARED_MEMORY).total if Path(SHARED_MEMORY).is_dir() else 0
+    size_bytes = 0
+    if Path(SHARED_MEMORY).is_dir():
+        size_bytes = shutil.disk_usage(SHARED_MEMORY).total
     if size_bytes != shared_memory_bytes:
         yield "shared-memory", f"{size_bytes >> 20}MiB"
     try:
@@ -72,10 +75,11 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
     It goes level by level and takes the smallest files of a directory first, so that programs come before data. Times
     and modes stay.
     """
-    with tempfile.TemporaryDirectory(prefix="work-", dir=Path(parent).resolve(), ignore_cleanup_errors=True) as made:
-        copy, entries = WritableCopy(made), 0
+    with tempfile.TemporaryDirectory(prefix="work-", dir=Path(parent).resolve(), ignore_cleanup_errors=True) as work:
+        copy = WritableCopy(work)
+        entries = 0
         folders = list[tuple[Path, Path]]()
-        pending = deque([(Path(source), Path(made))] if source else [])
+        pending = deque([(Path(source), Path(work))] if source else [])
         while pending:
             original, target = pending.popleft()
             if original.is_symlink():
@@ -90,7 +94,8 @@ def writable_copy(source: str | None, parent: str) -> Iterator[WritableCopy]:
                 folders.append((original, target))
                 paths = map(original.joinpath, names)
                 # The size of a directory depends on its file system, which differs between targets.
-                sizes = sorted((0 if path.is_dir() else path.lstat().st_size, path.name) for path in paths)
+                sized = ((0 if path.is_dir() else path.lstat().st_size, path.name) for path in paths)
+                sizes = sorted(sized)
                 pending.extend((original / name, target / name) for _, name in sizes)
             elif copy.copied_bytes + original.stat().st_size > COPIED_BYTES:
                 copy.link(original, target)

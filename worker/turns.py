@@ -44,11 +44,13 @@ def each_turn(
             order = orders.readline()
         if order.strip() != BURST:
             raise JobError(f"the host has ended the job after {number} of {rounds} bursts", kind="ended")
-        begun, begin_s = usage(), time.monotonic()
+        begun = usage()
+        begin_s = time.monotonic()
         take(number)
         end_s = time.monotonic()
         events.emit("computed", t=end_s)
-        used, waited = between(begun, usage()), between(ended, begun)
+        used = between(begun, usage())
+        waited = between(ended, begun)
         come_to_rest()
         events.emit("burst", t=end_s, span_s=end_s - begin_s, usage=used, waited=waited, **told(number))
         ended = usage()
@@ -62,7 +64,8 @@ def come_to_rest(started: Callable[[], bool] = lambda: False) -> float:
 
     Wait, too, while a process runs that was ``started``. Returns the seconds until then, at most ``RESTS_WITHIN_S``.
     """
-    begin_s, before_s = time.monotonic(), time.process_time()
+    begin_s = time.monotonic()
+    before_s = time.process_time()
     while (waited_s := time.monotonic() - begin_s) < RESTS_WITHIN_S:
         time.sleep(LOOK_S)
         now_s = time.process_time()
@@ -74,7 +77,8 @@ def come_to_rest(started: Callable[[], bool] = lambda: False) -> float:
 
 def live_children() -> set[str]:
     """Return the processes that this one has started and that have not ended; none if the kernel lists no children."""
-    listed = " ".join(filter(None, map(read, Path("/proc/self/task").glob("*/children")))).split()
+    files = Path("/proc/self/task").glob("*/children")
+    listed = " ".join(filter(None, map(read, files))).split()
     return {child for child in listed if ") Z" not in (read(f"proc/{child}/stat") or ") Z")}
 
 

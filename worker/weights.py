@@ -27,7 +27,8 @@ def weights_sha256(network: torch.nn.Module) -> str | None:
     The bytes are those of the numbers in row order: neither the device nor the memory format matters. None of a network
     without weights: all such networks would be equal, and prove nothing.
     """
-    if not (state := network.state_dict()):
+    state = network.state_dict()
+    if not state:
         return None
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
@@ -40,7 +41,8 @@ def update_tensor(digest: "hashlib._Hash", name: str, tensor: torch.Tensor) -> N
     """Add a tensor to a digest: its name, type, shape and bytes in row order."""
     plain = (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
     digest.update(f"{name} {plain.dtype} {list(plain.shape)}\n".encode())
-    digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    content = plain.reshape(-1).view(torch.uint8)
+    digest.update(content.numpy().data)
 
 
 def write_whole(path: Path, content: Mapping[str, object], *, fsync: bool) -> None:

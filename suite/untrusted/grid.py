@@ -39,7 +39,8 @@ def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     place = len(_SIGNATURE)
     while content[:8] == _SIGNATURE and place < len(content) <= MOST_PNG_BYTES:
         size, name = struct.unpack_from(">I4s", content, place)
-        body, place = content[place + 8 : place + 8 + size], place + 12 + size
+        body = content[place + 8 : place + 8 + size]
+        place = place + 12 + size
         if struct.unpack_from(">I", content, place - 4)[0] != zlib.crc32(name + body):
             raise ValueError("a chunk is damaged")
         yield name, body

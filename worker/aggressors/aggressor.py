@@ -73,13 +73,15 @@ def run(request: Spec | Request, events: Events, signals: Sequence[int]) -> None
 
 def _until_signal(load: AggressorLoad, events: Events, signals: Sequence[int]) -> tuple[int, float | None]:
     """Return the steps taken and the work done; None for work that the place cannot tell."""
-    steps, reported_s = 0, time.monotonic()
+    steps = 0
+    reported_s = time.monotonic()
     work: float | None = 0.0
     while not signals:
         done = load.step()
         steps += 1
         work = None if work is None or done is None else work + done
-        if (now_s := time.monotonic()) - reported_s >= REPORT_EVERY_S:
+        now_s = time.monotonic()
+        if now_s - reported_s >= REPORT_EVERY_S:
             events.emit("progress", t=now_s, steps=steps, work=work)
             reported_s = now_s
     return steps, work

@@ -65,16 +65,23 @@ def added(request: Request) -> Iterator[AggressorLoad]:
 @contextmanager
 def running(argv: Sequence[str], counters: Sequence[str]) -> Iterator[AggressorLoad]:
     """Run the program until the end of the block; its own end is a failure. For ``counters`` see proc_pid_io(5)."""
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=os.environ)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=os.environ,
+        )
         before = moved_bytes(process.pid, counters)
 
         def step() -> float | None:
             nonlocal before
             time.sleep(STEP_S)
             if process.poll() is not None:
-                said.seek(0)
-                words = said.read(4096).decode(errors="replace").strip()[-300:] or "it says nothing"
+                output.seek(0)
+                reply = output.read(4096).decode(errors="replace")
+                words = reply.strip()[-300:] or "it says nothing"
                 ended = f"{argv[0]} has ended by itself with status {process.returncode}: {words}"
                 raise ProbeError(ended, remedy="see the output for why")
             now = moved_bytes(process.pid, counters)
@@ -92,7 +99,9 @@ def running(argv: Sequence[str], counters: Sequence[str]) -> Iterator[AggressorL
 def moved_bytes(pid: int, counters: Sequence[str]) -> int | None:
     """Return the sum of some of the kernel's counters of a process, proc(5); None where the place hides them."""
     values = [value for name in counters if (value := number(f"proc/{pid}/io", name)) is not None]
-    return sum(values) if len(values) == len(counters) else None
+    if len(values) == len(counters):
+        return sum(values)
+    return None
 
 
 @contextmanager
@@ -101,13 +110,13 @@ def disk_loaded(request: Request) -> Iterator[AggressorLoad]:
     program = tools.find("fio")
     tools.version_of(program, disk.OLDEST_FIO)
     size_bytes = disk.written_bytes(request.size)
-    with disk.place_in(request.directory) as place:
-        disk.check_space(place, size_bytes)
-        argv = [program, "--name=aggressor", f"--filename={place}/data", f"--size={size_bytes}", "--rw=randrw"]
+    with disk.place_in(request.directory) as directory:
+        disk.check_space(directory, size_bytes)
+        argv = [program, "--name=aggressor", f"--filename={directory}/data", f"--size={size_bytes}", "--rw=randrw"]
         argv += ["--bs=4k", "--iodepth=32", "--ioengine=libaio", "--direct=1", "--overwrite=1", "--thread"]
-        made = tools.run([*argv, "--create_only=1"])
-        if made.returncode:
-            raise ProbeError(f"fio cannot make its file: {made.stderr.strip()[-300:]}", remedy="free some space")
+        created = tools.run([*argv, "--create_only=1"])
+        if created.returncode:
+            raise ProbeError(f"fio cannot make its file: {created.stderr.strip()[-300:]}", remedy="free some space")
         with running(
             [*argv, "--time_based", f"--runtime={LONGEST_S}", "--eta=never"], ("read_bytes", "write_bytes")
         ) as load:

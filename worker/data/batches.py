@@ -18,7 +18,8 @@ from worker.workloads.workload import Workload, line_of
 
 NAMED = 5
 """The most damaged files that are named."""
-_MOST_DAMAGED_SHARE, _FEW_DAMAGED = 0.01, 3
+_MOST_DAMAGED_SHARE = 0.01
+_FEW_DAMAGED = 3
 DECODERS = ("simplejpeg", "pillow", "none")
 _IMAGES, _BYTES, _DAMAGED, _STOPPED, _DECODED = range(5)
 _FIRST = _DECODED + len(DECODERS)
@@ -43,7 +44,8 @@ class LoaderUse:
 def shared(shape: tuple[int, ...], kind: type) -> np.ndarray[Any, Any]:
     """Return an array that forked processes share. It takes nothing of /dev/shm, of which a container has little."""
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    return np.frombuffer(mmap.mmap(-1, size), dtype=kind).reshape(shape)
+    anonymous = mmap.mmap(-1, size)
+    return np.frombuffer(anonymous, dtype=kind).reshape(shape)
 
 
 class Tally:
@@ -77,9 +79,11 @@ class Tally:
     def use(self, loader_workers: int, loaded_bytes: int, name: Callable[[int], str]) -> LoaderUse:
         """Return what was read so far. ``loaded_bytes`` were read before; ``name`` gives the file of an image."""
         images, size_bytes, damaged = (int(self._rows[:, column].sum()) for column in (_IMAGES, _BYTES, _DAMAGED))
-        first = sorted({int(index) for index in self._rows[:, _FIRST:].flat if index >= 0})[:NAMED]
+        indices = {int(index) for index in self._rows[:, _FIRST:].flat if index >= 0}
+        first = sorted(indices)[:NAMED]
         counts = self._rows[:, _DECODED:_FIRST].sum(0)
-        decoder = " and ".join(name for name, count in zip(DECODERS, counts, strict=True) if count) or DECODERS[-1]
+        used = (name for name, count in zip(DECODERS, counts, strict=True) if count)
+        decoder = " and ".join(used) or DECODERS[-1]
         return LoaderUse(
             decoder, loader_workers, images, loaded_bytes + size_bytes, damaged, [name(each) for each in first]
         )
@@ -87,12 +91,14 @@ class Tally:
 
 def together(uses: Sequence[LoaderUse]) -> LoaderUse:
     """Return the use of several loaders as one. Raises JobError when more of it is damaged than a result can bear."""
-    images, damaged = sum(use.images_read for use in uses), sum(use.damaged for use in uses)
+    images = sum(use.images_read for use in uses)
+    damaged = sum(use.damaged for use in uses)
     files = list(dict.fromkeys(name for use in uses for name in use.damaged_files))[:NAMED]
     if damaged > _FEW_DAMAGED and damaged > _MOST_DAMAGED_SHARE * images:
         raise too_damaged(damaged, images, files)
+    used = " ".join(use.decoder for use in uses)
     return LoaderUse(
-        decoder=" and ".join(name for name in DECODERS if any(name in use.decoder for use in uses)),
+        decoder=" and ".join(name for name in DECODERS if name in used),
         loader_workers=sum(use.loader_workers for use in uses),
         images_read=images,
         bytes_read=sum(use.bytes_read for use in uses),
@@ -146,11 +152,13 @@ class SyntheticBatches:
         workload = spec.load_workload()
         images, labels = _drawn(workload, spec, generator)
         uniform = type(workload).draw is Workload.draw
-        self._taken, self._content = hashlib.sha256(), batch_sha256((images, labels), generator, uniform=uniform)
+        self._taken = hashlib.sha256()
+        self._content = batch_sha256((images, labels), generator, uniform=uniform)
         if numerics.channels_last and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
         if spec.device == "cuda":  # as those of a data set
-            images, labels = images.pin_memory(), labels.pin_memory()
+            images = images.pin_memory()
+            labels = labels.pin_memory()
         self._batch = images, labels
 
     def next(self) -> Batch:

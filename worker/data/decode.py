@@ -20,14 +20,16 @@ from worker.training.device import Numerics
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 """Height by width by channel."""
-AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+AREA = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
 """The ranges of RandomResizedCrop: share of the area, and width over height."""
 _SCALES = (8, 4, 2)
 """Divisors of an image's sides. The steps between have no vectorised code in libjpeg-turbo: 5/8 takes longer than 1."""
 _MOST_PIXELS = 2 * 89_478_485
 """The number of pixels from which Pillow refuses an image: a header can claim what no memory holds."""
 _KEPT_BYTES = 16 << 20
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+DEVIATION = (0.229, 0.224, 0.225)
 _PIXEL_SCALES = {"imagenet": (MEAN, DEVIATION), "signed": ((0.5,) * 3, (0.5,) * 3), "unit": ((0.0,) * 3, (1.0,) * 3)}
 """The mean and the deviation of each channel, by the name that a workload gives its scale."""
 Array = np.ndarray[Any, Any]
@@ -50,7 +52,8 @@ class Crop:
     mirrored: bool = False
 
     def scaled(self, across: float, down: float) -> "Crop":
-        return Crop(self.left * across, self.top * down, self.right * across, self.bottom * down, self.mirrored)
+        right = self.right * across
+        return Crop(self.left * across, self.top * down, right, self.bottom * down, self.mirrored)
 
 
 def draw_crop(width: int, height: int, seed: int) -> Crop:
@@ -59,13 +62,19 @@ def draw_crop(width: int, height: int, seed: int) -> Crop:
     mirrored = draw.random() < 0.5
     for _ in range(10):
         area = width * height * draw.uniform(*AREA)
-        ratio = math.exp(draw.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
-        across, down = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        lower = math.log(RATIO[0])
+        logarithm = draw.uniform(lower, math.log(RATIO[1]))
+        ratio = math.exp(logarithm)
+        across = round(math.sqrt(area * ratio))
+        down = round(math.sqrt(area / ratio))
         if 0 < across <= width and 0 < down <= height:
-            left, top = draw.randint(0, width - across), draw.randint(0, height - down)
+            left = draw.randint(0, width - across)
+            top = draw.randint(0, height - down)
             return Crop(left, top, left + across, top + down, mirrored)
-    across, down = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
-    left, top = (width - across) // 2, (height - down) // 2
+    across = min(width, round(height * RATIO[1]))
+    down = min(height, round(width / RATIO[0]))
+    left = (width - across) // 2
+    top = (height - down) // 2
     return Crop(left, top, left + across, top + down, mirrored)
 
 
@@ -75,7 +84,8 @@ def centre_crop(width: int, height: int, _seed: int) -> Crop:
     Of CelebA's aligned images of 178 x 218 pixels it is the part of 178 x 178 at (0, 20).
     """
     side = min(width, height)
-    left, top = (width - side) // 2, (height - side) // 2
+    left = (width - side) // 2
+    top = (height - side) // 2
     return Crop(left, top, left + side, top + side)
 
 
@@ -86,7 +96,8 @@ CROPS: Mapping[str, Callable[[int, int, int], Crop]] = {"random": draw_crop, "ce
 def divisor(crop: Crop, image_px: int) -> int:
     """Return how much smaller decoding can make the image while the crop keeps at least the size that is wanted."""
     least = min(crop.right - crop.left, crop.bottom - crop.top)
-    return next((by for by in _SCALES if least >= by * image_px), 1)
+    fitting = (by for by in _SCALES if least >= by * image_px)
+    return next(fitting, 1)
 
 
 def resize(pixels: Pixels, crop: Crop, into: torch.Tensor) -> None:
@@ -94,12 +105,16 @@ def resize(pixels: Pixels, crop: Crop, into: torch.Tensor) -> None:
 
     torch resizes as Pillow does, in vectorised code.
     """
-    left, top = round(crop.left), round(crop.top)
-    right, bottom = max(left + 1, round(crop.right)), max(top + 1, round(crop.bottom))
-    part = torch.from_numpy(pixels)[top:bottom, left:right].permute(2, 0, 1)[None]
+    left = round(crop.left)
+    top = round(crop.top)
+    right = max(left + 1, round(crop.right))
+    bottom = max(top + 1, round(crop.bottom))
+    cropped = torch.from_numpy(pixels)[top:bottom, left:right]
+    part = cropped.permute(2, 0, 1)[None]
     part = part.expand(-1, into.shape[2], -1, -1)
     # torch.nn.functional.interpolate takes no ``out``, and memory that is new for each image is faulted in each time.
-    torch.ops.aten._upsample_bilinear2d_aa.out(part, into.shape[:2], False, None, None, out=into.permute(2, 0, 1)[None])
+    rows = into.permute(2, 0, 1)
+    torch.ops.aten._upsample_bilinear2d_aa.out(part, into.shape[:2], False, None, None, out=rows[None])
     if crop.mirrored:
         into.copy_(into.flip(1))
 
@@ -108,7 +123,8 @@ class Decoder:
     """Decodes with simplejpeg (libjpeg-turbo) or Pillow; ``auto`` with the first, and the second where that refuses."""
 
     def __init__(self, name: str, image_px: int, crop: str) -> None:
-        self._px, self._crop_of = image_px, CROPS[crop]
+        self._px = image_px
+        self._crop_of = CROPS[crop]
         self._falls_back = name == "auto"
         self._buffer = np.empty(_KEPT_BYTES, np.uint8)  # a fresh one for each image would be faulted in each time
         self._turbo: Any = None
@@ -149,10 +165,12 @@ class Decoder:
         _check_size(width, height)
         crop = self._crop_of(width, height, seed)
         by = divisor(crop, self._px)
-        down, across = -(-height // by), -(-width // by)
+        down = -(-height // by)
+        across = -(-width // by)
         buffer = self._buffer if down * across * 3 <= _KEPT_BYTES else None
         pixels = self._turbo.decode_jpeg(data, "RGB", min_height=down, min_width=across, buffer=buffer)
-        return pixels, crop.scaled(pixels.shape[1] / width, pixels.shape[0] / height)
+        across_scale = pixels.shape[1] / width
+        return pixels, crop.scaled(across_scale, pixels.shape[0] / height)
 
     def _by_pillow(self, data: bytes, seed: int) -> tuple[Pixels, Crop]:
         with Image.open(io.BytesIO(data)) as image:
@@ -162,7 +180,8 @@ class Decoder:
             by = divisor(crop, self._px)
             image.draft("RGB", (width // by, height // by))
             pixels = np.array(image.convert("RGB"))
-        return pixels, crop.scaled(pixels.shape[1] / width, pixels.shape[0] / height)
+        across_scale = pixels.shape[1] / width
+        return pixels, crop.scaled(across_scale, pixels.shape[0] / height)
 
 
 def _check_size(width: int, height: int) -> None:
@@ -171,7 +190,7 @@ def _check_size(width: int, height: int) -> None:
 
 
 def scale_of(pixels: str, channels: int) -> Scale:
-    mean, deviation = (np.array(each[:channels], np.float32) for each in _PIXEL_SCALES[pixels])
+    mean, deviation = (np.array(scale[:channels], np.float32) for scale in _PIXEL_SCALES[pixels])
     return np.float32(255) * mean, np.float32(1 / 255) / deviation
 
 
@@ -191,17 +210,24 @@ class CpuNormaliser:
         self._rows = numerics.channels_last
         if self._rows:
             # Whole rows: over an innermost dimension of three nothing is vectorised.
-            self._into = self._floats.permute(0, 2, 3, 1).numpy().reshape(batch, image_px, channels * image_px)
-            self._mean, self._factor = np.tile(mean, image_px), np.tile(factor, image_px)
+            rows = self._floats.permute(0, 2, 3, 1)
+            self._into = rows.numpy().reshape(batch, image_px, channels * image_px)
+            self._mean = np.tile(mean, image_px)
+            self._factor = np.tile(factor, image_px)
         else:
             self._into = self._floats.numpy()
-            self._mean, self._factor = mean[:, None, None], factor[:, None, None]
-        self._parts = np.array_split(np.arange(batch), min(threads, batch))
+            self._mean = mean[:, None, None]
+            self._factor = factor[:, None, None]
+        indices = np.arange(batch)
+        self._parts = np.array_split(indices, min(threads, batch))
         self._pool = ThreadPoolExecutor(len(self._parts)) if len(self._parts) > 1 else None
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         pixels = images.numpy()
-        source = pixels.reshape(self._into.shape) if self._rows else pixels.transpose(0, 3, 1, 2)
+        if self._rows:
+            source = pixels.reshape(self._into.shape)
+        else:
+            source = pixels.transpose(0, 3, 1, 2)
         work = self._pool.map if self._pool else map
         for _ in work(lambda part: self._convert(part, source), self._parts):
             pass
@@ -224,8 +250,9 @@ class CudaNormaliser:
 
     def __init__(self, numerics: Numerics, device: str, scale: Scale) -> None:
         self._layout = torch.channels_last if numerics.channels_last else torch.contiguous_format
-        self._mean, self._factor = (torch.from_numpy(each).to(device).view(-1, 1, 1) for each in scale)
+        self._mean, self._factor = (torch.from_numpy(moment).to(device).view(-1, 1, 1) for moment in scale)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        floats = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=self._layout)
+        planes = images.permute(0, 3, 1, 2)
+        floats = planes.to(torch.float32, memory_format=self._layout)
         return floats.sub_(self._mean).mul_(self._factor)

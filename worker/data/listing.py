@@ -21,7 +21,8 @@ OF_SYSTEMS = frozenset(
 """Folders that storage systems and archivers put anywhere, with thumbnails and deleted files: they are no data."""
 HASHED_WHOLE_BELOW = 1 << 30
 """The size of the data from which samples are hashed in place of every byte."""
-SAMPLES, SAMPLE_BYTES = 512, 16 << 10
+SAMPLES = 512
+SAMPLE_BYTES = 16 << 10
 _CHUNK_BYTES = 1 << 20
 Inode = tuple[int, int]
 Progress = Callable[[int, int], object]
@@ -52,7 +53,9 @@ def listing(directory: str | os.PathLike[str]) -> Listing:
 
 def summary(entries: Iterable[tuple[bytes, int]]) -> Listing:
     """Return the listing of entries as ``files`` yields them."""
-    digest, count, size_bytes = hashlib.sha256(), 0, 0
+    digest = hashlib.sha256()
+    count = 0
+    size_bytes = 0
     for path, size in entries:
         digest.update(b"%d %s\n" % (size, path))
         count += 1
@@ -62,7 +65,7 @@ def summary(entries: Iterable[tuple[bytes, int]]) -> Listing:
 
 def files(directory: str | os.PathLike[str]) -> Iterator[tuple[bytes, int]]:
     """Yield path and size of every regular file; see ``entries_of``."""
-    return ((each.path, each.size_bytes) for each in entries_of(directory))
+    return ((entry.path, entry.size_bytes) for entry in entries_of(directory))
 
 
 def entries_of(directory: str | os.PathLike[str]) -> Iterator[File]:
@@ -70,7 +73,8 @@ def entries_of(directory: str | os.PathLike[str]) -> Iterator[File]:
 
     Links are followed, as the loaders of images follow them.
     """
-    return _below(os.fsencode(directory), b"", frozenset((_inode(Path(directory).stat()),)))
+    seen = frozenset((_inode(Path(directory).stat()),))
+    return _below(os.fsencode(directory), b"", seen)
 
 
 def identify(
@@ -80,7 +84,7 @@ def identify(
 
     Raises OSError for what cannot be read, or changes meanwhile.
     """
-    if sum(each.size_bytes for each in entries) < HASHED_WHOLE_BELOW:
+    if sum(entry.size_bytes for entry in entries) < HASHED_WHOLE_BELOW:
         return "contents", digest_of(hashes(directory, entries, progress))
     return "sampled", sampled(directory, entries)
 
@@ -97,20 +101,23 @@ def hashes(
     directory: str | os.PathLike[str], entries: Sequence[File], progress: Progress | None = None
 ) -> Iterator[tuple[bytes, str]]:
     """Yield path and SHA-256 of each file. Raises OSError for one that is no longer regular or of its size."""
-    done, size_bytes = 0, sum(each.size_bytes for each in entries)
-    for each in entries:
-        digest, left = hashlib.sha256(), each.size_bytes
-        with _opened(directory, each) as file:
+    done = 0
+    size_bytes = sum(entry.size_bytes for entry in entries)
+    for entry in entries:
+        digest = hashlib.sha256()
+        left = entry.size_bytes
+        with _opened(directory, entry) as file:
             while chunk := file.read(min(_CHUNK_BYTES, left + 1)):
                 digest.update(chunk)
-                left, done = left - len(chunk), done + len(chunk)
+                left = left - len(chunk)
+                done = done + len(chunk)
                 if left < 0:
                     break
                 if progress:
                     progress(done, size_bytes)
         if left:
-            raise OSError(errno.ESTALE, "it changes while it is read", os.fsdecode(each.path))
-        yield each.path, digest.hexdigest()
+            raise OSError(errno.ESTALE, "it changes while it is read", os.fsdecode(entry.path))
+        yield entry.path, digest.hexdigest()
 
 
 def sampled(directory: str | os.PathLike[str], entries: Sequence[File]) -> str:
@@ -119,11 +126,13 @@ def sampled(directory: str | os.PathLike[str], entries: Sequence[File]) -> str:
     Copies with ``rsync -a`` or ``cp -a`` have the same. Seconds, because not every file system and copy keeps more.
     """
     digest = hashlib.sha256()
-    for each in entries:
-        digest.update(b"%d %d %s\n" % (each.size_bytes, each.mtime_ns // 10**9, each.path))
-    for each, draw in drawn(digest.digest(), entries, SAMPLES):
-        with _opened(directory, each) as file:
-            file.seek(draw % max(1, each.size_bytes - SAMPLE_BYTES + 1))
+    for entry in entries:
+        mtime_s = entry.mtime_ns // 10**9
+        digest.update(b"%d %d %s\n" % (entry.size_bytes, mtime_s, entry.path))
+    for entry, draw in drawn(digest.digest(), entries, SAMPLES):
+        with _opened(directory, entry) as file:
+            last = max(1, entry.size_bytes - SAMPLE_BYTES + 1)
+            file.seek(draw % last)
             digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()
 
@@ -131,15 +140,19 @@ def sampled(directory: str | os.PathLike[str], entries: Sequence[File]) -> str:
 def drawn(seed: bytes, entries: Sequence[File], count: int) -> Iterator[tuple[File, int]]:
     """Yield files drawn by the seed, each with a further large number; the same on every version of Python."""
     for number in range(count if entries else 0):
-        draw = int.from_bytes(hashlib.sha256(b"%s %d" % (seed, number)).digest(), "big")
+        hashed = hashlib.sha256(b"%s %d" % (seed, number))
+        draw = int.from_bytes(hashed.digest(), "big")
         yield entries[draw % len(entries)], draw // len(entries)
 
 
 def _opened(directory: str | os.PathLike[str], entry: File) -> IO[bytes]:
-    path = os.fsdecode(os.path.join(os.fsencode(directory), entry.path))  # noqa: PTH118 (bytes)
+    encoded = os.path.join(os.fsencode(directory), entry.path)  # noqa: PTH118 (bytes)
+    path = os.fsdecode(encoded)
     # A pipe that has taken the file's place is not waited for.
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)  # noqa: PTH123, SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = open(descriptor, "rb", buffering=0)  # noqa: PTH123, SIM115
+    mode = os.fstat(file.fileno()).st_mode
+    if not stat.S_ISREG(mode):
         file.close()
         raise OSError(errno.EINVAL, "it is no regular file", path)
     return file
@@ -148,17 +161,18 @@ def _opened(directory: str | os.PathLike[str], entry: File) -> IO[bytes]:
 def class_names(root: str | os.PathLike[str]) -> list[str]:
     """Return the names of the class folders, sorted: an image's label is the place of its folder's name."""
     with os.scandir(os.fsencode(root)) as entries:
-        return sorted(os.fsdecode(each.name) for each in entries if each.is_dir() and _is_data(b"", each))
+        folders = (os.fsdecode(entry.name) for entry in entries if entry.is_dir() and _is_data(b"", entry))
+        return sorted(folders)
 
 
 def _below(top: bytes, prefix: bytes, above: frozenset[Inode]) -> Iterator[File]:
-    with os.scandir(top + b"/" + prefix) as found:
+    with os.scandir(top + b"/" + prefix) as scanned:
         # With its slash a directory stands where the paths below it do: "a.b" comes before "a/b". So the whole is
         # sorted by sorting one directory at a time, and never in memory at once.
         entries = sorted(
             (
                 (entry.name + b"/" if entry.is_dir() else entry.name, entry)
-                for entry in found
+                for entry in scanned
                 if _is_data(prefix, entry)
             ),
             key=lambda pair: pair[0],
@@ -166,8 +180,11 @@ def _below(top: bytes, prefix: bytes, above: frozenset[Inode]) -> Iterator[File]
     for name, entry in entries:
         info = entry.stat()
         if stat.S_ISDIR(info.st_mode):
-            if (inode := _inode(info)) in above:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fsdecode(entry.path))
+            inode = _inode(info)
+            if inode in above:
+                message = os.strerror(errno.ELOOP)
+                path = os.fsdecode(entry.path)
+                raise OSError(errno.ELOOP, message, path)
             yield from _below(top, prefix + name, above | {inode})
         elif stat.S_ISREG(info.st_mode):
             yield File(prefix + name, info.st_size, info.st_mtime_ns)

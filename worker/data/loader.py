@@ -37,7 +37,8 @@ def open_images(data: Data) -> ImageSet:
     """Open the set. Raises JobError of kind ``data`` for a directory that does not hold it."""
     kind = data.load_kind()
     try:
-        images = kind.open(kind.root(Path(data.directory)), data.frame_stride)
+        root = kind.root(Path(data.directory))
+        images = kind.open(root, data.frame_stride)
     except (OSError, DataSetError) as error:
         remedy = getattr(error, "remedy", None)
         raise JobError(
@@ -50,11 +51,17 @@ def open_images(data: Data) -> ImageSet:
 
 def identified(spec: Spec, data: Data) -> tuple[Spec, dict[str, object]]:
     """Return a job with its steps counted, and the facts that identify its data set. Raises as ``open_images``."""
-    kind, images = data.load_kind(), len(open_images(data))
+    kind = data.load_kind()
+    images = len(open_images(data))
     root = kind.root(Path(data.directory))
     digest, sha256 = identify(root, [*entries_of(root)])
     steps = spec.steps or (spec.epochs or 1) * steps_of_epoch(images, spec.batch)
-    return replace(spec, steps=steps), {"kind": kind.name, "images": images, "digest": digest, "sha256": sha256}
+    return replace(spec, steps=steps), {
+        "kind": kind.name,
+        "images": images,
+        "digest": digest,
+        "sha256": sha256,
+    }
 
 
 class SetDamagedError(Exception):
@@ -68,13 +75,26 @@ class Filler(Dataset[int]):
     the place in it alone: how many processes share the work changes nothing.
     """
 
-    def __init__(self, spec: Spec, images: ImageSet, decoder: Decoder, part: int, tally: Tally, places: int) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        images: ImageSet,
+        decoder: Decoder,
+        part: int,
+        tally: Tally,
+        places: int,
+    ) -> None:
         self.pixels = torch.from_numpy(
             shared((places, spec.batch, spec.shape.px, spec.shape.px, spec.shape.channels), np.uint8)
         )
-        self.labels = torch.from_numpy(shared((places, spec.batch), np.int64))
+        numbers = shared((places, spec.batch), np.int64)
+        self.labels = torch.from_numpy(numbers)
         self.checksums = shared((places, spec.batch), np.uint32)
-        self._spec, self._images, self._decoder, self._part, self._tally = spec, images, decoder, part, tally
+        self._spec = spec
+        self._images = images
+        self._decoder = decoder
+        self._part = part
+        self._tally = tally
         self._order = Order(len(images), spec.seed)
         self.epoch_steps = steps_of_epoch(len(images), spec.batch * spec.devices)
 
@@ -82,15 +102,17 @@ class Filler(Dataset[int]):
         """Fill the place of a batch, and return which it is."""
         info = get_worker_info()
         process = info.id if info else 0
-        batch, place = self._spec.batch, number % len(self.pixels)
+        batch = self._spec.batch
+        slot = number % len(self.pixels)
         epoch, step = divmod(number, self.epoch_steps)
         first = (step * self._spec.devices + self._part) * batch
         for nth in range(batch):
             if self._tally.stopped(process):
                 break
-            filled = self._fill(process, epoch, first + nth, self.pixels[place, nth])
-            self.labels[place, nth], self.checksums[place, nth] = filled
-        return place
+            into = self.pixels[slot, nth]
+            filled = self._fill(process, epoch, first + nth, into)
+            self.labels[slot, nth], self.checksums[slot, nth] = filled
+        return slot
 
     def _fill(self, process: int, epoch: int, place: int, into: torch.Tensor) -> tuple[int, int]:
         """Read an image, or the next of the set where that one is damaged. Returns its label, and the checksum.
@@ -98,8 +120,10 @@ class Filler(Dataset[int]):
         The checksum is of its content before decoding, its place in the set, its label and the seed of its crop.
         Raises SetDamagedError.
         """
-        first, seed = self._order.index(epoch, place), self._order.crop_seed(epoch, place)
-        for index in range(first, first + min(_MOST_SUBSTITUTES, len(self._images))):
+        first = self._order.index(epoch, place)
+        seed = self._order.crop_seed(epoch, place)
+        most = min(_MOST_SUBSTITUTES, len(self._images))
+        for index in range(first, first + most):
             index %= len(self._images)
             try:
                 data = self._images.read(index)
@@ -109,24 +133,38 @@ class Filler(Dataset[int]):
                 self._tally.damaged(process, index)
             else:
                 label = self._images.label(index)
-                return label, zlib.crc32(bytes(data), zlib.crc32(f"{index} {label} {seed}".encode()))
+                seeded = zlib.crc32(f"{index} {label} {seed}".encode())
+                return label, zlib.crc32(bytes(data), seeded)
         raise SetDamagedError
 
 
 def workers_of(data: Data, parts: int, part: int) -> int:
     """Return how many loader processes one device has: an equal share, and at least one where there are any."""
     share, rest = divmod(data.loader_workers, parts)
-    return max(min(1, data.loader_workers), share + (part < rest))
+    workers = share + (part < rest)
+    return max(min(1, data.loader_workers), workers)
 
 
 class Loader:
-    def __init__(self, spec: Spec, data: Data, images: ImageSet, part: int, numerics: Numerics, epoch: int = 0) -> None:
-        self._workers, self._set = workers_of(data, spec.devices, part), images
+    def __init__(
+        self,
+        spec: Spec,
+        data: Data,
+        images: ImageSet,
+        part: int,
+        numerics: Numerics,
+        epoch: int = 0,
+    ) -> None:
+        self._workers = workers_of(data, spec.devices, part)
+        self._set = images
         # In the hands of the processes are PREFETCH batches of each, and one in those of the trainer.
         places = self._workers * PREFETCH + 1
         self._tally = Tally(max(1, self._workers))
-        filler = Filler(spec, images, Decoder(data.decoder, spec.shape.px, data.crop), part, self._tally, places)
-        self._pixels, self._labels, self._checksums = filler.pixels, filler.labels, filler.checksums
+        decoder = Decoder(data.decoder, spec.shape.px, data.crop)
+        filler = Filler(spec, images, decoder, part, self._tally, places)
+        self._pixels = filler.pixels
+        self._labels = filler.labels
+        self._checksums = filler.checksums
         self._taken = hashlib.sha256()
         processes: dict[str, Any] = {}
         if self._workers:
@@ -145,9 +183,11 @@ class Loader:
             for pinned in (self._pixels, self._labels):
                 # torch annotates no part of its way to the CUDA runtime.
                 runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-                torch.cuda.check_error(runtime.cudaHostRegister(pinned.data_ptr(), pinned.nbytes, 0))
+                status = runtime.cudaHostRegister(pinned.data_ptr(), pinned.nbytes, 0)
+                torch.cuda.check_error(status)
         else:
-            self._on_cpu = CpuNormaliser(spec.batch, spec.shape.px, numerics, torch.get_num_threads(), scale)
+            threads = torch.get_num_threads()
+            self._on_cpu = CpuNormaliser(spec.batch, spec.shape.px, numerics, threads, scale)
 
     def next(self) -> Batch:
         if self._places is None:
@@ -156,13 +196,13 @@ class Loader:
             # The next batch frees the memory of the last one, from which a copy may still read.
             self._copied.synchronize()
         try:
-            place = next(self._places)
+            slot = next(self._places)
         except SetDamagedError as error:
             use = self.close()
             raise too_damaged(use.damaged, use.images_read, use.damaged_files) from error
-        images = self._pixels[place]
-        self._taken.update(self._checksums[place].data)
-        return self._on_cpu(images) if self._on_cpu else images, self._labels[place]
+        images = self._pixels[slot]
+        self._taken.update(self._checksums[slot].data)
+        return self._on_cpu(images) if self._on_cpu else images, self._labels[slot]
 
     def prepared(self, images: torch.Tensor) -> torch.Tensor:
         """Return the images as floats: on CUDA bytes are copied, a quarter of the size, and converted on the device."""
@@ -177,9 +217,11 @@ class Loader:
     def close(self) -> LoaderUse:
         """End the processes. Harmless when repeated."""
         self._tally.stop()
-        places, self._places = self._places, None
+        places = self._places
+        self._places = None
         # torch does this itself when nothing holds its iterator any more; but an error on its way does, by its frames.
-        if end := getattr(places, "_shutdown_workers", None):
+        end = getattr(places, "_shutdown_workers", None)
+        if end:
             end()
         if self._on_cpu:
             self._on_cpu.close()

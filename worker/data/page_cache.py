@@ -53,7 +53,8 @@ def share(paths: Iterable[bytes]) -> float | None:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
                 vector = ctypes.create_string_buffer(-(-len(mapped) // mmap.PAGESIZE))
                 address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-                if libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), vector):
+                start = ctypes.c_void_p(address)
+                if libc.mincore(start, ctypes.c_size_t(len(mapped)), vector):
                     raise OSError(ctypes.get_errno(), f"mincore: {os.strerror(ctypes.get_errno())}")
         resident += vector.raw.translate(_LOWEST_BIT).count(1)
         pages += len(vector)

@@ -55,12 +55,15 @@ class FileSet(ImageSet):
 
     @classmethod
     def of(cls, root: Path, names: Sequence[bytes], labels: Iterable[int]) -> "FileSet":
-        ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-        return cls(np.fromiter(labels, np.int64, len(names)), str(root), b"".join(names), ends)
+        lengths = [len(name) for name in names]
+        ends = np.cumsum(lengths, dtype=np.int64)
+        classes = np.fromiter(labels, np.int64, len(names))
+        return cls(classes, str(root), b"".join(names), ends)
 
     def name(self, index: int) -> str:
         begin = int(self.ends[index - 1]) if index else 0
-        return os.fsdecode(self.paths[begin : int(self.ends[index])])
+        path = self.paths[begin : int(self.ends[index])]
+        return os.fsdecode(path)
 
     def read(self, index: int) -> bytes:
         with Path(self.root, self.name(index)).open("rb") as file:
@@ -96,13 +99,16 @@ class Order:
     """The order of every epoch: each has all of the images, shuffled by the seed and the number of the epoch."""
 
     def __init__(self, images: int, seed: int) -> None:
-        self._images, self._seed = images, seed
-        self._epoch, self._shuffled = -1, np.empty(0, np.int64)
+        self._images = images
+        self._seed = seed
+        self._epoch = -1
+        self._shuffled = np.empty(0, np.int64)
 
     def index(self, epoch: int, place: int) -> int:
         if epoch != self._epoch:
             self._epoch = epoch
-            self._shuffled = np.random.default_rng((self._seed, epoch)).permutation(self._images)
+            generator = np.random.default_rng((self._seed, epoch))
+            self._shuffled = generator.permutation(self._images)
         return int(self._shuffled[place])
 
     def crop_seed(self, epoch: int, place: int) -> int:

@@ -34,14 +34,15 @@ class AveragedTraining(JoinedTraining):
 
     def update(self, name: str) -> None:
         """Average the gradients of this optimizer over all ranks, as one message, and let it take its step."""
-        parameters = (each for group in self.optimizers[name].param_groups for each in group["params"])
-        gradients = [each.grad for each in parameters if each.grad is not None]
+        parameters = (parameter for group in self.optimizers[name].param_groups for parameter in group["params"])
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if gradients:
             world = self.membership.world
             with self.phase(COMMUNICATE):
                 flat = torch.cat([gradient.flatten() for gradient in gradients])
                 distributed.all_reduce(flat)
-                parts = torch.split(flat / world, [gradient.numel() for gradient in gradients])
+                sizes = [gradient.numel() for gradient in gradients]
+                parts = torch.split(flat / world, sizes)
                 for gradient, mean in zip(gradients, parts, strict=True):
                     gradient.copy_(mean.view_as(gradient))
             self.exchanged_bytes += 2 * (world - 1) * flat.nbytes // world

@@ -81,7 +81,8 @@ class Exchange:
         chunk = self._chunks[number]
         server = self._servers[chunk.server]
         part = self._parameters.host_gradients[chunk.start : chunk.stop]
-        self._sends.append((server, server.send(part, gradients_tag(number))))
+        work = server.send(part, gradients_tag(number))
+        self._sends.append((server, work))
 
     def _receive_all(self) -> list[distributed.Work | None]:
         values = self._parameters.host_values

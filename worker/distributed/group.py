@@ -37,7 +37,11 @@ class RankGroup:
     """The ranks of a job after the rendezvous, and their connections. ``addresses`` has what each rank is bound to."""
 
     def __init__(
-        self, membership: Membership, rendezvous: Rendezvous, addresses: Mapping[int, str], report: Report
+        self,
+        membership: Membership,
+        rendezvous: Rendezvous,
+        addresses: Mapping[int, str],
+        report: Report,
     ) -> None:
         self.membership = membership
         self.addresses = addresses
@@ -62,15 +66,17 @@ class RankGroup:
             )
             distributed.distributed_c10d._get_default_group().set_timeout(PATIENCE)
         except RuntimeError as error:
-            own, interface = self.membership.name(self.membership.rank), self.membership.interface
+            name = self.membership.name(self.membership.rank)
+            interface = self.membership.interface
             why = self._heartbeat.reason or first_line(error)
-            message = f"the ranks met, but {own} cannot connect to all of them over {interface}: {why}"
+            message = f"the ranks met, but {name} cannot connect to all of them over {interface}: {why}"
             raise LostError(message) from error
 
     def lost(self, rank: int, error: RuntimeError) -> LostError:
         """Return the error of an operation with one other rank, with the reason if it is known."""
-        own, peer = self.membership.name(self.membership.rank), self.membership.name(rank)
-        return LostError(self._heartbeat.reason or f"{own} lost {peer}: {first_line(error)}")
+        name = self.membership.name(self.membership.rank)
+        peer = self.membership.name(rank)
+        return LostError(self._heartbeat.reason or f"{name} lost {peer}: {first_line(error)}")
 
     def tell(self, error: Exception) -> str:
         """Why the job fails, beginning with the reason of the rank that failed first; then break off.
@@ -83,7 +89,9 @@ class RankGroup:
         except (distributed.DistError, RuntimeError):
             first = f"{self.membership.name(0)}, which holds the rendezvous, is gone"
         self._break_off()
-        return reason if first == reason else f"{first}; {reason}"
+        if first == reason:
+            return reason
+        return f"{first}; {reason}"
 
     def leave(self) -> None:
         """Say that this rank needs the others no more; rank 0, at the rendezvous, waits until none needs it."""
@@ -101,7 +109,9 @@ class RankGroup:
                 self._heartbeat.leave()
         if self.membership.rank == 0:
             self._heartbeat.wait_until_left(_FAREWELL_S)
-        return LostError(reason) if is_network(error) else error
+        if is_network(error):
+            return LostError(reason)
+        return error
 
     def close(self) -> None:
         self._heartbeat.stop()
@@ -125,16 +135,17 @@ class RankGroup:
         shut_down(opened_since(self._others_sockets))
 
     def _reason(self, error: Exception) -> str:
-        own = self.membership.name(self.membership.rank)
+        name = self.membership.name(self.membership.rank)
         if not is_network(error):
-            return f"{own} failed: {type(error).__name__}: {error}"
+            return f"{name} failed: {type(error).__name__}: {error}"
         if isinstance(error, LostError):
             return str(error)
         # A collective does not say which rank it misses: the one that beats no more.
-        beat_s, since_s = self._heartbeat.interval_s, time.monotonic()
+        beat_s = self._heartbeat.interval_s
+        since_s = time.monotonic()
         time.sleep(_ROLL_CALL_BEATS * beat_s)
         silent = self.membership.names(self._heartbeat.silent(since_s + 1.5 * beat_s))
-        return self._heartbeat.reason or f"{own} lost {silent or 'a connection'}: {first_line(error)}"
+        return self._heartbeat.reason or f"{name} lost {silent or 'a connection'}: {first_line(error)}"
 
 
 @contextmanager

@@ -38,7 +38,8 @@ class Chunk:
 
 def starts_of(sizes: Sequence[int]) -> tuple[list[int], int]:
     """Return where each parameter begins in the vector, in the order given, and the vector's length."""
-    starts, end = [], 0
+    starts = []
+    end = 0
     for size in sizes:
         starts.append(end)
         end += -(-size // ALIGNMENT) * ALIGNMENT
@@ -52,9 +53,11 @@ def cut(elements: int, servers: int, chunk_bytes: int = CHUNK_BYTES) -> list[Chu
         raise ValueError(f"a model of {elements} elements cannot be shared among {servers} servers")
     limit = max(1, chunk_bytes // ELEMENT_BYTES // ALIGNMENT)
     # Whole rounds of dealing, so that no server has a chunk more than another one.
-    count = min(math.ceil(math.ceil(lines / limit) / servers) * servers, lines)
+    chunks_each = math.ceil(math.ceil(lines / limit) / servers)
+    count = min(chunks_each * servers, lines)
     bounds = [lines * number // count * ALIGNMENT for number in range(count + 1)]
-    return [Chunk(number, number % servers, start, stop) for number, (start, stop) in enumerate(pairwise(bounds))]
+    numbered = enumerate(pairwise(bounds))
+    return [Chunk(number, number % servers, start, stop) for number, (start, stop) in numbered]
 
 
 def overlapping(chunks: Iterable[Chunk], start: int, size: int) -> list[int]:
@@ -73,10 +76,13 @@ class Parameters:
 
     def __init__(self, model: torch.nn.Module) -> None:
         # The gradients of the last layers are made first.
-        self._parameters = [each for each in model.parameters() if each.requires_grad][::-1]
-        if wrong := {each.dtype for each in self._parameters} - {torch.float32}:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = trained[::-1]
+        wrong = {parameter.dtype for parameter in self._parameters} - {torch.float32}
+        if wrong:
             raise JobError(f"parameters are sent as float32, and the model has {wrong}", kind="request")
-        self._starts, self.elements = starts_of([each.numel() for each in self._parameters])
+        sizes = [parameter.numel() for parameter in self._parameters]
+        self._starts, self.elements = starts_of(sizes)
         first = self._parameters[0]
         self.is_cuda = first.is_cuda
         self.values, self.gradients = (
@@ -84,7 +90,8 @@ class Parameters:
         )
         self.host_values = self._host(self.values)
         self.host_gradients = self._host(self.gradients)
-        self._views = [self._move(*pair) for pair in zip(self._parameters, self._starts, strict=True)]
+        pairs = zip(self._parameters, self._starts, strict=True)
+        self._views = [self._move(*pair) for pair in pairs]
         self._pending: list[set[int]] = []
         self._chunks_of: list[list[int]] = []
         self._on_chunk: Callable[[int], None] = lambda _: None
@@ -92,7 +99,8 @@ class Parameters:
     def observe(self, chunks: Sequence[Chunk], on_chunk: Callable[[int], None]) -> None:
         """Call ``on_chunk`` with a chunk's number whenever the backward pass has made all of its gradients."""
         sizes = [each.numel() for each in self._parameters]
-        self._chunks_of = [overlapping(chunks, *pair) for pair in zip(self._starts, sizes, strict=True)]
+        spans = zip(self._starts, sizes, strict=True)
+        self._chunks_of = [overlapping(chunks, *pair) for pair in spans]
         self._pending = [set() for _ in chunks]
         self._on_chunk = on_chunk
         for number, parameter in enumerate(self._parameters):
@@ -100,7 +108,8 @@ class Parameters:
 
     def keep_gradients(self) -> None:
         """Make ``grad`` a view of the vector, for gradients that no backward pass of this model makes."""
-        for parameter, view in zip(self._parameters, self._views, strict=True):
+        pairs = zip(self._parameters, self._views, strict=True)
+        for parameter, view in pairs:
             parameter.grad = view
 
     def expect(self) -> None:
@@ -110,7 +119,8 @@ class Parameters:
 
     def complete(self) -> None:
         """Zero the gradients that nothing has made: an optimizer would leave such parameters alone."""
-        for number in sorted(set().union(*self._pending)):
+        numbers = set().union(*self._pending)
+        for number in sorted(numbers):
             if self._parameters[number].grad is None:
                 self._views[number].zero_()
             self._tick(number)
@@ -140,7 +150,9 @@ class Parameters:
                 self._on_chunk(chunk)
 
     def _host(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(self.elements, pin_memory=True) if self.is_cuda else tensor
+        if self.is_cuda:
+            return torch.zeros(self.elements, pin_memory=True)
+        return tensor
 
     def _move(self, parameter: torch.nn.Parameter, start: int) -> torch.Tensor:
         """Move the parameter into the vector. Returns its gradient's view, in the same memory format."""

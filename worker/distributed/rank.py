@@ -47,7 +47,8 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         # Each worker draws from a seed of its own the order of the data, noise and dropout: with one for all, more
         # workers would train with no more images. Its devices have the seeds up to that of the next worker. The
         # generator of a split GAN has its images from the other rank.
-        own_seed = spec.seed + SEED_STRIDE * spec.devices * (membership.rank - membership.servers)
+        trainer_number = membership.rank - membership.servers
+        own_seed = spec.seed + SEED_STRIDE * spec.devices * trainer_number
         read = msgspec.structs.replace(spec, seed=own_seed, data=None if membership.generates else spec.data)
         batches = stack.enter_context(opened_batches(read))
         numerics = numerics_of(spec.recipe, spec.device, channels_last=spec.channels_last)
@@ -67,12 +68,19 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         else:
             measure(spec, trainer, events)
         after = interface_bytes(membership.interface)
-        drawn = [drawn_sha256([each.taken_sha256() for each in batches], network, devices[0].torch)]
+        taken = [loader.taken_sha256() for loader in batches]
+        drawn = [drawn_sha256(taken, network, devices[0].torch)]
         trainer.close()
-        uses = [use for each in batches if (use := each.close())]
+        uses = [use for loader in batches if (use := loader.close())]
     data_use = asdict(together(uses)) if uses else None
     exchanged = trainer.exchanged() | {name: after[name] - before[name] for name in after if name in before}
-    events.emit("done", usage=whole_usage(), data_use=data_use, exchanged=exchanged, drawn=drawn)
+    events.emit(
+        "done",
+        usage=whole_usage(),
+        data_use=data_use,
+        exchanged=exchanged,
+        drawn=drawn,
+    )
 
 
 class Communicating:
@@ -81,7 +89,9 @@ class Communicating:
 
     def exchanged(self) -> dict[str, int]:
         """Return ``bytes_sent`` and ``bytes_received`` since the beginning; nothing where no training sends them."""
-        return self.ends.exchanged() if self.ends else {}
+        if self.ends:
+            return self.ends.exchanged()
+        return {}
 
     def close(self) -> None:
         """Tell the servers, if there are any, that this worker makes no more steps."""
@@ -103,7 +113,8 @@ class ParameterServerWorker(Worker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.ends = self.exchange = Exchange(self.group, Parameters(self.network), parameters.CHUNK_BYTES)
+        exchanged = Parameters(self.network)
+        self.ends = self.exchange = Exchange(self.group, exchanged, parameters.CHUNK_BYTES)
 
     def train(self, batch: Batch) -> float:
         self.exchange.begin()
@@ -146,7 +157,8 @@ class AllReduceWorker(Worker):
         super().__post_init__()
         self._optimizer = self.workload.optimizer(self.network)
         self._steps = 0
-        gradient_bytes = sum(each.nbytes for each in self.network.parameters() if each.requires_grad)
+        trained = (parameter.nbytes for parameter in self.network.parameters() if parameter.requires_grad)
+        gradient_bytes = sum(trained)
         self._step_bytes = 2 * (self.world - 1) * gradient_bytes // self.world
 
     def exchanged(self) -> dict[str, int]:
@@ -183,27 +195,44 @@ class OwnStepWorker(Worker, Single):
 class GeneratorWorker(Worker):
     """The generator's part of a step, as the discriminator's rank orders it. The batch is not used."""
 
-    shape: Shape
+    training: Training
+    peer: split.OtherRank
+
+    @classmethod
+    def open(
+        cls,
+        workload: Workload,
+        network: torch.nn.Module,
+        device: Device,
+        batches: Batches,
+        numerics: Numerics,
+        shape: Shape,
+    ) -> "GeneratorWorker":
+        """Return the worker of a network whose discriminator is on the other rank."""
+        optimizers = workload.checked_optimizers(network)
+        delattr(network, "discriminator")
+        training = Training(network, optimizers, device, numerics)
+        peer = split.OtherRank(DISCRIMINATOR_RANK, shape, device, training.phase)
+        return cls(workload, network, device, batches, numerics, training, peer)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        optimizers = self.workload.checked_optimizers(self.network)
-        delattr(self.network, "discriminator")
-        self.training = Training(self.network, optimizers, self.device, self.numerics)
-        self.ends = self._peer = split.OtherRank(DISCRIMINATOR_RANK, self.shape, self.device, self.training.phase)
+        self.ends = self.peer
 
     def train(self, batch: Batch) -> float:
         del batch
         generator = self.network.get_submodule(split.GENERATOR)
-        made = torch.zeros(())
-        while (order := self._peer.ordered())[0] != split.UPDATE:
+        images = torch.zeros(())
+        while (order := self.peer.ordered())[0] != split.UPDATE:
             kind, count = order
             if kind == split.GRADIENT:
-                made.backward(self._peer.images(count).to(made.dtype))  # type: ignore[no-untyped-call]
+                gradients = self.peer.images(count).to(images.dtype)
+                images.backward(gradients)  # type: ignore[no-untyped-call]
                 continue
             with self.training.autocast():
-                made = generator(self.workload.noise(count, self.device.torch))
-            self._peer.send(made.detach())
+                noise = self.workload.noise(count, self.device.torch)
+                images = generator(noise)
+            self.peer.send(images.detach())
         self.training.update(split.GENERATOR)
         self.device.synchronize()
         return self.training.phase.seconds().get(COMMUNICATE, 0.0)
@@ -239,7 +268,8 @@ class LastGradient:
     def exposed_s(self) -> float:
         """Return the seconds from the last gradient to the end of the reduction. On CUDA, synchronise first."""
         if self._events:
-            return float(self._events[0].elapsed_time(self._events[1])) / 1e3
+            elapsed_ms = self._events[0].elapsed_time(self._events[1])
+            return float(elapsed_ms) / 1e3
         return self._reduced_s - self._made_s
 
     def _made(self, _: torch.Tensor) -> None:
@@ -262,21 +292,22 @@ def trainer_of(
     placed = numerics.place(network, device)
     if workload.compiles:
         placed = numerics.compile(placed)
-    given = workload, placed, device, batches, numerics
+    parts = workload, placed, device, batches, numerics
     if membership.servers:
-        return ParameterServerWorker(*given, group)
+        return ParameterServerWorker(*parts, group)
     if workload.communicates:
-        return MessagesWorker(*given)
+        return MessagesWorker(*parts)
     if membership.generates:
-        return GeneratorWorker(*given, shape)
+        return GeneratorWorker.open(*parts, shape)
     if membership.strategy == SPLIT:
-        return OwnStepWorker(*given, partial(split.SplitTraining, shape=shape))
+        return OwnStepWorker(*parts, partial(split.SplitTraining.open, shape=shape))
     if workload.one_loss:
         last = LastGradient(device)
         last.watch(placed.parameters())  # before the hooks of what spreads it
-        return AllReduceWorker(*given, membership.world, last, spread_over_ranks(placed, device))
+        spread = spread_over_ranks(placed, device)
+        return AllReduceWorker(*parts, membership.world, last, spread)
     broadcast_weights(placed)
-    return OwnStepWorker(*given, partial(AveragedTraining, membership=membership))
+    return OwnStepWorker(*parts, partial(AveragedTraining, membership=membership))
 
 
 def spread_over_ranks(network: torch.nn.Module, device: Device) -> DistributedDataParallel:

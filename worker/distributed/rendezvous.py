@@ -33,16 +33,18 @@ class LostError(JobError):
 
 def is_network(error: Exception) -> bool:
     """Return whether the error comes from the network. torch has no type for what goes wrong in gloo."""
-    said = str(error)
+    message = str(error)
     return isinstance(error, LostError | distributed.DistError) or (
-        isinstance(error, RuntimeError) and any(word in said for word in ("gloo/", "Gloo", "NCCL", "ProcessGroup"))
+        isinstance(error, RuntimeError) and any(word in message for word in ("gloo/", "Gloo", "NCCL", "ProcessGroup"))
     )
 
 
 def first_line(error: Exception) -> str:
     """Return the message without the path in torch's build and the advice that gloo adds."""
     line = str(error).partition("\n")[0]
-    return line.rpartition("] ")[2].partition(". This is typically")[0] if line.startswith("[") else line
+    if line.startswith("["):
+        return line.rpartition("] ")[2].partition(". This is typically")[0]
+    return line
 
 
 class Rendezvous:
@@ -78,7 +80,8 @@ class Rendezvous:
                     late = f"{membership.names(absent)} did not reach the rendezvous within {membership.patience_s:g} s"
                     raise JobError(self.blame(late), kind="network")
                 time.sleep(_LOOK_AGAIN_S)
-            return {rank: self.store.get(f"address/{rank}").decode() for rank in range(membership.world)}
+            ranks = range(membership.world)
+            return {rank: self.store.get(f"address/{rank}").decode() for rank in ranks}
         except (distributed.DistError, RuntimeError) as error:
             raise self._deserted(error) from error
 
@@ -92,7 +95,8 @@ class Rendezvous:
 
     def look(self) -> tuple[str, list[str]]:
         """Why the job has failed, empty as long as it has not; and the last beat of every rank."""
-        reason, *beats = self.store.multi_get([_REASON, *(f"beat/{rank}" for rank in range(self._membership.world))])
+        heartbeats = (f"beat/{rank}" for rank in range(self._membership.world))
+        reason, *beats = self.store.multi_get([_REASON, *heartbeats])
         return reason.decode(), [beat.decode() for beat in beats]
 
     def blame(self, reason: str) -> str:
@@ -149,7 +153,8 @@ class Heartbeat:
 
     def silent(self, since_s: float) -> list[int]:
         """Return the other ranks that have neither beaten since then nor left."""
-        return [rank for rank in self._membership.others if self._heard_s[rank] < since_s and self._beats[rank] != LEFT]
+        others = self._membership.others
+        return [rank for rank in others if self._heard_s[rank] < since_s and self._beats[rank] != LEFT]
 
     def leave(self) -> None:
         """Say that this rank needs the others no more. Only rank 0 goes on to listen to them."""
@@ -173,7 +178,8 @@ class Heartbeat:
         self._thread.join(self.interval_s * 2)
 
     def _run(self) -> None:
-        count, own = 0, self._membership.name(self._membership.rank)
+        count = 0
+        name = self._membership.name(self._membership.rank)
         while not self._stop.wait(self.interval_s):
             count += 1
             try:
@@ -184,7 +190,7 @@ class Heartbeat:
                 self._hear(beats)
                 self.lost = self.lost or self.silent(time.monotonic() - self._limit_s)
                 if self.lost and not reason:
-                    reason = self._rendezvous.blame(f"{own} hears no more of {self._membership.names(self.lost)}")
+                    reason = self._rendezvous.blame(f"{name} hears no more of {self._membership.names(self.lost)}")
             except (distributed.DistError, RuntimeError):
                 self.lost = [0]
                 reason = f"{self._membership.name(0)}, which holds the rendezvous, is gone"
@@ -198,4 +204,5 @@ class Heartbeat:
         now_s = time.monotonic()
         for rank, beat in enumerate(beats):
             if beat != self._beats[rank]:
-                self._beats[rank], self._heard_s[rank] = beat, now_s
+                self._beats[rank] = beat
+                self._heard_s[rank] = now_s

@@ -16,7 +16,8 @@ from worker.protocol import JobError
 def hear_all(peers: Sequence[Peer]) -> list[tuple[int, int]]:
     """Return a word of each, in whatever order they come."""
     listening = [peer.listen() for peer in peers]
-    return [peer.hear(work) for peer, work in zip(peers, listening, strict=True)]
+    pairs = zip(peers, listening, strict=True)
+    return [peer.hear(work) for peer, work in pairs]
 
 
 class Shard:
@@ -27,11 +28,11 @@ class Shard:
 
     def __init__(self, group: RankGroup) -> None:
         self.workers = [Peer(group, rank) for rank in group.membership.worker_ranks]
-        said = hear_all(self.workers)
-        if len(set(said)) > 1:
-            models = ", ".join(str(elements) for elements, _ in said)
+        words = hear_all(self.workers)
+        if len(set(words)) > 1:
+            models = ", ".join(str(elements) for elements, _ in words)
             raise JobError(f"the workers have models of different sizes: {models} elements", kind="request")
-        elements, chunk_bytes = said[0]
+        elements, chunk_bytes = words[0]
         chunks = cut(elements, group.membership.servers, chunk_bytes)
         self.chunks = [chunk for chunk in chunks if chunk.server == group.membership.rank]
         self.values = [torch.empty(chunk.stop - chunk.start) for chunk in self.chunks]
@@ -40,16 +41,20 @@ class Shard:
 
     def receive_gradients(self, worker: int) -> list[distributed.Work | None]:
         """Begin to receive all of one step."""
-        peer, landing = self.workers[worker], self.landings[worker]
-        return [peer.receive(landing[at], gradients_tag(chunk.number)) for at, chunk in enumerate(self.chunks)]
+        peer = self.workers[worker]
+        landing = self.landings[worker]
+        numbered = enumerate(self.chunks)
+        return [peer.receive(landing[at], gradients_tag(chunk.number)) for at, chunk in numbered]
 
     def send_values(self, worker: int, at: int, values: torch.Tensor) -> distributed.Work | None:
-        return self.workers[worker].send(values, values_tag(self.chunks[at].number))
+        tag = values_tag(self.chunks[at].number)
+        return self.workers[worker].send(values, tag)
 
     def _share_first_values(self) -> None:
         first, *others = self.workers
         chunks = list(zip(self.chunks, self.values, strict=True))
-        for work in [first.receive(values, values_tag(chunk.number)) for chunk, values in chunks]:
+        received = [first.receive(values, values_tag(chunk.number)) for chunk, values in chunks]
+        for work in received:
             first.wait(work)
         sent = [(peer, peer.send(values, values_tag(chunk.number))) for peer in others for chunk, values in chunks]
         for peer, work in sent:
@@ -73,17 +78,21 @@ def serve(group: RankGroup, *, learning_rate: float, threads: int) -> dict[str, 
 def _synchronously(group: RankGroup, shard: Shard, learning_rate: float) -> int:
     updates = 0
     while _all_go_on(group, shard):
-        receives = [shard.receive_gradients(worker) for worker in range(len(shard.workers))]
+        workers = range(len(shard.workers))
+        receives = [shard.receive_gradients(worker) for worker in workers]
         sends = []
         for at, values in enumerate(shard.values):
-            for peer, works in zip(shard.workers, receives, strict=True):
+            pairs = zip(shard.workers, receives, strict=True)
+            for peer, works in pairs:
                 peer.wait(works[at])
             total, *others = (landing[at] for landing in shard.landings)
             for gradients in others:
                 total.add_(gradients)
             # The mean over the workers, each of which has averaged over its own batch.
-            values.add_(total, alpha=-learning_rate / len(shard.workers))
-            sends += [(peer, shard.send_values(worker, at, values)) for worker, peer in enumerate(shard.workers)]
+            step = -learning_rate / len(shard.workers)
+            values.add_(total, alpha=step)
+            peers = enumerate(shard.workers)
+            sends += [(peer, shard.send_values(worker, at, values)) for worker, peer in peers]
         for peer, work in sends:
             peer.wait(work)
         updates += 1
@@ -93,7 +102,8 @@ def _synchronously(group: RankGroup, shard: Shard, learning_rate: float) -> int:
 def _all_go_on(group: RankGroup, shard: Shard) -> bool:
     words = [word for word, _ in hear_all(shard.workers)]
     if len(set(words)) > 1:
-        ended = [peer.rank for peer, word in zip(shard.workers, words, strict=True) if word == END]
+        answers = zip(shard.workers, words, strict=True)
+        ended = [peer.rank for peer, word in answers if word == END]
         raise JobError(f"{group.membership.names(ended)} made fewer steps than the other workers", kind="request")
     return words[0] == STEP
 
@@ -115,7 +125,8 @@ def _asynchronously(group: RankGroup, shard: Shard, learning_rate: float) -> int
 
 def _attend(shard: Shard, worker: int, locks: list[Lock], learning_rate: float) -> int:
     """Serve one worker alone; each chunk is locked while it is updated, and leaves as it then is."""
-    peer, steps = shard.workers[worker], 0
+    peer = shard.workers[worker]
+    steps = 0
     while peer.hear(peer.listen())[0] == STEP:
         sends = []
         for at, work in enumerate(shard.receive_gradients(worker)):

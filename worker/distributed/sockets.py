@@ -43,7 +43,8 @@ def interface_bytes(interface: str) -> dict[str, int]:
     try:
         # Not /sys: it shows the network namespace of who mounted it.
         lines = Path("/proc/self/net/dev").read_text().splitlines()
-        counts = {name.strip(): numbers.split() for name, _, numbers in (line.partition(":") for line in lines)}
+        rows = [line.partition(":") for line in lines]
+        counts = {name.strip(): numbers.split() for name, _, numbers in rows}
         received, sent = (int(counts[interface][column]) for column in (0, 8))
     except (OSError, LookupError, ValueError):
         return {}
@@ -61,15 +62,15 @@ def listener(address: str, port: int = 0) -> tuple[int, int]:
 
 def open_sockets() -> dict[int, str]:
     """Return the descriptors of this process that are sockets, with what the kernel calls each."""
-    found = {}
+    sockets = {}
     for path in list(Path("/proc/self/fd").iterdir()):
         try:
             target = str(path.readlink())
         except FileNotFoundError:
             continue  # the one that listed the folder
         if target.startswith("socket:"):
-            found[int(path.name)] = target
-    return found
+            sockets[int(path.name)] = target
+    return sockets
 
 
 def opened_since(before: dict[int, str]) -> dict[int, str]:

@@ -5,6 +5,7 @@ the step goes backward through these images, their gradient is sent back. Every 
 numbers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import distributed
 from worker.distributed.averaging import JoinedTraining
 from worker.protocol import JobError
 from worker.spec import GENERATOR_RANK
-from worker.training.device import Device
+from worker.training.device import Device, Numerics
 from worker.training.step import COMMUNICATE, PhaseClock
 from worker.workloads.workload import Shape
 
@@ -40,10 +41,12 @@ class OtherRank:
 
     def order(self, order: int, count: int = 0) -> None:
         """Order the generator to make so many images, to take the gradient of so many, or to update."""
-        self._send(torch.tensor([order, count], device=self.device.torch))
+        counts = torch.tensor([order, count], device=self.device.torch)
+        self._send(counts)
 
     def ordered(self) -> tuple[int, int]:
-        order, count = self._receive(torch.zeros(2, dtype=torch.int64, device=self.device.torch)).tolist()
+        announced = self._receive(torch.zeros(2, dtype=torch.int64, device=self.device.torch))
+        order, count = announced.tolist()
         return order, count
 
     def images(self, count: int) -> torch.Tensor:
@@ -88,7 +91,8 @@ class RemoteGenerator(torch.nn.Module):
     def __init__(self, peer: OtherRank) -> None:
         super().__init__()
         self._peer = peer
-        self._anchor = torch.zeros((), device=peer.device.torch).requires_grad_()
+        anchor = torch.zeros((), device=peer.device.torch)
+        self._anchor = anchor.requires_grad_()
 
     def forward(self, noise: torch.Tensor) -> torch.Tensor:
         images: torch.Tensor = _Images.apply(self._anchor, self._peer, len(noise))  # type: ignore[no-untyped-call]
@@ -104,10 +108,20 @@ class SplitTraining(JoinedTraining):
     generator_updates: int = 0
     """The updates of the generator in this step."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.peer = OtherRank(GENERATOR_RANK, self.shape, self.device, self.phase)
-        self.network.add_module(GENERATOR, RemoteGenerator(self.peer))
+    @classmethod
+    def open(
+        cls,
+        network: torch.nn.Module,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        device: Device,
+        numerics: Numerics,
+        shape: Shape,
+    ) -> "SplitTraining":
+        """Return the training of a network that gets the other rank's generator."""
+        training = cls(network, optimizers, device, numerics, shape=shape)
+        training.peer = OtherRank(GENERATOR_RANK, shape, device, training.phase)
+        network.add_module(GENERATOR, RemoteGenerator(training.peer))
+        return training
 
     def update(self, name: str) -> None:
         """Let the discriminator's optimizer take its step, or order the other rank to take the generator's."""
@@ -121,7 +135,8 @@ class SplitTraining(JoinedTraining):
         return self.peer.exchanged()
 
     def check_step(self, workload: str) -> None:
-        updates, self.generator_updates = self.generator_updates, 0
+        updates = self.generator_updates
+        self.generator_updates = 0
         if updates != 1:
             raise JobError(
                 f"the step of {workload} updates its generator {updates} times; split takes one update",

@@ -17,7 +17,8 @@ from torch import distributed
 
 from worker.distributed.group import PATIENCE, RankGroup
 
-STEP, END = 1, 2
+STEP = 1
+END = 2
 _WORD_TAG = 0
 
 
@@ -56,7 +57,8 @@ class Peer:
 
     def say(self, first: int, second: int = 0) -> distributed.Work | None:
         with self._or_lost():
-            return distributed.isend(torch.tensor([first, second]), self.rank, tag=_WORD_TAG)
+            pair = torch.tensor([first, second])
+            return distributed.isend(pair, self.rank, tag=_WORD_TAG)
 
     def listen(self) -> distributed.Work | None:
         with self._or_lost():

@@ -10,9 +10,12 @@ from worker.printed.lines import UNREAD, unit_at, unit_before
 from worker.printed.numbers import NUMBER, SPREADS, amount
 from worker.printed.units import SCALES, Unit, counted, seconds_of
 
-SEARCHED, SHARED = 4096, 256
+SEARCHED = 4096
+SHARED = 256
 """The characters that a pattern searches at once, and those that two such pieces of a long line share."""
-THROUGHPUT, SECONDS, STEP = "throughput", "seconds", "step"
+THROUGHPUT = "throughput"
+SECONDS = "seconds"
+STEP = "step"
 """The groups of a pattern; the first and the last are also keys of JSON."""
 _NEAR = 48
 _LETTERS = "A-Za-z\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}%"
@@ -78,7 +81,8 @@ class UnknownUnitError(UnreadableError):
 def of_pattern(pattern: str, line: str, decimal_mark: str | None) -> Iterator[Found]:
     """Yield the content of each match, in the line or, if more match, with its short rates written out."""
     compiled = re.compile(pattern)
-    text, matches = line, _matches(compiled, line)
+    text = line
+    matches = _matches(compiled, line)
     if SECONDS not in compiled.groupindex:
         plain = _SHORT.sub(_written_out, line)
         in_plain = _matches(compiled, plain)
@@ -104,20 +108,23 @@ def of_objects(keys: tuple[str, ...], line: str, decimal_mark: str | None) -> It
 
     A line that holds none, but a number after the key of one, is yielded as a rate that cannot be read.
     """
-    end, is_whole, decoder = 0, False, json.JSONDecoder()
+    end = 0
+    is_whole = False
+    decoder = json.JSONDecoder()
     while (begin := line.find("{", end)) >= 0:
         try:
             fields, end = decoder.raw_decode(line, begin)
             values = list(_values(fields, keys))
-            step = next(_values(fields, (STEP,)), ("", None))[1]
+            steps = _values(fields, (STEP,))
+            step = next(steps, ("", None))[1]
         except (ValueError, RecursionError):
             end = begin + 1
             continue
         is_whole = True
-        found = [Found(step=step if isinstance(step, int) else None)]
+        readings = [Found(step=step if isinstance(step, int) else None)]
         for path, value in values:
-            found.append(_of_value(path, value, decimal_mark))
-        yield found
+            readings.append(_of_value(path, value, decimal_mark))
+        yield readings
     # Not the key alone: a warning shows the line of the program that prints it.
     if not is_whole and keys[-1] in line and re.search(rf"""["']{re.escape(keys[-1])}["']\s*:\s*["']?[-+.\d]""", line):
         yield [Found(fault=UNREAD)]
@@ -153,7 +160,9 @@ def _of_value(path: str, value: object, decimal_mark: str | None) -> Found:
 
 
 def _fault(error: Exception) -> str:
-    return f"the unit {error} is not known" if isinstance(error, UnknownUnitError) else UNREAD
+    if isinstance(error, UnknownUnitError):
+        return f"the unit {error} is not known"
+    return UNREAD
 
 
 def _per_s(unit: Unit, number: float, *, is_time: bool) -> float | None:
@@ -168,11 +177,13 @@ def _per_s(unit: Unit, number: float, *, is_time: bool) -> float | None:
 
 def _matches(compiled: re.Pattern[str], text: str) -> list[re.Match[str]]:
     """Return the matches, of a long text in pieces: a pattern with ``.*`` takes time by the square of the length."""
-    matches, end = [], 0
+    matches = []
+    end = 0
     rates = compiled.groupindex.keys() & {THROUGHPUT, SECONDS}
     for begin in range(0, max(1, len(text) - SHARED), SEARCHED - SHARED):
         for match in compiled.finditer(text, begin, begin + SEARCHED):
-            span = max(map(match.span, rates), default=(-1, -1))
+            spans = map(match.span, rates)
+            span = max(spans, default=(-1, -1))
             if not 0 <= span[0] < end:  # not the number that both pieces share, whole or cut
                 matches.append(match)
             end = max(end, span[1])
@@ -248,12 +259,13 @@ def _belongs_to_another(before: str, number: str) -> bool:
 def _unit_after(text: str, end: int, vouched: str, *, is_time: bool) -> tuple[Unit | None, float]:
     """Return the unit after a number, if there is any, and the factor of ``k`` before it. Raises UnreadableError."""
     scale = 1.0
-    if prefix := _SCALE.match(text, end):
+    prefix = _SCALE.match(text, end)
+    if prefix:
         scale = SCALES[prefix[1]]
         end = prefix.end()
     opened = _OPENING.match(text, end)
-    if opened and (found := unit_at(text, opened.end())):
-        return found, scale
+    if opened and (unit := unit_at(text, opened.end())):
+        return unit, scale
     word = _WORD_AFTER.match(text, end)
     if word is None:
         return None, scale
@@ -297,10 +309,13 @@ def _unit_in_label(before: str, vouched: str, *, is_time: bool) -> Unit | None:
         return _unit_in_brackets(bracket[1], vouched, is_time=is_time)
     if not label_text[-1:].isalpha():
         return None
-    if unit := unit_before(label_text):
+    unit = unit_before(label_text)
+    if unit:
         return unit
     label = _LABEL_BEFORE.search(before)
-    seconds = seconds_of(label["word"]) if label and is_time else None
+    seconds = None
+    if label and is_time:
+        seconds = seconds_of(label["word"])
     if seconds and seconds < _MINUTES_S:  # min: is the least
         return Unit("", seconds, is_time=True)
     return None
@@ -310,8 +325,9 @@ def _unit_in_brackets(text: str, vouched: str, *, is_time: bool) -> Unit | None:
     seconds = seconds_of(text)
     if is_time and seconds:
         return Unit("", seconds, is_time=True)
-    if found := unit_at(text, 0):
-        return found
+    unit = unit_at(text, 0)
+    if unit:
+        return unit
     is_one_word = text.isalpha()
     if is_one_word and text.lower() not in _QUALIFIERS and text not in vouched:
         raise UnknownUnitError(text)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from worker.printed.numbers import NUMBER, SPREADS, amount
 from worker.printed.units import ABBREVIATIONS, DEVICES, SCALES, UNNAMED, Unit, rate, seconds_of, time_of_one
 
-_BEFORE, _NEAR = 256, 48
+_BEFORE = 256
+_NEAR = 48
 """The characters before a unit that may hold the name of the rate, and those that may hold its number."""
 _LETTERS = "A-Za-z\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}"
 _MARK = re.compile(
@@ -83,7 +84,8 @@ SUMMARIES = frozenset(["final", "total", "average", "avg", "mean", "overall", "m
 
 
 _Match = re.Match[str] | None
-NO_NUMBER, UNREAD = "no number", "unread"
+NO_NUMBER = "no number"
+UNREAD = "unread"
 
 
 class RateReading(NamedTuple):
@@ -107,13 +109,13 @@ def readings(line: str, decimal_mark: str | None = None) -> Iterator[RateReading
     """Yield the rates of a line, and each unit whose number cannot be read."""
     if not any(map(line.__contains__, _HINTS)):
         return
-    taken: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for span in _places(line):
         if span.unit is None:
             continue
         reading = _reading(line, span, span.unit, decimal_mark)
         key = (reading.label, reading.unit.thing)
-        number = taken[key] = taken.get(key, 0) + 1
+        number = counts[key] = counts.get(key, 0) + 1
         if number > 1 and _in_brackets(line, span.begin):  # the mean so far, or the same once more
             continue
         if number > 1:
@@ -156,7 +158,9 @@ def unit_before(label: str) -> Unit | None:
     last = None
     for span in _places(label):
         last = span
-    return last.unit if last and last.end == len(label) else None
+    if last and last.end == len(label):
+        return last.unit
+    return None
 
 
 def _places(line: str, begin: int = 0) -> Iterator[_UnitSpan]:
@@ -174,7 +178,8 @@ def _places(line: str, begin: int = 0) -> Iterator[_UnitSpan]:
 def _composed(line: str, mark: re.Match[str], begin: int) -> _UnitSpan | None:
     """Return the unit around a mark: a thing per time, or a time per thing."""
     if mark["short"]:
-        return _UnitSpan(Unit(ABBREVIATIONS[mark["short"].lower()]), *mark.span())
+        declared = Unit(ABBREVIATIONS[mark["short"].lower()])
+        return _UnitSpan(declared, *mark.span())
     word_after = mark[mark.lastgroup or "slash"]
     word, start = _word_before(line, begin, mark.start())
     if seconds_of(word_after) is not None:
@@ -194,7 +199,8 @@ def _rate(line: str, mark: re.Match[str], word: str, start: int) -> _UnitSpan | 
         device = word
         word, start = _word_before(line, 0, start - 1)
     end = mark.end()
-    if on_device := _ON_DEVICE.match(line, end):
+    on_device = _ON_DEVICE.match(line, end)
+    if on_device:
         device = on_device[1]
         end = on_device.end()
     if mark["camel"]:  # RunningAvgSamplesPerSec
@@ -209,7 +215,9 @@ def _rate(line: str, mark: re.Match[str], word: str, start: int) -> _UnitSpan | 
 def _word_before(line: str, begin: int, end: int) -> tuple[str, int]:
     """Return the word that ends there, and where it begins; an empty one without a word."""
     match = _WORD.search(line, max(begin, end - _NEAR), end)
-    return (match[1], match.start()) if match else ("", end)
+    if match:
+        return (match[1], match.start())
+    return ("", end)
 
 
 def _time_of_label(line: str, word: str, start: int, end: int) -> _UnitSpan | None:
@@ -231,7 +239,8 @@ def _reading(line: str, span: _UnitSpan, unit: Unit, decimal_mark: str | None) -
     if side is None or (side is left and _may_be_grouped(line, side)):
         return RateReading(label, unit, None, UNREAD)
     try:
-        per_s = unit.per_second(amount(side["number"], decimal_mark) * SCALES.get(side["scale"], 1.0))
+        value = amount(side["number"], decimal_mark)
+        per_s = unit.per_second(value * SCALES.get(side["scale"], 1.0))
     except ValueError:
         return RateReading(label, unit, None, UNREAD)
     except ZeroDivisionError:
@@ -257,7 +266,9 @@ def _side(line: str, left: _Match, right: _Match, span: _UnitSpan) -> _Match:
         return left
     if _closes_bracket(line, left, span) or _has_own_unit(line, right):
         return left
-    return right if _LABELLED.search(line, max(0, left.start() - _NEAR), left.start()) else None
+    if _LABELLED.search(line, max(0, left.start() - _NEAR), left.start()):
+        return right
+    return None
 
 
 def _closes_bracket(line: str, left: re.Match[str], span: _UnitSpan) -> bool:
@@ -266,15 +277,16 @@ def _closes_bracket(line: str, left: re.Match[str], span: _UnitSpan) -> bool:
 
 def _has_own_unit(line: str, right: re.Match[str]) -> bool:
     """Return whether the number after the unit has a unit of its own, as in ``410 images/s 12 ms``."""
-    own = _OWN_UNIT.match(line, right.end())
-    if own is None:
+    unit = _OWN_UNIT.match(line, right.end())
+    if unit is None:
         return False
-    return own["word"] == "%" or seconds_of(own["word"]) is not None or unit_at(line, right.end()) is not None
+    return unit["word"] == "%" or seconds_of(unit["word"]) is not None or unit_at(line, right.end()) is not None
 
 
 def _may_be_grouped(line: str, left: re.Match[str]) -> bool:
     """Return whether a space before the number may group its digits, as in ``1 234.5``."""
-    follows_digit = line[max(0, left.start() - 1)] == " " and line[max(0, left.start() - 2)].isdigit()
+    gap = line[max(0, left.start() - 1)]
+    follows_digit = gap == " " and line[max(0, left.start() - 2)].isdigit()
     if not follows_digit or not _GROUP.fullmatch(left["number"]):
         return False
     least = max(0, left.start() - _NEAR)
@@ -294,12 +306,14 @@ def _label(line: str, end: int) -> str:
     if bar:
         return _label_of(line[begin : bar.start()], "", _SAY_NOTHING)
     before = line[begin:end]
-    return _label_of(_STOPS.split(before)[-1], role_of(before), _SAY_NOTHING | _COUNTERS)
+    last = _STOPS.split(before)[-1]
+    return _label_of(last, role_of(before), _SAY_NOTHING | _COUNTERS)
 
 
 @lru_cache(maxsize=1024)
 def _label_of(text: str, role: str, silent: frozenset[str]) -> str:
     text = text.replace("_", " ")
-    words = _WORDS.findall(_ROLE.sub(" ", text).lower())[-2:]
+    remaining = _ROLE.sub(" ", text)
+    words = _WORDS.findall(remaining.lower())[-2:]
     named = [word for word in words if word not in silent]
     return " ".join(filter(None, (role or role_of(text), *named)))

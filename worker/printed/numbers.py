@@ -18,7 +18,8 @@ _NOT_DIGITS = re.compile(rf"[,'{_QUOTE}_{_GAPS}]")
 _MARKS = re.compile(rf"[.'{_QUOTE}_{_GAPS}]")
 SPREADS = ("±", "+/-", "+-")
 """The marks between a number and its spread."""
-POINT, COMMA = "point", "comma"
+POINT = "point"
+COMMA = "comma"
 
 
 def amount(text: str, decimal_mark: str | None = None) -> float:

@@ -26,7 +26,9 @@ SEARCHED_WITHIN_S = 1.0
 """A pattern that searches one line for so long never ends for all practical purposes. Others take microseconds."""
 LAST_LINES = 5
 _SHOWN_CHARACTERS = 200
-AUTO, JSON, PATTERN = "auto", "json", "(?P<"
+AUTO = "auto"
+JSON = "json"
+PATTERN = "(?P<"
 """The words, and the mark of a regular expression, in values of ``--throughput``."""
 _STYLE = re.compile(rb"\x1b\[[\d;:]*[mK]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]")
 """Escape sequences that colour text; others move the cursor, and end a line for a reader."""
@@ -67,7 +69,8 @@ class NumberReader:
 
     def read(self, output: bytes, *, ended: bool = False) -> None:
         """Read further output by lines; progress bars end theirs by a carriage return. Raises JobError."""
-        whole, _, self._pending = (self._pending + output.replace(b"\r", b"\n")).rpartition(b"\n")
+        unread = self._pending + output.replace(b"\r", b"\n")
+        whole, _, self._pending = unread.rpartition(b"\n")
         if ended or len(self._pending) > LONGEST_LINE_BYTES:
             whole = b"\n".join((whole, self._pending))
             self._pending = b""
@@ -94,7 +97,7 @@ class NumberReader:
 
     def printed(self) -> list[RateSeries]:
         """Return the series that have rates, read or not."""
-        return [one for one in self.series.values() if one.rates or one.unread]
+        return [series for series in self.series.values() if series.rates or series.unread]
 
     def throughput(self) -> float | None:
         """Return the median of the rates. Raises JobError if none was printed, or too many could not be read.
@@ -103,7 +106,9 @@ class NumberReader:
         """
         series = self.chosen()
         if self.choice in (None, AUTO):
-            return series.median() if series else None
+            if series:
+                return series.median()
+            return None
         if series is None:
             raise self._missing()
         if series.is_doubtful():
@@ -125,11 +130,13 @@ class NumberReader:
 
     def printed_last(self) -> str:
         """Return the last lines, as the end of a sentence."""
-        return f"; it printed last: {' | '.join(self.last)}" if self.last else "; it has printed nothing"
+        if self.last:
+            return f"; it printed last: {' | '.join(self.last)}"
+        return "; it has printed nothing"
 
     def _notes_of_auto(self, series: RateSeries | None) -> Iterator[str]:
         printed = self.printed()
-        others = [one for one in printed if one is not series]
+        others = [other for other in printed if other is not series]
         if series:
             yield f"throughput: {series.summary()}"
         elif printed:
@@ -137,15 +144,18 @@ class NumberReader:
         elif self.series:
             yield f"throughput: none, the elapsed time decides; printed without a number: {', '.join(self.series)}"
         else:
-            hint = f"; --throughput {JSON} reads its JSON" if self._has_json else ""
+            hint = ""
+            if self._has_json:
+                hint = f"; --throughput {JSON} reads its JSON"
             yield f"throughput: none is printed, the elapsed time decides{hint}"
         if others:
             example = shlex.quote(others[0].name)
             yield f"printed: {listed(others)}; choose one with --throughput, such as --throughput {example}"
-        for one in others:
-            if why := one.outside(self.begun_s, self.ended_s):
+        for other in others:
+            why = other.outside(self.begun_s, self.ended_s)
+            if why:
                 yield why
-            yield from notes_on(one)
+            yield from notes_on(other)
 
     def _missing(self) -> JobError:
         printed = self.printed()
@@ -173,27 +183,29 @@ class NumberReader:
         with _time_limit() as restart:
             for line in lines:
                 restart()
-                for found in of_pattern(pattern, line, self.decimal_mark):
-                    self._count(series, found, line)
-                    self._note_step(found)
+                for value in of_pattern(pattern, line, self.decimal_mark):
+                    self._count(series, value, line)
+                    self._note_step(value)
 
     def _read_objects(self, lines: Sequence[str]) -> None:
         for line in lines:
             for values in of_objects(self._keys, line, self.decimal_mark):
-                paths = {found.path for found in values} - {""}
+                paths = {value.path for value in values} - {""}
                 if len(paths) > 1:
                     self._together |= paths
-                for found in values:
-                    path = found.path or ".".join(self._keys)
-                    if found.path or found.fault:
-                        self._count(self._series(f"{JSON}:{path}", label=path), found, line)
-                    self._note_step(found)
+                for value in values:
+                    path = value.path or ".".join(self._keys)
+                    if value.path or value.fault:
+                        self._count(self._series(f"{JSON}:{path}", label=path), value, line)
+                    self._note_step(value)
 
     def _of_paths(self, paths: Sequence[RateSeries]) -> RateSeries | None:
         """Return the series of all paths, if they may be the same rate."""
         if len(paths) > 1 and (self._together or len(parts_named(paths)) > 1):
             return None
-        return merged(paths) if paths else None
+        if paths:
+            return merged(paths)
+        return None
 
     def _take(self, reading: RateReading, line: str) -> None:
         name = f"{reading.label} {reading.unit.thing}/s".lstrip()
@@ -218,7 +230,8 @@ class NumberReader:
         elif found.per_s is not None:
             series.add(found.per_s, self.ended_s)
             if found.thing not in series.thing.split("+"):
-                series.thing = "+".join(filter(None, (series.thing, found.thing)))
+                things = (series.thing, found.thing)
+                series.thing = "+".join(filter(None, things))
 
 
 def canonical(name: str) -> str:

@@ -14,7 +14,8 @@ UNREAD_ONE_IN = 20
 """More matches that cannot be read leave a series out: they may be the slow steps."""
 SHORTEST_S = 2.0
 """Output may be late by less than this: no series is left out for a shorter time."""
-EARLY_SHARE, LATE_SHARE = 0.5, 0.75
+EARLY_SHARE = 0.5
+LATE_SHARE = 0.75
 """A rate that is last printed in the first half of the program, or first in its last quarter, is not the training's."""
 _LINE_CHARACTERS = 200
 
@@ -62,7 +63,9 @@ class RateSeries:
 
     def summary(self) -> str:
         """Return the name with count and median: ``val images/s (12 times, median 195)``."""
-        times = "once" if self.rates == 1 else f"{self.rates} times"
+        times = "once"
+        if self.rates != 1:
+            times = f"{self.rates} times"
         if not self.numbers:
             return f"{self.name} (unread)"
         return f"{self.name} ({times}, median {self.median():.4g})"

@@ -101,7 +101,9 @@ class Unit:
 
     def per_second(self, number: float) -> float:
         """Return the rate. Raises ZeroDivisionError for a time of zero."""
-        return 1 / (number * self.scale) if self.is_time else number * self.scale
+        if self.is_time:
+            return 1 / (number * self.scale)
+        return number * self.scale
 
 
 @lru_cache(maxsize=1024)
@@ -115,7 +117,8 @@ def counted(word: str) -> tuple[str, float, bool]:
     """Return the plural of what a word counts, the factor of its prefix, and whether it is known."""
     if not word or word in SCALES:
         return UNNAMED, SCALES.get(word, 1.0), True
-    if thing := _THINGS.get(word.lower()):
+    thing = _THINGS.get(word.lower())
+    if thing:
         return thing, 1.0, True
     if word[:1] in SCALES and (thing := _THINGS.get(word[1:].lower())):
         return thing, SCALES[word[0]], True

@@ -41,7 +41,8 @@ def matrix_products(rows: int, products: int, samples: int) -> Reading:
         begin_s = time.perf_counter()
         for _ in range(products):
             torch.mm(left, right, out=result)
-        rates.append(2 * rows**3 * products / (time.perf_counter() - begin_s) / 1e9)
+        spent_s = time.perf_counter() - begin_s
+        rates.append(2 * rows**3 * products / spent_s / 1e9)
     return median(rates, "GFLOP/s", "more")
 
 
@@ -50,12 +51,14 @@ def measure_bandwidth(request: Request) -> Measured:
     # Here and not above, as torch below: the host reads the declaration of the probe, and has no torch.
     from worker.training.device import one_and_all, open_devices
 
-    array_bytes, repeats = ARRAY_MIB[request.size] * MIB, REPEATS[request.size]
+    array_bytes = ARRAY_MIB[request.size] * MIB
+    repeats = REPEATS[request.size]
     metrics: dict[str, Reading] = {}
     for name in one_and_all(request.threads):
         rates = triad(array_bytes, repeats)
         metrics[f"triad-{name}"] = rates
-        metrics[f"triad-{name}-best"] = Reading(max(rates.samples or []), rates.unit, rates.better)
+        best = max(rates.samples or [])
+        metrics[f"triad-{name}-best"] = Reading(best, rates.unit, rates.better)
     if request.device == "cuda":
         open_devices("cuda", 1)
         metrics |= copies(array_bytes, repeats)
@@ -71,7 +74,8 @@ def triad(array_bytes: int, repeats: int) -> Reading:
     for _ in range(repeats + 1):
         begin_s = time.perf_counter()
         torch.add(b, c, alpha=3.0, out=a)  # one pass over the three
-        rates.append(3 * array_bytes / (time.perf_counter() - begin_s) / 1e9)
+        spent_s = time.perf_counter() - begin_s
+        rates.append(3 * array_bytes / spent_s / 1e9)
     return median(rates[1:], "GB/s", "more")
 
 
@@ -83,14 +87,16 @@ def copies(array_bytes: int, repeats: int) -> dict[str, Reading]:
     metrics = {}
     for kind in ("pinned", "pageable"):
         host = torch.ones(array_bytes, dtype=torch.uint8, pin_memory=kind == "pinned")
-        for way, source, target in (("host-to-device", host, device), ("device-to-host", device, host)):
+        ways = (("host-to-device", host, device), ("device-to-host", device, host))
+        for way, source, target in ways:
             rates = []
             for _ in range(repeats + 1):
                 torch.cuda.synchronize()
                 begin_s = time.perf_counter()
                 target.copy_(source)
                 torch.cuda.synchronize()
-                rates.append(array_bytes / (time.perf_counter() - begin_s) / 1e9)
+                spent_s = time.perf_counter() - begin_s
+                rates.append(array_bytes / spent_s / 1e9)
             metrics[f"{way}-{kind}"] = median(rates[1:], "GB/s", "more")
     return metrics
 
@@ -101,7 +107,8 @@ def last_level_cache() -> str | None:
     None where the place hides it.
     """
     caches = sorted(Path(f"/sys/devices/system/cpu/cpu{min(os.sched_getaffinity(0))}/cache").glob("index*"))
-    return max(((read(index / "level") or "", read(index / "size")) for index in caches), default=("", None))[1]
+    levels = ((read(index / "level") or "", read(index / "size")) for index in caches)
+    return max(levels, default=("", None))[1]
 
 
 CPU = Probe("cpu", measure_products, computes=True, in_turns=True)

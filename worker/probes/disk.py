@@ -35,13 +35,15 @@ _KNOWN_FAILURES = (
 def measure(request: Request) -> Measured:
     program = tools.find("fio")
     version = tools.version_of(program, OLDEST_FIO)
-    with place_in(request.directory) as place, tempfile.TemporaryDirectory() as notes:
-        check_space(place, written_bytes(request.size))
+    with place_in(request.directory) as directory, tempfile.TemporaryDirectory() as notes:
+        check_space(directory, written_bytes(request.size))
         written = Path(notes, "report.json")
         # A file and not standard output: there fio's notes and its report mix.
-        argv = [program, "--output-format=json", f"--output={written}", f"--directory={place}", "--eta=never"]
-        size, runtime = f"{FILE_MIB[request.size]}m", str(RUNTIME_S[request.size])
-        done = tools.run([*argv, str(JOBS)], variables={**os.environ, "SIZE": size, "RUNTIME": runtime})
+        argv = [program, "--output-format=json", f"--output={written}", f"--directory={directory}", "--eta=never"]
+        size = f"{FILE_MIB[request.size]}m"
+        runtime = str(RUNTIME_S[request.size])
+        variables = {**os.environ, "SIZE": size, "RUNTIME": runtime}
+        done = tools.run([*argv, str(JOBS)], variables=variables)
         metrics = readings(written.read_text() if written.exists() else "", done.stderr + done.stdout)
     if done.returncode:
         raise fio_failure([], done.stderr)
@@ -90,7 +92,8 @@ def readings(written: str, said: str) -> dict[str, Reading]:
 
 def _of_job(job: Mapping[str, Any]) -> dict[str, Reading]:
     """Return the throughput of a sequential job, or the operations and latencies of a random one."""
-    name, options = job["jobname"], job["job options"]
+    name = job["jobname"]
+    options = job["job options"]
     counted = job["write" if options["rw"].endswith("write") else "read"]
     if not counted["total_ios"]:
         raise ProbeError(f"the job {name} has read and written nothing", remedy="look at the disk: its log, its health")
@@ -109,7 +112,10 @@ def fio_failure(errors: list[int], said: str) -> ProbeError:
     for text, number, meaning, remedy in _KNOWN_FAILURES:
         if number in errors or text.search(said):
             return ProbeError(meaning, remedy=remedy)
-    words = [line.strip() for line in said.splitlines() if line.strip()]
+    words = []
+    for line in said.splitlines():
+        if line.strip():
+            words.append(line.strip())
     reasons = [line for line in words if line.startswith("fio: ")] or words[-3:] or ["it says nothing"]
     return ProbeError(f"fio has failed: {'; '.join(reasons[:3])[:400]}", remedy="see fio(1)")
 

@@ -27,7 +27,8 @@ IPERF3_PATIENCE_S = 120.0
 def measure(request: Request) -> Measured:
     program = tools.find("iperf3")
     version = tools.version_of(program, OLDEST_IPERF3)
-    metrics, retransmits = {}, {}
+    metrics = {}
+    retransmits = {}
     for name, reverse in (("tcp-throughput", False), ("tcp-throughput-reverse", True)):
         metrics[name], retransmits[name] = session(program, free_port(), SECONDS[request.size], reverse=reverse)
     trips = round_trips_us(ROUND_TRIPS[request.size])
@@ -55,10 +56,12 @@ def parse_session(written: str, said: str = "") -> tuple[Reading, int | None]:
         report = json.loads(written)
     except ValueError:
         report = {"error": (said or written).strip()[-200:] or "it says nothing"}
-    if error := report.get("error"):
+    error = report.get("error")
+    if error:
         remedy = "see whether the two ends reach each other by TCP"
         raise ProbeError(f"iperf3 has failed: {str(error)[:300]}", remedy=remedy)
-    rates = [each["sum"]["bits_per_second"] / 1e9 for each in report["intervals"] if not each["sum"]["omitted"]]
+    intervals = report["intervals"]
+    rates = [interval["sum"]["bits_per_second"] / 1e9 for interval in intervals if not interval["sum"]["omitted"]]
     received = report["end"]["sum_received"]["bits_per_second"] / 1e9
     if not received > 0:
         raise ProbeError("iperf3 has received nothing", remedy="see whether a firewall cuts TCP between the two ends")
@@ -82,7 +85,8 @@ def free_port() -> int:
 
 def round_trips_us(count: int) -> list[float]:
     """Return how long each message takes to a process of its own and back, in microseconds."""
-    message, trips = bytes(MESSAGE_BYTES), []
+    message = bytes(MESSAGE_BYTES)
+    trips = []
     # Two threads of one process would wait for the interpreter's lock as well.
     argv = [sys.executable, "-m", "worker.probes.network", LOOPBACK]
     with (

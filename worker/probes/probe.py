@@ -53,7 +53,8 @@ def median(samples: Sequence[float], unit: str, better: Better) -> Reading:
 def quantile(samples: Sequence[float], share: float) -> float:
     """Return the quantile by nearest rank, so that it is a sample that was measured."""
     ordered = sorted(samples)
-    return ordered[max(0, -(-round(share * 1000) * len(ordered) // 1000) - 1)]
+    rank = -(-round(share * 1000) * len(ordered) // 1000)
+    return ordered[max(0, rank - 1)]
 
 
 def writes_nothing(size: str) -> None:
@@ -92,10 +93,12 @@ def measured_in_turns(probe: Probe, request: Request, turns: Turns, events: Even
 
     each_turn(turns.rounds, orders, events, take)
     last = measured[-1]
-    names = [name for name in last.metrics if all(name in one.metrics for one in measured)]
-    columns = {name: [one.metrics[name].value for one in measured] for name in names}
-    means = {
-        name: replace(last.metrics[name], value=statistics.geometric_mean(values), samples=values)
-        for name, values in columns.items()
-    }
+    names = []
+    for name in last.metrics:
+        if all(name in report.metrics for report in measured):
+            names.append(name)
+    means = {}
+    for name in names:
+        values = [report.metrics[name].value for report in measured]
+        means[name] = replace(last.metrics[name], value=statistics.geometric_mean(values), samples=values)
     return Measured(means, last.details)

@@ -36,9 +36,30 @@ class Counts:
 
 
 COUNTS = {
-    "smoke": Counts(repeats=3, calls=100_000, ping_pongs=2_000, programs=20, fault_mib=16, mappings=2_000),
-    "quick": Counts(repeats=5, calls=1_000_000, ping_pongs=20_000, programs=200, fault_mib=64, mappings=20_000),
-    "paper": Counts(repeats=10, calls=10_000_000, ping_pongs=200_000, programs=1_000, fault_mib=256, mappings=100_000),
+    "smoke": Counts(
+        repeats=3,
+        calls=100_000,
+        ping_pongs=2_000,
+        programs=20,
+        fault_mib=16,
+        mappings=2_000,
+    ),
+    "quick": Counts(
+        repeats=5,
+        calls=1_000_000,
+        ping_pongs=20_000,
+        programs=200,
+        fault_mib=64,
+        mappings=20_000,
+    ),
+    "paper": Counts(
+        repeats=10,
+        calls=10_000_000,
+        ping_pongs=200_000,
+        programs=1_000,
+        fault_mib=256,
+        mappings=100_000,
+    ),
 }
 
 
@@ -52,7 +73,8 @@ def measure(request: Request) -> Measured:
         "page-fault": page_fault,
         "mmap-munmap": mmap_munmap,
     }
-    metrics, refused = {}, {}
+    metrics = {}
+    refused = {}
     for name, part in parts.items():
         try:
             metrics[name] = part(counts)
@@ -65,9 +87,11 @@ def measure(request: Request) -> Measured:
 
 def perf_bench(collection: str, name: str, loops: int, repeats: int, unit: Literal["ns", "us"]) -> Reading:
     """Return the time of a call, by ``perf bench``. Its simple format is not used: it has whole milliseconds."""
-    argv, per_us = [tools.find(*PERF), "bench", collection, name, "--loop", str(loops)], {"ns": 1e3, "us": 1.0}[unit]
+    argv = [tools.find(*PERF), "bench", collection, name, "--loop", str(loops)]
+    per_us = {"ns": 1e3, "us": 1.0}[unit]
     runs = (tools.run(argv) for _ in range(repeats))
-    return median([parse_perf(done.stdout, done.stderr) * per_us for done in runs], unit, "less")
+    per_call = [parse_perf(done.stdout, done.stderr) * per_us for done in runs]
+    return median(per_call, unit, "less")
 
 
 def parse_perf(written: str, said: str = "") -> float:
@@ -87,7 +111,8 @@ def fork_exec(counts: Counts) -> Reading:
     samples = []
     for _ in range(counts.programs):
         begin_ns = time.perf_counter_ns()
-        _, status = os.waitpid(os.posix_spawn(argv[0], argv[1:], {}), 0)
+        process = os.posix_spawn(argv[0], argv[1:], {})
+        _, status = os.waitpid(process, 0)
         samples.append((time.perf_counter_ns() - begin_ns) / 1e3)
         if status:
             raise ProbeError(f"{argv[0]} ended with {status}", remedy="see what the target denies")
@@ -97,7 +122,8 @@ def fork_exec(counts: Counts) -> Reading:
 def page_fault(counts: Counts) -> Reading:
     """Touch one byte of every page of fresh memory in one call: nanoseconds a page, without huge pages."""
     pages = (counts.fault_mib << 20) // mmap.PAGESIZE
-    ones, samples = b"\1" * pages, []
+    ones = b"\1" * pages
+    samples = []
     for _ in range(counts.repeats):
         with mmap.mmap(-1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:
             with contextlib.suppress(OSError):  # a kernel that knows no huge pages

@@ -14,19 +14,20 @@ MISSING = "the image holds it: bench image build; on a tree of your own, install
 def find(*names: str) -> str:
     """Return the path of the first of the programs that is there. Raises ProbeError."""
     for name in names:
-        if path := shutil.which(name):
+        path = shutil.which(name)
+        if path:
             return path
     raise ProbeError(f"{names[0]} is not installed here", remedy=MISSING)
 
 
 def version_of(program: str, least: tuple[int, int]) -> str:
     """Return the version that the program prints. Raises ProbeError when it is too old, or prints none."""
-    said = run([program, "--version"]).stdout
-    match = re.search(r"(\d+)\.(\d+)\S*", said)
+    printed = run([program, "--version"]).stdout
+    match = re.search(r"(\d+)\.(\d+)\S*", printed)
     name = program.rpartition("/")[2]
-    other = not said.startswith(name.rstrip("0123456789"))  # a distribution's wrapper, or another program
+    other = not printed.startswith(name.rstrip("0123456789"))  # a distribution's wrapper, or another program
     if other or not match or (int(match[1]), int(match[2])) < least:
-        words = said.strip().splitlines()[:1] or ["nothing"]
+        words = printed.strip().splitlines()[:1] or ["nothing"]
         wanted = ".".join(map(str, least))
         raise ProbeError(f"{name} {wanted} or newer is needed; here it says {words[0][:80]!r}", remedy=MISSING)
     return match[0]
@@ -61,12 +62,18 @@ def serving(argv: Sequence[str], ready: str) -> Iterator[str]:
     Only its own output says that it serves: it would take a test connection for its client. Raises ProbeError.
     """
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    ) as process:
         try:
-            said = next((match[0] for line in process.stdout or () if (match := re.search(ready, line))), None)
-            if said is None:
+            announced = next((match[0] for line in process.stdout or () if (match := re.search(ready, line))), None)
+            if announced is None:
                 words = process.communicate()[1].strip()[-300:] or "it says nothing"
                 raise ProbeError(f"{argv[0]} does not serve: {words}", remedy="run it again: another port is chosen")
-            yield said
+            yield announced
         finally:
             process.kill()

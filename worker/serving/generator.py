@@ -30,7 +30,9 @@ from worker.weights import DAMAGED, read_tensors, weights_sha256, write_whole
 from worker.workloads.workload import GENERATING, Shape, Workload
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
-BATCH, MOST_SHOWN, COLUMNS = 64, 16, 4
+BATCH = 64
+MOST_SHOWN = 16
+COLUMNS = 4
 """The images that are made at a time; the most that a grid shows, and that are timed one by one; those of its rows."""
 _OTHER_NUMBERS = 1 << 31
 """Added to the seed of a trial: the first weights are drawn from the same numbers as they are."""
@@ -56,7 +58,8 @@ class Generator:
             training = read_model(
                 network, Path(spec.model_file), spec.shape, workload.image_network, spec.weights_sha256
             )
-        return cls(workload, network.to(device.torch).eval(), spec.shape, training)
+        placed = network.to(device.torch)
+        return cls(workload, placed.eval(), spec.shape, training)
 
     def __call__(self, seed: int | None = None) -> bytes:
         with drawing(seed, self.network):
@@ -72,7 +75,8 @@ class Generator:
     def tokens(self, seed: int | None = None) -> Iterator[bytes]:
         """Yield the tokens of a new sequence, a line each, as they are decoded."""
         with drawing(seed, self.network):
-            return (b"%d\n" % int(token) for token in self.workload.generate(self.network, 1))
+            tokens = self.workload.generate(self.network, 1)
+            return (b"%d\n" % int(token) for token in tokens)
 
     def measured(self, count: int, seed: int) -> dict[str, Any]:
         """Generate images as the last part of a training: one, then ``count`` in batches, then one by one.
@@ -85,7 +89,8 @@ class Generator:
             begin_s = time.monotonic()
             return self.pixels(images), time.monotonic() - begin_s
 
-        digest, png = hashlib.sha256(), None
+        digest = hashlib.sha256()
+        png = None
         rates_per_s: list[float] = []
         self.network.eval()
         with torch.random.fork_rng():
@@ -96,24 +101,30 @@ class Generator:
                 png = png if begin else grid(pixels)
                 digest.update(pixels.tobytes())
                 rates_per_s.append(len(pixels) / batch_s)
-            single_s = [timed(1)[1] for _ in range(min(MOST_SHOWN, count))]
+            counts = range(min(MOST_SHOWN, count))
+            single_s = [timed(1)[1] for _ in counts]
         self.network.train()
-        first, rate = Reading(first_s, "s", "less"), median(rates_per_s, "images/s", "more")
+        first = Reading(first_s, "s", "less")
+        rate = median(rates_per_s, "images/s", "more")
         generated = {
             "images": count,
             "weights_sha256": weights_sha256(self.network.get_submodule(self.workload.image_network)),
             "pixels_sha256": digest.hexdigest(),
             "png": b64encode(png).decode() if png else None,
         }
-        metrics = dict(zip(GENERATING, (first, rate, median(single_s, "s", "less")), strict=True))
+        values = (first, rate, median(single_s, "s", "less"))
+        metrics = dict(zip(GENERATING, values, strict=True))
         return {"metrics": Measured(metrics).columns(), "generated": generated}
 
 
 def to_pixels(images: torch.Tensor, workload: Workload, shape: Shape) -> Pixels:
     """Return the bytes of images in the scale of a workload, by image, row, column and channel."""
-    mean, factor = (torch.from_numpy(each) for each in scale_of(workload.pixels, shape.channels))
-    floats = images.detach().float().cpu().permute(0, 2, 3, 1)
-    pixels: Pixels = (floats / factor + mean).round().clamp(0, 255).to(torch.uint8).numpy()
+    moments = scale_of(workload.pixels, shape.channels)
+    mean, factor = (torch.from_numpy(moment) for moment in moments)
+    planes = images.detach()
+    floats = planes.float().cpu().permute(0, 2, 3, 1)
+    levels = (floats / factor + mean).round()
+    pixels: Pixels = levels.clamp(0, 255).to(torch.uint8).numpy()
     return pixels
 
 
@@ -127,28 +138,33 @@ class SeededDraws(TorchFunctionMode):
     def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Call a function of torch; see its class."""
         drawn = {"generator": self._generator} if function in (torch.randn, torch.rand, torch.randint) else {}
-        return function(*args, **{**(kwargs or {}), **drawn})
+        keywords = {**(kwargs or {}), **drawn}
+        return function(*args, **keywords)
 
 
 def drawing(seed: int | None, network: torch.nn.Module) -> AbstractContextManager[object]:
     """Return what makes the draws of this thread those of the seed; nothing without one."""
     if seed is None:
         return nullcontext()
-    return SeededDraws(torch.Generator(next(network.parameters()).device).manual_seed(seed))
+    device = next(network.parameters()).device
+    return SeededDraws(torch.Generator(device).manual_seed(seed))
 
 
 def encode_png(pixels: Pixels) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(out, format="PNG")
+    file_image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    file_image.save(out, format="PNG")
     return out.getvalue()
 
 
 def grid(images: Pixels) -> bytes | None:
     """Return the first images as one PNG, in rows of ``COLUMNS``: as many as its bounds allow; None if not even one."""
     height, width, channels = images.shape[1:]
-    for count in filter(len(images).__ge__, (*range(MOST_SHOWN, 0, -COLUMNS), 3, 2, 1)):
+    counts = (*range(MOST_SHOWN, 0, -COLUMNS), 3, 2, 1)
+    for count in filter(len(images).__ge__, counts):
         columns = min(count, COLUMNS)
-        rows = images[:count].reshape(-1, columns, height, width, channels).swapaxes(1, 2)
+        grid = images[:count].reshape(-1, columns, height, width, channels)
+        rows = grid.swapaxes(1, 2)
         drawn = rows.reshape(-1, columns * width, channels)
         # Each row of a PNG begins with the number of its filter.
         if drawn.nbytes + len(drawn) <= MOST_PIXEL_BYTES and len(png := encode_png(drawn)) <= MOST_PNG_BYTES:
@@ -158,7 +174,8 @@ def grid(images: Pixels) -> bytes | None:
 
 def write_model(path: Path, shape: Shape, network: torch.nn.Module, training: Mapping[str, object]) -> None:
     """Write a network, with what its training took, whole or not at all: who serves it must not find half of one."""
-    write_whole(path, {**model_content(shape, network), "training": training}, fsync=True)
+    content = {**model_content(shape, network), "training": training}
+    write_whole(path, content, fsync=True)
 
 
 def model_content(shape: Shape, network: torch.nn.Module) -> dict[str, object]:
@@ -166,7 +183,11 @@ def model_content(shape: Shape, network: torch.nn.Module) -> dict[str, object]:
 
 
 def read_model(
-    network: torch.nn.Module, path: Path, shape: Shape, part: str = "", digest: str | None = None
+    network: torch.nn.Module,
+    path: Path,
+    shape: Shape,
+    part: str = "",
+    digest: str | None = None,
 ) -> dict[str, object]:
     """Give a network the numbers of a file, and return what it tells of the training. No code of the file is run.
 
@@ -179,7 +200,8 @@ def read_model(
         if written != shape:
             raise ValueError(f"it makes images of {written}, and {shape} is to be served")
         of_part = network.get_submodule(part)
-        holds_part = content["network"].keys() == of_part.state_dict().keys()
+        expected = of_part.state_dict().keys()
+        holds_part = content["network"].keys() == expected
         (of_part if holds_part else network).load_state_dict(content["network"])
         if digest not in (None, weights_sha256(of_part)):
             raise ValueError(f"it was changed: its weights have the digest {weights_sha256(of_part)}")

@@ -22,7 +22,13 @@ class BoundedServer(TcpWSGIServer):  # type: ignore[misc]
     """Serves a WSGI application on a listening socket until it is interrupted."""
 
     def __init__(
-        self, application: Callable[..., object], listener: socket.socket, *, threads: int, most_bytes: int, idle_s: int
+        self,
+        application: Callable[..., object],
+        listener: socket.socket,
+        *,
+        threads: int,
+        most_bytes: int,
+        idle_s: int,
     ) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most_files = min(hard, max(soft, MOST_CONNECTIONS + _OTHER_FILES))
@@ -33,10 +39,21 @@ class BoundedServer(TcpWSGIServer):  # type: ignore[misc]
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         bounds = {"max_request_body_size": most_bytes, "max_request_header_size": most_bytes}
         waits = {"channel_timeout": idle_s, "cleanup_interval": 1, "connection_limit": 2 * MOST_CONNECTIONS}
-        files = {"sockets": [listener], "backlog": 4096, "asyncore_use_poll": True, "log_socket_errors": False}
+        files = {
+            "sockets": [listener],
+            "backlog": 4096,
+            "asyncore_use_poll": True,
+            "log_socket_errors": False,
+        }
         adjustments = Adjustments(threads=threads, ident=None, **files, **bounds, **waits)
         socket_info = (listener.family, listener.type, listener.proto, listener.getsockname())
-        super().__init__(application, _sock=listener, adj=adjustments, sockinfo=socket_info, bind_socket=False)
+        super().__init__(
+            application,
+            _sock=listener,
+            adj=adjustments,
+            sockinfo=socket_info,
+            bind_socket=False,
+        )
 
     def handle_accept(self) -> None:
         """Accept what waits, and close the oldest connections above the limit that have no request in work."""
@@ -46,7 +63,8 @@ class BoundedServer(TcpWSGIServer):  # type: ignore[misc]
             if len(self.active_channels) == before:
                 return
             if before >= self.most_connections:
-                oldest = next((each for each in self.active_channels.values() if not each.requests), None)
+                idle = (channel for channel in self.active_channels.values() if not channel.requests)
+                oldest = next(idle, None)
                 if oldest:
                     oldest.handle_close()
 

@@ -25,7 +25,9 @@ MOST_BODY_BYTES = 1024
 MOST_REQUEST_BYTES = 16 << 10
 IDLE_S = 120
 """How long a client may wait between two requests: at a low rate, the load generator does."""
-GENERATE, HEALTH, MODELS = "/generate", "/health", "/models"
+GENERATE = "/generate"
+HEALTH = "/health"
+MODELS = "/models"
 KEYS = {"dataset", "model"}
 _METHODS = {GENERATE: "POST", HEALTH: "GET", MODELS: "GET"}
 _KINDS = {GENERATE: "image/png", HEALTH: "text/plain", MODELS: "application/json"}
@@ -59,54 +61,64 @@ class Service:
     """Whether it answers requests for a name of this host alone."""
 
     def __call__(self, environ: Mapping[str, Any], start: Start) -> Iterable[bytes]:
-        begin_s, headers = time.perf_counter(), []
+        begin_s = time.perf_counter()
+        headers = []
         try:
             body = self._answered(environ)
             if not isinstance(body, bytes):
                 start("200 OK", [("Content-Type", "text/plain")])
                 return body
-            status, kind = HTTPStatus.OK, _KINDS[environ["PATH_INFO"]]
+            status = HTTPStatus.OK
+            kind = _KINDS[environ["PATH_INFO"]]
             headers = [("Server-Timing", f"generate;dur={1000 * (time.perf_counter() - begin_s):.3f}")]
         except _RefusedError as error:
-            status, kind, body = error.status, "application/json", _said(str(error))
+            status = error.status
+            kind = "application/json"
+            body = _said(str(error))
         except Exception:  # noqa: BLE001 (the reason is for who runs the service, and not for who asks)
             traceback.print_exc()
-            status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", _said("nothing could be made")
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            kind = "application/json"
+            body = _said("nothing could be made")
         headers += [("Content-Type", kind), ("Content-Length", str(len(body)))]
         start(f"{status.value} {status.phrase}", headers)
         return [body]
 
     def _answered(self, environ: Mapping[str, Any]) -> Made:
-        place, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
-        why = refusal(environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN"), local=self.local)
+        path = environ.get("PATH_INFO", "")
+        method = environ["REQUEST_METHOD"]
+        host = environ.get("HTTP_HOST", "")
+        why = refusal(host, environ.get("HTTP_ORIGIN"), local=self.local)
         if why:
             raise _RefusedError(HTTPStatus.FORBIDDEN, why)
-        if place not in _METHODS:
+        if path not in _METHODS:
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"only {' and '.join(_METHODS)} are here")
-        if method != _METHODS[place]:
-            raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"{place} takes {_METHODS[place]} alone")
-        if place == MODELS:
+        if method != _METHODS[path]:
+            raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes {_METHODS[path]} alone")
+        if path == MODELS:
             models = [{**self.trained.get(key, {}), "dataset": key[0], "model": key[1]} for key in self.generators]
             resident_kib = number("proc/self/status", "VmRSS")
             return json.dumps({"models": models, "memory_bytes": resident_kib and 1024 * resident_kib}).encode()
-        return self._generated(_body(environ)) if place == GENERATE else b""
+        if path == GENERATE:
+            return self._generated(_body(environ))
+        return b""
 
     def _generated(self, body: bytes) -> Made:
         try:
-            asked = json.loads(body)
+            request = json.loads(body)
         except (ValueError, RecursionError):
             raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is not JSON") from None
-        if not isinstance(asked, dict) or {*asked, "seed"} != {*KEYS, "seed"}:
+        if not isinstance(request, dict) or {*request, "seed"} != {*KEYS, "seed"}:
             names = " and ".join(sorted(KEYS))
             raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the body is an object with {names}, and perhaps seed")
-        seed = asked.get("seed")
+        seed = request.get("seed")
         if not (seed is None or (type(seed) is int and seed in _SEEDS)):
             raise _RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, f"seed is a whole number below {len(_SEEDS)}")
-        for known, name in (({key[0] for key in self.generators}, "dataset"), (self._models(asked), "model")):
-            if not isinstance(asked[name], str) or asked[name] not in known:
-                said = ", ".join(sorted(known))
+        for offered, name in (({key[0] for key in self.generators}, "dataset"), (self._models(request), "model")):
+            if not isinstance(request[name], str) or request[name] not in offered:
+                said = ", ".join(sorted(offered))
                 raise _RefusedError(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} is unknown; there are: {said}")
-        return self.generators[asked["dataset"], asked["model"]](seed)
+        return self.generators[request["dataset"], request["model"]](seed)
 
     def _models(self, asked: Mapping[str, object]) -> set[str]:
         return {model for dataset, model in self.generators if dataset == asked["dataset"]}
@@ -150,10 +162,11 @@ def run(spec: ServeSpec, events: Events, wait: Callable[[], object]) -> None:
     events.emit("imported")
     events.emit("environment", environment={**collect(), **prepare(1, spec.device), "threads": spec.threads})
     (device,) = open_devices(spec.device, 1)
-    generators = {(each.dataset, each.model): Generator.loaded(each, device) for each in (spec, *spec.others)}
+    specs = (spec, *spec.others)
+    generators = {(served.dataset, served.model): Generator.loaded(served, device) for served in specs}
     service = Service(
-        {key: each.tokens if each.shape.tokens else each for key, each in generators.items()},
-        {key: each.training for key, each in generators.items()},
+        {key: served.tokens if served.shape.tokens else served for key, served in generators.items()},
+        {key: served.training for key, served in generators.items()},
         local=spec.address == "127.0.0.1",
     )
     listener = socket.create_server((spec.address, spec.port))

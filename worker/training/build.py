@@ -46,8 +46,8 @@ def opened_batches(spec: Spec, rank: int = 0, epoch: int = 0) -> Iterator[list[B
             batches += [SyntheticBatches(spec, part, numerics) for part in parts]
         yield batches
     finally:
-        for each in batches:
-            each.close()
+        for loader in batches:
+            loader.close()
 
 
 def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches], rank: int = 0) -> Trainer:

@@ -30,14 +30,17 @@ class CheckpointStore:
     """The checkpoints of one training. ``epochs`` of it have ended, some of them perhaps in a process before this."""
 
     def __init__(self, spec: Spec, directory: Path, *, fsync: bool) -> None:
-        self._spec, self._path, self._fsync = spec, directory / FILE, fsync
+        self._spec = spec
+        self._path = directory / FILE
+        self._fsync = fsync
         self._found = self._read() if self._path.exists() else None
         self.epochs: int = self._found["epochs"] if self._found else 0
         self._seconds: list[float] = []
 
     def attach(self, trainer: Single) -> None:
         """Take the trainer, whose training goes on from the checkpoint if there is one. Raises JobError."""
-        self._workload, self._training = trainer.workload, trainer.training
+        self._workload = trainer.workload
+        self._training = trainer.training
         if self._found is None:
             return
         try:
@@ -59,8 +62,8 @@ class CheckpointStore:
         try:
             write_whole(self._path, content, fsync=self._fsync)
         except (OSError, RuntimeError) as error:
-            told = f"the checkpoint cannot be written to {self._path.parent}: {error}"
-            raise JobError(told, kind="checkpoint", remedy="see how much room there is, or leave it out") from error
+            message = f"the checkpoint cannot be written to {self._path.parent}: {error}"
+            raise JobError(message, kind="checkpoint", remedy="see how much room there is, or leave it out") from error
         self._seconds.append(time.monotonic() - begin_s)
 
     def said(self) -> dict[str, object]:
@@ -72,16 +75,20 @@ class CheckpointStore:
         try:
             # The tensors reach the device with the networks that they are loaded into.
             content = read_tensors(self._path)
-            told = content["identity"]
-            own = _identity(self._spec)
-            others = [f"{name} {told[name]!r}, not {own[name]!r}" for name in own if told[name] != own[name]]
+            stored = content["identity"]
+            expected = _identity(self._spec)
+            others = [
+                f"{name} {stored[name]!r}, not {expected[name]!r}"
+                for name in expected
+                if stored[name] != expected[name]
+            ]
         except DAMAGED as error:
             raise JobError(
                 f"{self._path} is no whole checkpoint: {type(error).__name__}", kind="checkpoint", remedy=_ANOTHER
             ) from error
         if others:
-            told = f"{self._path} is a checkpoint of another training: {', '.join(others)}"
-            raise JobError(told, kind="checkpoint", remedy=_ANOTHER)
+            stored = f"{self._path} is a checkpoint of another training: {', '.join(others)}"
+            raise JobError(stored, kind="checkpoint", remedy=_ANOTHER)
         return content
 
 

@@ -68,7 +68,8 @@ def opened(spec: Spec, events: Events) -> Iterator[DeviceGroup]:
         timeout=_PATIENCE,
         master_listen_fd=listening,
     )
-    others = [_start(spec, rank, port, events) for rank in range(1, spec.devices)]
+    ranks = range(1, spec.devices)
+    others = [_start(spec, rank, port, events) for rank in ranks]
     _join(spec, 0, store)
     total = torch.tensor(torch.get_num_threads(), device="cuda:0" if spec.device == "cuda" else "cpu")
     distributed.all_reduce(total)
@@ -88,18 +89,22 @@ def run_rank(spec: Spec, rank: int, port: int) -> int:
     devices = open_devices(spec.device, spec.devices)
     store = TCPStore("127.0.0.1", port, spec.devices, is_master=False, timeout=_PATIENCE)
     _join(spec, rank, store)
-    distributed.all_reduce(torch.tensor(torch.get_num_threads(), device=devices[rank].torch))
+    threads = torch.tensor(torch.get_num_threads(), device=devices[rank].torch)
+    distributed.all_reduce(threads)
     try:
         with watching_loaders(), opened_batches(spec, rank) as (batches,):
             trainer = build_trainer(spec, devices, [batches], rank)
             scratch = Samples.allocate(1, trainer.phases, trainer.parts)
             for _ in range(spec.warmup_steps + spec.steps):
                 trainer.step(scratch, 0)
-            drawn = drawn_sha256([batches.taken_sha256()], trainer.network, devices[rank].torch)
+            taken = batches.taken_sha256()
+            drawn = drawn_sha256([taken], trainer.network, devices[rank].torch)
             use = batches.close()
     except JobError as error:
         print(f"rank {rank}: {error}", file=sys.stderr)
-        return DATA_FAILED if error.kind == "data" else 1
+        if error.kind == "data":
+            return DATA_FAILED
+        return 1
     store.set(f"end/{rank}", dumps((use and asdict(use), drawn)))
     distributed.barrier()
     distributed.destroy_process_group()
@@ -110,17 +115,20 @@ def _join(spec: Spec, rank: int, store: TCPStore) -> None:
     set_threads(threads_of_rank(spec, rank))
     # All ranks are in one network namespace: whatever its other interfaces are called, this one is there.
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-    backend, own = "gloo", None
+    backend = "gloo"
+    device = None
     if spec.device == "cuda":
-        backend, own = "nccl", torch.device("cuda", rank)
-        torch.cuda.set_device(own)
+        backend = "nccl"
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
     distributed.init_process_group(
-        backend, store=store, rank=rank, world_size=spec.devices, timeout=_PATIENCE, device_id=own
+        backend, store=store, rank=rank, world_size=spec.devices, timeout=_PATIENCE, device_id=device
     )
 
 
 def _start(spec: Spec, rank: int, port: int, events: Events) -> threading.Thread:
-    process = subprocess.Popen([sys.executable, "-m", "worker", "--rank", str(rank), str(port)], stdin=subprocess.PIPE)
+    argv = [sys.executable, "-m", "worker", "--rank", str(rank), str(port)]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE)
     if process.stdin is not None:
         process.stdin.write(spec.encoded())
         process.stdin.close()
@@ -131,7 +139,8 @@ def _start(spec: Spec, rank: int, port: int, events: Events) -> threading.Thread
 
 def watch(process: "subprocess.Popen[bytes]", rank: int, events: Events) -> None:
     """Sleep until the rank has ended. If it failed, end the job: the main thread may never notice."""
-    if status := process.wait():
+    status = process.wait()
+    if status:
         kind = {-signal.SIGKILL: "killed", DATA_FAILED: "data"}.get(status, "rank")
         events.error(kind, f"rank {rank} of the job ended with status {status}; see the output for why")
         os._exit(1)

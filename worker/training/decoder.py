@@ -17,22 +17,29 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self._heads = heads
-        self.attention_norm, self.layers_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width)
+        self.layers_norm = nn.LayerNorm(width)
+        self.attention = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
         self.layers = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
         )
 
     def forward(self, states: torch.Tensor, cache: torch.Tensor | None, past: int) -> torch.Tensor:
         batch, tokens, width = states.shape
-        parts = self.attention(self.attention_norm(states)).view(batch, tokens, 3, self._heads, FEATURES_PER_HEAD)
+        features = self.attention(self.attention_norm(states))
+        parts = features.view(batch, tokens, 3, self._heads, FEATURES_PER_HEAD)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         if cache is not None:
-            cache[0, :, :, past : past + tokens], cache[1, :, :, past : past + tokens] = key, value
+            cache[0, :, :, past : past + tokens] = key
+            cache[1, :, :, past : past + tokens] = value
             key, value = cache[:, :, :, : past + tokens]
         attended = scaled_dot_product_attention(query, key, value, is_causal=not past)
-        states = states + self.projection(attended.transpose(1, 2).reshape(batch, tokens, width))
-        added: torch.Tensor = states + self.layers(self.layers_norm(states))
+        joined = attended.transpose(1, 2)
+        rows = joined.reshape(batch, tokens, width)
+        states = states + self.projection(rows)
+        normalised = self.layers_norm(states)
+        added: torch.Tensor = states + self.layers(normalised)
         return added
 
 
@@ -42,15 +49,18 @@ class TokenDecoder(nn.Module):
     def __init__(self, depth: int, vocabulary: int, positions: int) -> None:
         super().__init__()
         self.width = depth * FEATURES_PER_HEAD
-        self.tokens, self.positions = nn.Embedding(vocabulary, self.width), nn.Embedding(positions, self.width)
-        self.blocks = nn.ModuleList([Block(self.width, depth) for _ in range(depth)])
+        self.tokens = nn.Embedding(vocabulary, self.width)
+        self.positions = nn.Embedding(positions, self.width)
+        blocks = [Block(self.width, depth) for _ in range(depth)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(self.width)
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
             elif parameter.dim() == 2:
                 residual = name.endswith(("projection.weight", "layers.2.weight"))
-                nn.init.normal_(parameter, 0.0, _DEVIATION / math.sqrt(2 * depth if residual else 1))
+                branches = 2 * depth if residual else 1
+                nn.init.normal_(parameter, 0.0, _DEVIATION / math.sqrt(branches))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self._logits(self._states(tokens))
@@ -61,17 +71,22 @@ class TokenDecoder(nn.Module):
 
         A token goes through the blocks once: the keys and values of those before it are kept.
         """
-        weight, blocks = self.tokens.weight, len(self.blocks)
+        weight = self.tokens.weight
+        blocks = len(self.blocks)
         kept = blocks, 2, len(prompt), blocks, self.positions.num_embeddings, FEATURES_PER_HEAD
-        cache, past, given = weight.new_empty(kept), 0, prompt
-        while past + given.shape[1] < self.positions.num_embeddings:
-            states = self._states(given, cache, past)
-            past += given.shape[1]
-            given = self._logits(states[:, -1:]).argmax(-1)
-            yield given[:, 0]
+        cache = weight.new_empty(kept)
+        past = 0
+        tokens = prompt
+        while past + tokens.shape[1] < self.positions.num_embeddings:
+            states = self._states(tokens, cache, past)
+            past += tokens.shape[1]
+            logits = self._logits(states[:, -1:])
+            tokens = logits.argmax(-1)
+            yield tokens[:, 0]
 
     def _states(self, tokens: torch.Tensor, cache: torch.Tensor | None = None, past: int = 0) -> torch.Tensor:
-        states: torch.Tensor = self.tokens(tokens) + self.positions.weight[past : past + tokens.shape[1]]
+        positions = self.positions.weight[past : past + tokens.shape[1]]
+        states: torch.Tensor = self.tokens(tokens) + positions
         for number, block in enumerate(self.blocks):
             states = block(states, None if cache is None else cache[number], past)
         normalised: torch.Tensor = self.norm(states)

@@ -38,7 +38,8 @@ class Device:
         """Whether the host waits for the end of each step, to time it and its phases."""
         if self.is_cuda:
             # Made on the device at their first record: a rank of ddp must not take memory of the others' devices.
-            self._begin, self._end = timing_event(), timing_event()
+            self._begin = timing_event()
+            self._end = timing_event()
             self._copied = False
 
     def copy(self, batch: tuple[torch.Tensor, torch.Tensor], *, wait: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,8 +55,11 @@ class Device:
 
     def copy_s(self) -> float:
         """Return the seconds of this step's copy, 0 without one. Ask on CUDA only, after ``synchronize``."""
-        copied, self._copied = self._copied, False
-        return float(self._begin.elapsed_time(self._end)) / 1e3 if copied else 0.0
+        copied = self._copied
+        self._copied = False
+        if copied:
+            return float(self._begin.elapsed_time(self._end)) / 1e3
+        return 0.0
 
     def synchronize(self) -> None:
         if self.is_cuda:
@@ -71,11 +75,16 @@ def open_devices(kind: str, count: int, *, timed: bool = True) -> list[Device]:
     """Return ``count`` devices; the CPU is the same one every time. Raises JobError when there are fewer."""
     if kind == "cpu":
         return [Device("cpu") for _ in range(count)]
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = 0
+    if torch.cuda.is_available():
+        there = torch.cuda.device_count()
     if there < count:
-        build = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+        build = ""
+        if not torch.version.cuda:
+            build = f"; torch {torch.__version__} is built without CUDA"
         message = f"{count} CUDA devices asked for, {there} can be used here{build or reason_of_none(there)}"
-        remedy = next((remedy for number, remedy in REMEDIES.items() if f"rror {number}" in message), None)
+        matching = (remedy for number, remedy in REMEDIES.items() if f"rror {number}" in message)
+        remedy = next(matching, None)
         raise JobError(message, kind="device", remedy=remedy)
     return [Device(f"cuda:{number}", timed=timed) for number in range(count)]
 
@@ -115,7 +124,8 @@ def set_threads(count: int) -> None:
     """
     for kind in (torch.float32, torch.float64):
         for name in _OF_MKL:
-            getattr(torch, name)(torch.full((1,), 0.5, dtype=kind))
+            half = torch.full((1,), 0.5, dtype=kind)
+            getattr(torch, name)(half)
     torch.set_num_threads(count)
 
 
@@ -138,21 +148,28 @@ def torch_facts(device: str) -> dict[str, object]:
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         rounding = {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32}
         tf32 = [name for name, allowed in rounding.items() if allowed]
-        facts |= {"gpus": gpus(), "cuda": torch.version.cuda, "cudnn": cudnn and str(cudnn), "tf32": tf32}
+        facts |= {
+            "gpus": gpus(),
+            "cuda": torch.version.cuda,
+            "cudnn": cudnn and str(cudnn),
+            "tf32": tf32,
+        }
     return facts
 
 
 def gpus() -> list[dict[str, object]]:
     """Return the CUDA devices seen from inside, as ``records.Gpu``."""
     # Such as ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54  Thu ...``.
-    words = (read("proc/driver/nvidia/version") or "").partition("\n")[0].split()
-    driver = next((word for word in words if word[:1].isdigit() and "." in word), None)
-    found = []
+    driver_line = (read("proc/driver/nvidia/version") or "").partition("\n")[0]
+    words = driver_line.split()
+    versions = (word for word in words if word[:1].isdigit() and "." in word)
+    driver = next(versions, None)
+    listed = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        place = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-        numbers = [each for each in place if isinstance(each, int)]
-        found.append(
+        address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        numbers = [number for number in address if isinstance(number, int)]
+        listed.append(
             {
                 "name": getattr(properties, "name", "unknown"),
                 "memory_bytes": getattr(properties, "total_memory", None),
@@ -162,7 +179,7 @@ def gpus() -> list[dict[str, object]]:
                 "pci_address": "{:04x}:{:02x}:{:02x}.0".format(*numbers) if len(numbers) == 3 else None,
             }
         )
-    return found
+    return listed
 
 
 @dataclass(frozen=True)
@@ -201,7 +218,9 @@ class Numerics:
         return model
 
     def autocast(self, device: Device) -> AbstractContextManager[object]:
-        return torch.autocast(device.torch.type, dtype=torch.bfloat16) if self.bfloat16 else nullcontext()
+        if self.bfloat16:
+            return torch.autocast(device.torch.type, dtype=torch.bfloat16)
+        return nullcontext()
 
 
 def numerics_of(recipe: str, device: str, *, channels_last: bool = False) -> Numerics:
@@ -209,7 +228,14 @@ def numerics_of(recipe: str, device: str, *, channels_last: bool = False) -> Num
     if recipe == "reference":
         return Numerics(channels_last=channels_last)
     on_cuda = device == "cuda"
-    return Numerics(bfloat16=True, channels_last=True, tf32=on_cuda, compiled=on_cuda, overlapped=on_cuda, sparing=True)
+    return Numerics(
+        bfloat16=True,
+        channels_last=True,
+        tf32=on_cuda,
+        compiled=on_cuda,
+        overlapped=on_cuda,
+        sparing=True,
+    )
 
 
 def torchvision_version() -> str:
@@ -228,7 +254,8 @@ def import_torchvision() -> ModuleType:
     except RuntimeError as error:
         if "operator torchvision::nms does not exist" not in str(error):
             raise
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+    loaded = [name for name in sys.modules if name.partition(".")[0] == "torchvision"]
+    for name in loaded:
         del sys.modules[name]
     # torch annotates no part of torch.library.Library.
     library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]

@@ -10,7 +10,8 @@ from torch.nn.functional import avg_pool2d, interpolate, leaky_relu
 
 from worker.workloads.workload import Shape
 
-_MOST_MAPS, _MAPS_TIMES_PX = 512, 16_384
+_MOST_MAPS = 512
+_MAPS_TIMES_PX = 16_384
 _SLOPE = 0.2
 _TINY = 1e-8
 
@@ -21,13 +22,21 @@ def maps_at(px: int) -> int:
 
 
 def sizes_to(image_px: int) -> list[int]:
-    return [4 << stage for stage in range(int(math.log2(image_px)) - 1)]
+    stages = int(math.log2(image_px))
+    return [4 << stage for stage in range(stages - 1)]
 
 
 class Equalised(nn.Conv2d):
     """A convolution whose weights are drawn from N(0, 1) and scaled when they are used, so that all learn as fast."""
 
-    def __init__(self, before: int, after: int, kernel: int, padding: int = 0, gain: float = math.sqrt(2)) -> None:
+    def __init__(
+        self,
+        before: int,
+        after: int,
+        kernel: int,
+        padding: int = 0,
+        gain: float = math.sqrt(2),
+    ) -> None:
         super().__init__(before, after, kernel, padding=padding)
         nn.init.normal_(self.weight)
         if self.bias is not None:
@@ -35,19 +44,24 @@ class Equalised(nn.Conv2d):
         self.factor = gain / math.sqrt(before * kernel * kernel)
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
-        convolved: torch.Tensor = self._conv_forward(maps, self.weight * self.factor, self.bias)
+        weight = self.weight * self.factor
+        convolved: torch.Tensor = self._conv_forward(maps, weight, self.bias)
         return convolved
 
 
 def normalised(maps: torch.Tensor) -> torch.Tensor:
     """Return the maps with the feature vector of each pixel at a mean square of 1."""
-    return maps * torch.rsqrt(maps.square().mean(dim=1, keepdim=True) + _TINY)
+    power = maps.square().mean(dim=1, keepdim=True)
+    return maps * torch.rsqrt(power + _TINY)
 
 
 def with_deviation(maps: torch.Tensor) -> torch.Tensor:
     """Return the maps and one more: the deviation of each feature over the batch, averaged over all of them."""
-    deviation = maps.float().var(0, unbiased=False).add(_TINY).sqrt().mean().to(maps.dtype)
-    return torch.cat([maps, deviation.expand(len(maps), 1, *maps.shape[2:])], dim=1)
+    variance = maps.float().var(0, unbiased=False)
+    spread = variance.add(_TINY).sqrt()
+    deviation = spread.mean().to(maps.dtype)
+    constant = deviation.expand(len(maps), 1, *maps.shape[2:])
+    return torch.cat([maps, constant], dim=1)
 
 
 class GrowingGenerator(nn.Module):
@@ -57,10 +71,14 @@ class GrowingGenerator(nn.Module):
         super().__init__()
         widths = [maps_at(px) for px in sizes_to(shape.px)]
         # The first layer makes 4 x 4 pixels of one: a convolution over a padding of 3.
-        self.blocks = nn.ModuleList([_pair(Equalised(latent, widths[0], 4, 3), widths[0])])
+        first = Equalised(latent, widths[0], 4, 3)
+        pair = _pair(first, widths[0])
+        self.blocks = nn.ModuleList([pair])
         for before, width in pairwise(widths):
-            self.blocks.append(_pair(Equalised(before, width, 3, 1), width))
-        self.to_image = nn.ModuleList([Equalised(width, shape.channels, 1, gain=1.0) for width in widths])
+            convolution = Equalised(before, width, 3, 1)
+            self.blocks.append(_pair(convolution, width))
+        to_image = [Equalised(width, shape.channels, 1, gain=1.0) for width in widths]
+        self.to_image = nn.ModuleList(to_image)
 
     def forward(self, noise: torch.Tensor, stage: int = -1, shown: float = 1.0) -> torch.Tensor:
         last = stage % len(self.blocks)
@@ -71,18 +89,24 @@ class GrowingGenerator(nn.Module):
             for layer in self.blocks[number]:  # type: ignore[attr-defined]
                 maps = normalised(leaky_relu(layer(maps), _SLOPE))
         image: torch.Tensor = self.to_image[last](maps)
-        return image if shown == 1.0 or not last else torch.lerp(self.to_image[last - 1](before), image, shown)
+        if shown == 1.0 or not last:
+            return image
+        smaller_image = self.to_image[last - 1](before)
+        return torch.lerp(smaller_image, image, shown)
 
 
 class Critic(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         widths = [maps_at(px) for px in sizes_to(shape.px)]
-        self.from_image = nn.ModuleList([Equalised(shape.channels, width, 1) for width in widths])
-        first = nn.ModuleList([Equalised(widths[0] + 1, widths[0], 3, 1), Equalised(widths[0], widths[0], 4)])
+        from_image = [Equalised(shape.channels, width, 1) for width in widths]
+        self.from_image = nn.ModuleList(from_image)
+        layers = [Equalised(widths[0] + 1, widths[0], 3, 1), Equalised(widths[0], widths[0], 4)]
+        first = nn.ModuleList(layers)
         self.blocks = nn.ModuleList([first])
         for smaller, width in pairwise(widths):
-            self.blocks.append(nn.ModuleList([Equalised(width, width, 3, 1), Equalised(width, smaller, 3, 1)]))
+            layers = [Equalised(width, width, 3, 1), Equalised(width, smaller, 3, 1)]
+            self.blocks.append(nn.ModuleList(layers))
         self.score = Equalised(widths[0], 1, 1, gain=1.0)
 
     def forward(self, images: torch.Tensor, stage: int = -1, shown: float = 1.0) -> torch.Tensor:
@@ -94,14 +118,17 @@ class Critic(nn.Module):
                 maps = leaky_relu(layer(maps), _SLOPE)
             maps = avg_pool2d(maps, 2) if number else maps
             if number == last and number and shown < 1.0:
-                smaller = leaky_relu(self.from_image[last - 1](avg_pool2d(images, 2)), _SLOPE)
+                halved = avg_pool2d(images, 2)
+                converted = self.from_image[last - 1](halved)
+                smaller = leaky_relu(converted, _SLOPE)
                 maps = torch.lerp(smaller, maps, shown)
         scores: torch.Tensor = self.score(maps)
         return scores.flatten()
 
 
 def _pair(first: Equalised, width: int) -> nn.ModuleList:
-    return nn.ModuleList([first, Equalised(width, width, 3, 1)])
+    second = Equalised(width, width, 3, 1)
+    return nn.ModuleList([first, second])
 
 
 def fade(images: torch.Tensor, px: int, shown: float) -> torch.Tensor:
@@ -109,7 +136,8 @@ def fade(images: torch.Tensor, px: int, shown: float) -> torch.Tensor:
     smaller = avg_pool2d(images, images.shape[-1] // px)
     if shown == 1.0:
         return smaller
-    return torch.lerp(interpolate(avg_pool2d(smaller, 2), scale_factor=2.0), smaller, shown)
+    enlarged = interpolate(avg_pool2d(smaller, 2), scale_factor=2.0)
+    return torch.lerp(enlarged, smaller, shown)
 
 
 def gradient_penalty(
@@ -118,12 +146,15 @@ def gradient_penalty(
     """Return the mean of (the norm of the score's gradient - 1) squared, between real and generated images."""
     share = torch.rand(len(real), 1, 1, 1, dtype=real.dtype, device=real.device)
     mixed = torch.lerp(real, fake, share).requires_grad_()
-    (gradient,) = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)
-    norms: torch.Tensor = gradient.flatten(1).norm(dim=1)
+    judged = critic(mixed).sum()
+    (gradient,) = torch.autograd.grad(judged, mixed, create_graph=True)
+    flat = gradient.flatten(1)
+    norms: torch.Tensor = flat.norm(dim=1)
     return (norms - 1).square().mean()
 
 
 @torch.no_grad()
 def move_average(average: nn.Module, network: nn.Module, kept: float) -> None:
-    for mean, parameter in zip(average.parameters(), network.parameters(), strict=True):
+    pairs = zip(average.parameters(), network.parameters(), strict=True)
+    for mean, parameter in pairs:
         mean.lerp_(parameter, 1 - kept)

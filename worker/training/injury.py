@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 class Injector:
     def __init__(self, injury: StepInjury, warmup_steps: int) -> None:
-        self._injury, self._warmup_steps = injury, warmup_steps
+        self._injury = injury
+        self._warmup_steps = warmup_steps
         self._begun_s: list[float] = []
         self.injected: dict[str, float] = {"seconds": 0.0, "steps": 0, "held_bytes": injury.held_bytes}
         """The injury that was added in fact, by the clock and the counts of who added it."""
@@ -32,7 +33,7 @@ class Injector:
     def batches(self, batches: "Sequence[Batches]") -> "list[Batches]":
         """Return the batches, late ones where that is the injury. Each of them begins a step."""
         before = self._strike if self._injury.kind == "late-batch" else self._begin_step
-        return [WatchedBatches(each, before) for each in batches]
+        return [WatchedBatches(loader, before) for loader in batches]
 
     def attach(self, network: "torch.nn.Module") -> None:
         """Injure the computing where that is the injury: right before the first pass forward of each step.
@@ -40,8 +41,8 @@ class Injector:
         A step of several networks asks them by themselves, some of them more than once.
         """
         if self._injury.kind == "late-step":
-            for each in (network, *network.children()):
-                each.register_forward_pre_hook(lambda *_: self._compute())
+            for module in (network, *network.children()):
+                module.register_forward_pre_hook(lambda *_: self._compute())
 
     def _begin_step(self) -> None:
         self._computes = False
@@ -53,11 +54,13 @@ class Injector:
 
     def _strike(self) -> None:
         """Add the time that is due in this step. It is called once in each, the warm-up steps included."""
-        self._begun_s.append(begin_s := time.monotonic())
+        begin_s = time.monotonic()
+        self._begun_s.append(begin_s)
         number = len(self._begun_s) - self._warmup_steps
         if number < 1 or number % self._injury.every:
             return
-        usual_s = statistics.median(b - a for a, b in itertools.pairwise(self._begun_s[: self._warmup_steps]))
+        begun_s = self._begun_s[: self._warmup_steps]
+        usual_s = statistics.median(b - a for a, b in itertools.pairwise(begun_s))
         time.sleep(self._injury.share * self._injury.every * usual_s)
         self.injected["seconds"] += time.monotonic() - begin_s
         self.injected["steps"] += 1
@@ -67,7 +70,8 @@ class WatchedBatches:
     """Batches before each of which something is done."""
 
     def __init__(self, batches: "Batches", before: Callable[[], None]) -> None:
-        self._batches, self._before = batches, before
+        self._batches = batches
+        self._before = before
 
     def next(self) -> "Batch":
         self._before()
@@ -88,6 +92,6 @@ def _touched(size_bytes: int) -> mmap.mmap:
     # One page more, for memory of no bytes cannot be mapped.
     memory = mmap.mmap(-1, size_bytes + mmap.PAGESIZE)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
-    for place in range(0, size_bytes, mmap.PAGESIZE):
-        memory[place] = 1
+    for offset in range(0, size_bytes, mmap.PAGESIZE):
+        memory[offset] = 1
     return memory

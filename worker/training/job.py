@@ -35,7 +35,8 @@ from worker.training.measure import measure, take_turns
 from worker.training.step import Samples
 from worker.training.trainer import Single
 
-WINDOW_S, WINDOWS = 1.0, 3
+WINDOW_S = 1.0
+WINDOWS = 3
 LEVEL = 0.05
 """Steps are level when the means of the last windows lie within this share of each other."""
 MOST_S = 60.0
@@ -80,7 +81,9 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
     with ExitStack() as stack:
         checkpoints = stack.enter_context(checkpoint.opened(spec.checkpoint, spec))
         batches = stack.enter_context(opened_batches(spec, epoch=checkpoints.epochs if checkpoints else 0))
-        injector = Injector(spec.injury, spec.warmup_steps) if spec.injury else None
+        injector = None
+        if spec.injury:
+            injector = Injector(spec.injury, spec.warmup_steps)
         trainer = build_trainer(spec, devices, injector.batches(batches) if injector else batches)
         if injector:
             injector.attach(trainer.network)
@@ -93,18 +96,26 @@ def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> t
             take_turns(spec, spec.turns, trainer, events, sys.stdin)
         else:
             facts = measure(spec, trainer, events, checkpoints)
-        drawn = [drawn_sha256([each.taken_sha256() for each in batches], trainer.network, devices[0].torch)]
+        taken = [loader.taken_sha256() for loader in batches]
+        drawn = [drawn_sha256(taken, trainer.network, devices[0].torch)]
         # The loaders end here, so that what they have used is in the usage of the whole, and none computes any more.
-        uses = [use for each in batches if (use := each.close())]
-        trained = _use_trained(spec, trainer.network, events, {**facts, "data": data})
+        uses = [use for loader in batches if (use := loader.close())]
+        described = {**facts, "data": data}
+        trained = _use_trained(spec, trainer.network, events, described)
         injected = injector.injected if injector else None
-        return uses, {"injected": injected, "settled": settled, "trained": trained, "drawn": drawn}
+        return uses, {
+            "injected": injected,
+            "settled": settled,
+            "trained": trained,
+            "drawn": drawn,
+        }
 
 
 def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Mapping[str, Any]) -> object:
     """Write the trained network to its file, and generate images with it, where the job does. Returns its facts."""
     if spec.model_file:
-        last = {name: column[-1] for name, column in facts.get("losses", {}).items()}
+        losses = facts.get("losses", {})
+        last = {name: column[-1] for name, column in losses.items()}
         facts = {**facts, "losses": last, "peak_memory_bytes": whole_usage()["peak_memory_bytes"]}
         write_model(Path(spec.model_file), spec.shape, network, facts)
     if spec.generate:
@@ -113,7 +124,8 @@ def _use_trained(spec: Spec, network: torch.nn.Module, events: Events, facts: Ma
         # As a served one: a compiled network would be compiled anew for each number of images, within what is timed.
         compiled = numerics_of(spec.recipe, spec.device).compiled
         with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
-            events.emit("generated", **generator.measured(spec.generate, spec.seed))
+            readings = generator.measured(spec.generate, spec.seed)
+            events.emit("generated", **readings)
     return facts if spec.model_file else None
 
 
@@ -126,7 +138,8 @@ def _settle(spec: Spec, devices: list[Device], events: Events) -> dict[str, floa
     if not spec.settle_s:
         return None
     drawn = replace(spec, data=None, epochs=None, checkpoint=None)  # nothing is read, or kept in a page cache
-    steps, means_s = 0, list[float]()
+    steps = 0
+    means_s = list[float]()
     with opened_batches(drawn) as batches:
         trainer = build_trainer(drawn, devices, batches)
         scratch = Samples.allocate(1, trainer.phases, trainer.parts)
@@ -141,14 +154,15 @@ def _settle(spec: Spec, devices: list[Device], events: Events) -> dict[str, floa
                 message = f"steps are not level after {MOST_S:g} s: the last took {last_ms} ms"
                 raise JobError(message, kind="unsettled", remedy="see what else uses or throttles the GPU (nvidia-smi)")
             window_s = end_s
-            for taken in count(1):
-                events.step = f"step {steps + taken} before the training"
+            for window in count(1):
+                events.step = f"step {steps + window} before the training"
                 trainer.step(scratch, 0)
                 trainer.synchronize()
-                if (end_s := time.monotonic()) - window_s >= WINDOW_S:
+                end_s = time.monotonic()
+                if end_s - window_s >= WINDOW_S:
                     break
-            steps += taken
-            means_s.append((end_s - window_s) / taken)
+            steps += window
+            means_s.append((end_s - window_s) / window)
     return {"steps": steps, "seconds": end_s - begin_s, "step_s": means_s[-1]}
 
 

@@ -23,7 +23,8 @@ from worker.turns import come_to_rest, each_turn, live_children
 from worker.weights import weights_sha256
 from worker.workloads.workload import Workload
 
-LONGEST_TEXT_BYTES, MOST_TEXT_BYTES = 31 << 20, 60 << 20
+LONGEST_TEXT_BYTES = 31 << 20
+MOST_TEXT_BYTES = 60 << 20
 """The bounds of one line and of all that a job says, less what stands around a model."""
 _STEP_TEXT_BYTES = 320
 """The text of one step with all its phases and losses."""
@@ -38,7 +39,8 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     own = OwnMetrics(spec.load_workload(), trainer)
     keeper = ModelKeeper(spec, trainer.network) if spec.keep_model else None
     samples = warm_up(spec, trainer, events)
-    before, children = usage(), live_children()
+    before = usage()
+    children = live_children()
     of_epoch = spec.steps // (spec.epochs or 1)
     begun = checkpoints.epochs * of_epoch if checkpoints else 0
     epochs_s: list[float] = []
@@ -47,9 +49,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     end_s = time.monotonic()  # also if a checkpoint was written after the last step
     for first in range(begun, spec.steps, of_epoch):
         begin_s = time.monotonic()
-        for index in range(first, first + of_epoch):
-            _take_step(trainer, samples, index, events, own)
-        trainer.synchronize()  # after the last step, if not after each
+        _take_epoch(trainer, samples, range(first, first + of_epoch), events, own)
         end_s = time.monotonic()
         if spec.epochs:
             epochs_s.append(end_s - begin_s)
@@ -64,12 +64,13 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     if keeper:
         keeper.keep_last(training_s)
     events.step = "after the last step"
-    taken = slice(begun, None)
-    losses, metrics = finite_losses(samples, taken), own.columns(samples) if begun < spec.steps else {}
+    recorded = slice(begun, None)
+    losses = finite_losses(samples, recorded)
+    metrics = own.columns(samples) if begun < spec.steps else {}
     if not spec.model_file:  # nobody analyses its single steps, and those of 50 epochs would fill the log of a pod
         events.emit(
             "steps",
-            steps={} if spec.sync else samples.columns(taken),  # without times where the host has not waited
+            steps={} if spec.sync else samples.columns(recorded),  # without times where the host has not waited
             losses=losses,
             weights_sha256=weights_sha256(trainer.network),
             unfinished_s=unfinished_s,
@@ -83,6 +84,12 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     return {"epoch_s": epochs_s, "training_s": training_s, "steps": spec.steps, "losses": losses}
 
 
+def _take_epoch(trainer: Trainer, samples: Samples, steps: range, events: Events, own: "OwnMetrics") -> None:
+    for index in steps:
+        _take_step(trainer, samples, index, events, own)
+    trainer.synchronize()  # after the last step, if not after each
+
+
 def _check_length(spec: Spec, begun: int, training_s: float) -> None:
     """Raise JobError for measured steps that took less time than they must."""
     if spec.least_s and not begun and training_s < spec.least_s:  # the rest of a training is as short as it likes
@@ -92,7 +99,13 @@ def _check_length(spec: Spec, begun: int, training_s: float) -> None:
         raise JobError(message, kind="short", remedy=f"give {name} {math.ceil(count * longer)} or more")
 
 
-def _take_step(trainer: Trainer, samples: Samples, index: int, events: Events, own: "OwnMetrics") -> None:
+def _take_step(
+    trainer: Trainer,
+    samples: Samples,
+    index: int,
+    events: Events,
+    own: "OwnMetrics",
+) -> None:
     events.step = f"measured step {index + 1}"
     trainer.step(samples, index)
     if own.per_step:
@@ -136,11 +149,12 @@ def finite_losses(samples: Samples, steps: slice = ALL) -> dict[str, list[float]
     """Return the losses of measured steps, by name. Raises JobError where one shows that they were no training."""
     losses = samples.lost(steps)
     for name, column in losses.items():
-        for number, loss in enumerate(column, start=(steps.start or 0) + 1):
+        first_step = (steps.start or 0) + 1
+        for number, loss in enumerate(column, start=first_step):
             if not math.isfinite(loss):
                 called = "the loss" if name == "loss" else f"the loss {name}"
-                told = f"{called} is {loss} in measured step {number}: that was no training"
-                raise JobError(told, kind="diverged", remedy="lower the learning rate, or use --recipe reference")
+                message = f"{called} is {loss} in measured step {number}: that was no training"
+                raise JobError(message, kind="diverged", remedy="lower the learning rate, or use --recipe reference")
     return losses
 
 
@@ -149,11 +163,13 @@ class OwnMetrics:
 
     def __init__(self, workload: Workload, trainer: Trainer) -> None:
         self.per_step: dict[str, list[float]] = {metric.name: [] for metric in workload.metrics if metric.per == "step"}
-        self._workload, self._trainer = workload, trainer
+        self._workload = workload
+        self._trainer = trainer
 
     def after_step(self) -> None:
         """Ask the workload for the values of a step. Raises JobError where they are not those it declares."""
-        values = self._workload.after_step(self._trainer.network, self._trainer.loss())
+        loss = self._trainer.loss()
+        values = self._workload.after_step(self._trainer.network, loss)
         self._check(values, set(self.per_step))
         for name, value in values.items():
             self.per_step[name].append(float(value))
@@ -161,15 +177,19 @@ class OwnMetrics:
     def columns(self, samples: Samples) -> dict[str, dict[str, object]]:
         """Return the metrics by name, as ``records.MetricValue``; none for most workloads. Raises JobError."""
         names = {metric.name for metric in self._workload.metrics if metric.per == "job"}
-        of_job = self._workload.after_job(self._trainer.network, samples.elapsed.tolist()) if names else {}
+        if names:
+            elapsed_s = samples.elapsed.tolist()
+            of_job = self._workload.after_job(self._trainer.network, elapsed_s)
+        else:
+            of_job = {}
         self._check(of_job, names)
-        found = {
+        measured = {
             metric.name: median(self.per_step[metric.name], metric.unit, metric.better)
             if metric.per == "step"
             else Reading(float(of_job[metric.name]), metric.unit, metric.better)
             for metric in self._workload.metrics
         }
-        return {name: asdict(reading) for name, reading in found.items()}
+        return {name: asdict(reading) for name, reading in measured.items()}
 
     def _check(self, values: Mapping[str, float], names: set[str]) -> None:
         """Raise JobError unless exactly these were measured, each above zero."""
@@ -178,7 +198,8 @@ class OwnMetrics:
             raise JobError(
                 f"{called} declares the metrics {sorted(names)} and returns {sorted(values)}", kind="metrics"
             )
-        if wrong := [name for name, value in values.items() if not (math.isfinite(value) and value > 0)]:
+        wrong = [name for name, value in values.items() if not (math.isfinite(value) and value > 0)]
+        if wrong:
             raise JobError(f"{called} measures {wrong[0]} as {values[wrong[0]]}; it must be above zero", kind="metrics")
 
 
@@ -190,9 +211,11 @@ class ModelKeeper:
     """
 
     def __init__(self, spec: Spec, network: torch.nn.Module) -> None:
-        self._spec, self._copies = spec, list[dict[str, Any]]()
+        self._spec = spec
+        self._copies = list[dict[str, Any]]()
         self._network = network.get_submodule(spec.load_workload().image_network)
-        size_bytes, count = len(self._text()), (spec.epochs or 1) if self.each else 1
+        size_bytes = len(self._text())
+        count = (spec.epochs or 1) if self.each else 1
         room_bytes = MOST_TEXT_BYTES - _STEP_TEXT_BYTES * spec.steps
         if size_bytes > LONGEST_TEXT_BYTES or count * size_bytes > room_bytes:
             message = (
@@ -208,7 +231,14 @@ class ModelKeeper:
     def keep(self, epoch: int | None, training_s: float) -> None:
         """Copy the network as it is after so many epochs and seconds of training."""
         weights = weights_sha256(self._network)
-        self._copies.append({"epoch": epoch, "training_s": training_s, "weights_sha256": weights, "text": self._text()})
+        self._copies.append(
+            {
+                "epoch": epoch,
+                "training_s": training_s,
+                "weights_sha256": weights,
+                "text": self._text(),
+            }
+        )
 
     def keep_last(self, training_s: float) -> None:
         if not self.each:
@@ -220,7 +250,8 @@ class ModelKeeper:
 
     def _text(self) -> str:
         file = io.BytesIO()
-        torch.save(model_content(self._spec.shape, self._network), file)
+        content = model_content(self._spec.shape, self._network)
+        torch.save(content, file)
         return b64encode(file.getvalue()).decode()
 
 
@@ -229,15 +260,16 @@ def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, order
 
     Raises JobError, above all where the orders end early.
     """
-    own = OwnMetrics(spec.load_workload(), trainer)
+    metrics = OwnMetrics(spec.load_workload(), trainer)
     samples = warm_up(spec, trainer, events)
 
     def burst(number: int) -> slice:
         return slice(number * turns.burst_steps, (number + 1) * turns.burst_steps)
 
     def take(number: int) -> None:
-        for index in range(burst(number).start, burst(number).stop):
-            _take_step(trainer, samples, index, events, own)
+        steps = burst(number)
+        for index in range(steps.start, burst(number).stop):
+            _take_step(trainer, samples, index, events, metrics)
 
     def told(number: int) -> dict[str, object]:
         return {"steps": samples.columns(burst(number))}
@@ -246,5 +278,12 @@ def take_turns(spec: Spec, turns: Turns, trainer: Trainer, events: Events, order
     gc.enable()
     events.emit("measured")
     events.step = "after the last step"
-    losses, weights = finite_losses(samples), weights_sha256(trainer.network)
-    events.emit("steps", losses=losses, weights_sha256=weights, usage=used, metrics=own.columns(samples))
+    losses = finite_losses(samples)
+    weights = weights_sha256(trainer.network)
+    events.emit(
+        "steps",
+        losses=losses,
+        weights_sha256=weights,
+        usage=used,
+        metrics=metrics.columns(samples),
+    )

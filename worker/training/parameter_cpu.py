@@ -59,7 +59,8 @@ class ParameterCpu:
 
     def __post_init__(self) -> None:
         self.phases: tuple[str, ...] = ("copy", "communicate") if self.devices[0].is_cuda else ("communicate",)
-        self._copies = [list(replica.parameters()) for replica in self.replicas.networks]
+        networks = self.replicas.networks
+        self._copies = [list(replica.parameters()) for replica in networks]
         self._optimizer = self.workload.optimizer(self.network)
         self.parts: tuple[str, ...] = ()
         self._losses: list[torch.Tensor] = []
@@ -87,7 +88,8 @@ class ParameterCpu:
             copied_s - got_s if "copy" in self.phases else 0.0,
             (sent_s - copied_s) + (gathered_s - computed_s) + exchanged_s,
         )
-        samples.put_losses(index, {"loss": torch.stack([loss.cpu() for loss in self._losses]).mean()})
+        losses = [loss.cpu() for loss in self._losses]
+        samples.put_losses(index, {"loss": torch.stack(losses).mean()})
 
     def update(self) -> float:
         """Update the parameters by their gradients. Returns how many seconds it only communicated."""
@@ -104,7 +106,8 @@ class ParameterCpu:
     def _compute_gradients(self, placed: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         losses = []
         networks = self.replicas.networks
-        for replica, device, batches, batch in zip(networks, self.devices, self.batches, placed, strict=True):
+        replicas = zip(networks, self.devices, self.batches, placed, strict=True)
+        for replica, device, batches, batch in replicas:
             images = batches.prepared(batch[0])
             labels = batch[1]
             replica.zero_grad()
@@ -118,13 +121,14 @@ class ParameterCpu:
     @torch.no_grad()
     def _gather_gradients(self) -> None:
         """Leave the mean over the devices, each of which has averaged over its own batch."""
-        landed = list(zip(self.replicas.parameters, self.replicas.landing, strict=True))
+        pairs = zip(self.replicas.parameters, self.replicas.landing, strict=True)
+        landed = list(pairs)
         for number, copies in enumerate(self._copies):
             for there, (parameter, landing) in zip(copies, landed, strict=True):
                 if parameter.grad is None or there.grad is None:
                     raise RuntimeError("a parameter has no gradient: the network does not use it")
-                place = landing if number else parameter.grad
-                place.copy_(there.grad, non_blocking=self.numerics.overlapped)
+                target = landing if number else parameter.grad
+                target.copy_(there.grad, non_blocking=self.numerics.overlapped)
             self.devices[number].synchronize()
             for parameter, landing in landed if number else ():
                 if parameter.grad is not None:

@@ -37,7 +37,9 @@ class Samples:
         """Allocate the columns. ``phases`` names those that not every job has: ``copy``, ``communicate``."""
         zeros = bytes(8 * steps)
         copy = array("d", zeros) if "copy" in phases else None
-        communicate = array("d", zeros) if "communicate" in phases else None
+        communicate = None
+        if "communicate" in phases:
+            communicate = array("d", zeros)
         parted = {name: array("d", zeros) for name in parts}
         return cls(array("d", zeros), array("d", zeros), array("d", zeros), copy, communicate, parted)
 
@@ -45,7 +47,14 @@ class Samples:
     def count(self) -> int:
         return len(self.elapsed)
 
-    def put(self, index: int, elapsed_s: float, data_s: float, copy_s: float = 0.0, communicate_s: float = 0.0) -> None:
+    def put(
+        self,
+        index: int,
+        elapsed_s: float,
+        data_s: float,
+        copy_s: float = 0.0,
+        communicate_s: float = 0.0,
+    ) -> None:
         """Store a step. Computing is what is left of it: the phases follow each other and make up the whole."""
         self.elapsed[index] = elapsed_s
         self.data[index] = data_s
@@ -96,11 +105,13 @@ class PhaseClock:
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         """Count the time until this is left as the phase's, and not as that of a phase around it."""
-        outer, self._inner = self._inner, name
+        outer = self._inner
+        self._inner = name
         if not self._device.timed:
             yield
         elif self._device.is_cuda:
-            begin, end = timing_event(), timing_event()
+            begin = timing_event()
+            end = timing_event()
             stream = torch.cuda.current_stream(self._device.torch)
             begin.record(stream)
             yield
@@ -117,7 +128,8 @@ class PhaseClock:
         for name, outer, begin, end in self._spans:
             self._count(name, outer, float(begin.elapsed_time(end)) / 1e3)
         self._spans.clear()
-        seconds, self._seconds = self._seconds, defaultdict(float)
+        seconds = self._seconds
+        self._seconds = defaultdict(float)
         return seconds
 
     def _count(self, name: str, outer: str | None, seconds: float) -> None:

@@ -35,7 +35,8 @@ class Generative(Workload):
 
     def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
         generator = network.get_submodule(self.image_network)
-        images: torch.Tensor = generator(self.noise(count, next(generator.parameters()).device))
+        device = next(generator.parameters()).device
+        images: torch.Tensor = generator(self.noise(count, device))
         return images
 
 
@@ -72,20 +73,22 @@ class Adversarial(Generative):
     def build(self, shape: Shape) -> "torch.nn.Module":
         import torch
 
-        return torch.nn.ModuleDict({"generator": self.generator(shape), "discriminator": self.discriminator(shape)})
+        networks = {"generator": self.generator(shape), "discriminator": self.discriminator(shape)}
+        return torch.nn.ModuleDict(networks)
 
     def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
         import torch
 
         return {
-            name: torch.optim.Adam(each.parameters(), lr=self.learning_rate, betas=self.betas)
-            for name, each in network.named_children()
+            name: torch.optim.Adam(network_part.parameters(), lr=self.learning_rate, betas=self.betas)
+            for name, network_part in network.named_children()
         }
 
     def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> Losses:
         """Update the discriminator, then the generator."""
         del labels
-        generator, discriminator = (training.network.get_submodule(name) for name in ("generator", "discriminator"))
+        names = ("generator", "discriminator")
+        generator, discriminator = (training.network.get_submodule(name) for name in names)
         share = 0.5 if self.published else 1.0
 
         def judged(pictures: "torch.Tensor", *, real: bool) -> "torch.Tensor":
@@ -95,7 +98,8 @@ class Adversarial(Generative):
 
         def generated() -> "torch.Tensor":
             with training.autocast():
-                made: torch.Tensor = generator(self.noise(len(images), images.device))
+                noise = self.noise(len(images), images.device)
+                made: torch.Tensor = generator(noise)
             return made
 
         with training.phase("discriminator-real"):
@@ -116,7 +120,8 @@ class Adversarial(Generative):
             training.update("generator")
             # What its own update left there is the generator's, and no gradient of the discriminator's loss.
             training.optimizers["discriminator"].zero_grad()
-        return dict(zip(self.losses, (on_real, on_fake, loss, deviation(fake)), strict=True))
+        values = (on_real, on_fake, loss, deviation(fake))
+        return dict(zip(self.losses, values, strict=True))
 
 
 def cross_entropy(logits: "torch.Tensor", *, real: bool) -> "torch.Tensor":
@@ -129,10 +134,12 @@ def cross_entropy(logits: "torch.Tensor", *, real: bool) -> "torch.Tensor":
 
 def deviation(images: "torch.Tensor") -> "torch.Tensor":
     """Return the deviation of a pixel among the images, averaged over the pixels: 0 where all are alike."""
-    return images.detach().float().std(0).mean()
+    deviations = images.detach().float().std(0)
+    return deviations.mean()
 
 
-_GENERATOR, _DISCRIMINATOR = (128, 256, 512, 1024), (512, 256, 128)
+_GENERATOR = (128, 256, 512, 1024)
+_DISCRIMINATOR = (512, 256, 128)
 SLOPE = 0.2
 
 
@@ -149,8 +156,10 @@ class Gan(Adversarial):
             for before, width in pairwise((self.latent, *_GENERATOR))
         ]
         ends = nn.Sigmoid() if self.pixels == "unit" else nn.Tanh()
-        unflatten = nn.Unflatten(1, (shape.channels, shape.px, shape.px))
-        return nn.Sequential(*blocks, nn.Linear(_GENERATOR[-1], elements), ends, unflatten)
+        size = (shape.channels, shape.px, shape.px)
+        unflatten = nn.Unflatten(1, size)
+        last = nn.Linear(_GENERATOR[-1], elements)
+        return nn.Sequential(*blocks, last, ends, unflatten)
 
     def discriminator(self, shape: Shape) -> "torch.nn.Module":
         from torch import nn
@@ -159,7 +168,8 @@ class Gan(Adversarial):
             nn.Sequential(nn.Linear(before, width), nn.LeakyReLU(SLOPE, inplace=True))
             for before, width in pairwise((shape.channels * shape.px * shape.px, *_DISCRIMINATOR))
         ]
-        return nn.Sequential(nn.Flatten(), *blocks, nn.Linear(_DISCRIMINATOR[-1], 1))
+        last = nn.Linear(_DISCRIMINATOR[-1], 1)
+        return nn.Sequential(nn.Flatten(), *blocks, last)
 
 
 _SIZES = {"paper": (128, 28), "quick": (128, 28), "smoke": (4, 28)}

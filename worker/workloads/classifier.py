@@ -23,7 +23,8 @@ class Classifier(Workload):
         # Here and not above: the host reads this declaration, and torch is imported in the target alone.
         from worker.training.device import import_torchvision
 
-        make: Callable[..., torch.nn.Module] = getattr(import_torchvision().models, self.name)
+        models = import_torchvision().models
+        make: Callable[..., torch.nn.Module] = getattr(models, self.name)
         return make(weights=None, num_classes=CLASSES, **self.options)
 
 

@@ -42,7 +42,8 @@ class Collectives(Workload):
 
         network = torch.nn.Module()
         for name in ("message", "landing"):
-            network.register_buffer(name, torch.zeros(max(MESSAGES.values()) // 4), persistent=False)
+            longest = max(MESSAGES.values())
+            network.register_buffer(name, torch.zeros(longest // 4), persistent=False)
         return network
 
     def loss(self, network: "torch.nn.Module", images: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":
@@ -51,11 +52,14 @@ class Collectives(Workload):
         import torch
         from torch import distributed
 
-        rank, world = distributed.get_rank(), distributed.get_world_size()
-        after, before = (rank + 1) % world, (rank - 1) % world
+        rank = distributed.get_rank()
+        world = distributed.get_world_size()
+        after = (rank + 1) % world
+        before = (rank - 1) % world
 
         def exchanged_s(operation: str, size: str) -> float:
-            message, landing = (network.get_buffer(name)[: MESSAGES[size] // 4] for name in ("message", "landing"))
+            names = ("message", "landing")
+            message, landing = (network.get_buffer(name)[: MESSAGES[size] // 4] for name in names)
             distributed.barrier()
             if message.is_cuda:
                 return _seconds_on_gpu(lambda: exchange(operation, message, landing))
@@ -71,13 +75,18 @@ class Collectives(Workload):
             else:
                 # The receiver first: gloo carries large messages one way at a time where it comes last.
                 ends = [(distributed.irecv, landing, before), (distributed.isend, message, after)]
-                for work in distributed.batch_isend_irecv([distributed.P2POp(*end) for end in ends]):
+                operations = [distributed.P2POp(*end) for end in ends]
+                for work in distributed.batch_isend_irecv(operations):
                     work.wait()
 
-        seconds = torch.tensor([[exchanged_s(*exchange) for exchange in EXCHANGES] for _ in images])
+        rows = []
+        for _ in images:
+            rows.append([exchanged_s(*exchange) for exchange in EXCHANGES])
+        seconds = torch.tensor(rows)
         seconds = seconds.to(images.device)
         distributed.all_reduce(seconds, distributed.ReduceOp.MAX)
-        network.register_buffer("seconds", seconds.median(dim=0).values, persistent=False)
+        medians = seconds.median(dim=0).values
+        network.register_buffer("seconds", medians, persistent=False)
         return network.get_buffer("seconds")
 
     def after_step(self, network: "torch.nn.Module", loss: float) -> Mapping[str, float]:
@@ -87,9 +96,11 @@ class Collectives(Workload):
 
         shares = {"all-reduce": 2 * (get_world_size() - 1) / get_world_size()}
         metrics = {}
-        for (operation, size), latency_s in zip(EXCHANGES, network.get_buffer("seconds").tolist(), strict=True):
+        latencies_s = network.get_buffer("seconds").tolist()
+        for (operation, size), latency_s in zip(EXCHANGES, latencies_s, strict=True):
             metrics[f"{operation}-{size}-latency"] = latency_s * 1e6
-            metrics[f"{operation}-{size}-bandwidth"] = MESSAGES[size] * shares.get(operation, 1) / latency_s / 1e6
+            moved = MESSAGES[size] * shares.get(operation, 1)
+            metrics[f"{operation}-{size}-bandwidth"] = moved / latency_s / 1e6
         return metrics
 
 
@@ -103,7 +114,8 @@ def _seconds_on_gpu(call: Callable[[], None]) -> float:
         call()
     events[1].record()
     events[1].synchronize()
-    return float(events[0].elapsed_time(events[1])) / 1e3 / CALLS
+    elapsed_ms = events[0].elapsed_time(events[1])
+    return float(elapsed_ms) / 1e3 / CALLS
 
 
 COLLECTIVES = Collectives(

@@ -18,9 +18,11 @@ _SIDES = range(4, 8)
 
 def halvings(image_px: int) -> tuple[int, int]:
     """Return the width of the smallest map, and how often it is doubled: 4 and 4 for 64 px, 7 and 2 for 28 px."""
-    side, count = image_px, 0
+    side = image_px
+    count = 0
     while side % 2 == 0 and side >= 2 * _SIDES[0]:
-        side, count = side // 2, count + 1
+        side = side // 2
+        count = count + 1
     return side, count
 
 
@@ -31,10 +33,13 @@ class Dcgan(Adversarial):
     def size_wanted(self, image_px: int) -> str | None:
         """Return which sizes can be halved down to 4 to 7 px."""
         side, count = halvings(image_px)
-        return None if side in _SIDES and count else "28, 32, 64, or 4 to 7 times another power of two"
+        if side in _SIDES and count:
+            return None
+        return "28, 32, 64, or 4 to 7 times another power of two"
 
     def noise(self, count: int, device: "torch.device") -> "torch.Tensor":
-        return super().noise(count, device)[:, :, None, None]
+        noise = super().noise(count, device)
+        return noise[:, :, None, None]
 
     def generator(self, shape: Shape) -> "torch.nn.Module":
         """Return a block for each doubling, of which each has half as many maps as the one before."""
@@ -42,10 +47,14 @@ class Dcgan(Adversarial):
 
         side, count = halvings(shape.px)
         widths = [_WIDTH << number for number in reversed(range(count))]
-        layers = [nn.ConvTranspose2d(self.latent, widths[0], side, bias=False)]
-        layers += [nn.ConvTranspose2d(*pair, 4, 2, 1, bias=False) for pair in pairwise((*widths, shape.channels))]
-        rest = [part for layer, width in zip(layers[:-1], widths, strict=True) for part in _normalised(layer, width)]
-        return nn.Sequential(*rest, layers[-1], nn.Tanh()).apply(_weights(1.0))
+        first = nn.ConvTranspose2d(self.latent, widths[0], side, bias=False)
+        layers = [first]
+        widths_of_layers = pairwise((*widths, shape.channels))
+        layers += [nn.ConvTranspose2d(*pair, 4, 2, 1, bias=False) for pair in widths_of_layers]
+        pairs = zip(layers[:-1], widths, strict=True)
+        rest = [part for layer, width in pairs for part in _normalised(layer, width)]
+        network = nn.Sequential(*rest, layers[-1], nn.Tanh())
+        return network.apply(_weights(1.0))
 
     def discriminator(self, shape: Shape) -> "torch.nn.Module":
         """Return a block for each halving, the first without statistics of the batch, and a logit."""
@@ -55,10 +64,13 @@ class Dcgan(Adversarial):
         widths = [_WIDTH << number for number in range(count)]
         parts: list[nn.Module] = []
         for before, width in pairwise((shape.channels, *widths)):
-            parts.append(nn.Conv2d(before, width, 4, 2, 1, bias=False))
+            convolution = nn.Conv2d(before, width, 4, 2, 1, bias=False)
+            parts.append(convolution)
             parts += [nn.BatchNorm2d(width)] if len(parts) > 1 else []
             parts.append(nn.LeakyReLU(SLOPE, inplace=True))
-        return nn.Sequential(*parts, nn.Conv2d(widths[-1], 1, side, bias=False), nn.Flatten()).apply(_weights(1.0))
+        last = nn.Conv2d(widths[-1], 1, side, bias=False)
+        network = nn.Sequential(*parts, last, nn.Flatten())
+        return network.apply(_weights(1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +81,19 @@ class PublishedDcgan(Dcgan):
     """
 
     def size_wanted(self, image_px: int) -> str | None:
-        return None if image_px in (28, 32) else "28 or 32"
+        if image_px in (28, 32):
+            return None
+        return "28 or 32"
 
     def generator(self, shape: Shape) -> "torch.nn.Module":
         """Return the layers that make 3, 6, 13 and 28 px."""
         from torch import nn
 
         kernels = ((self.latent, 256, 3, 2), (256, 128, 4, 1), (128, 64, 3, 2))
-        blocks = [part for one in kernels for part in _normalised(nn.ConvTranspose2d(*one), one[1])]
-        return nn.Sequential(*blocks, nn.ConvTranspose2d(64, shape.channels, 4, 2), nn.Tanh()).apply(_weights(0.0))
+        blocks = [part for kernel in kernels for part in _normalised(nn.ConvTranspose2d(*kernel), kernel[1])]
+        last = nn.ConvTranspose2d(64, shape.channels, 4, 2)
+        network = nn.Sequential(*blocks, last, nn.Tanh())
+        return network.apply(_weights(0.0))
 
     def discriminator(self, shape: Shape) -> "torch.nn.Module":
         from torch import nn
@@ -87,13 +103,16 @@ class PublishedDcgan(Dcgan):
             nn.Sequential(nn.Conv2d(before, after, 4, 2), nn.BatchNorm2d(after), nn.LeakyReLU(SLOPE, inplace=True))
             for before, after in ((shape.channels, width), (width, 2 * width))
         ]
-        return nn.Sequential(*blocks, nn.Conv2d(2 * width, 1, 4, 2), nn.Flatten()).apply(_weights(0.0))
+        last = nn.Conv2d(2 * width, 1, 4, 2)
+        network = nn.Sequential(*blocks, last, nn.Flatten())
+        return network.apply(_weights(0.0))
 
 
 def _normalised(layer: "torch.nn.Module", width: int) -> "tuple[torch.nn.Module, ...]":
     from torch import nn
 
-    return layer, nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+    normalisation = nn.BatchNorm2d(width)
+    return layer, normalisation, nn.ReLU(inplace=True)
 
 
 def _weights(mean: float) -> "Callable[[torch.nn.Module], None]":

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from worker.training.step import Training
 
-PENALTY, DRIFT = 10.0, 1e-3
+PENALTY = 10.0
+DRIFT = 1e-3
 """The weights of the gradient penalty, and of what keeps the scores of real images near zero."""
 KEPT = 0.999
 """The share of itself that the averaged generator keeps in each step."""
@@ -36,7 +37,9 @@ class ProgressiveGan(Generative):
     compiles: bool = False
 
     def size_wanted(self, image_px: int) -> str | None:
-        return None if image_px in (8, 16, 32, 64, 128, 256, 512, 1024) else "8, 16, 32, … or 1024"
+        if image_px in (8, 16, 32, 64, 128, 256, 512, 1024):
+            return None
+        return "8, 16, 32, … or 1024"
 
     def stages(self, image_px: int) -> int:
         """Return one stage for 4 px, and for each doubling one of fading in and one of the new size."""
@@ -82,8 +85,9 @@ class ProgressiveGan(Generative):
             real = fade(images, 4 << stage, shown)
             with training.autocast():
                 with torch.no_grad():
-                    fake = generator(self.noise(len(images), images.device), stage, shown)
-                on_real, on_fake = (critic(each, stage, shown).float() for each in (real, fake))
+                    noise = self.noise(len(images), images.device)
+                    fake = generator(noise, stage, shown)
+                on_real, on_fake = (critic(images_of, stage, shown).float() for images_of in (real, fake))
             distance = on_fake.mean() - on_real.mean()
             (distance + DRIFT * on_real.square().mean()).backward()
         with training.phase("penalty"):
@@ -94,7 +98,8 @@ class ProgressiveGan(Generative):
             training.update("critic")
         with training.phase("generator"), training.passing_through(critic):
             with training.autocast():
-                fake = generator(self.noise(len(images), images.device), stage, shown)
+                noise = self.noise(len(images), images.device)
+                fake = generator(noise, stage, shown)
                 score = critic(fake, stage, shown).float()
             loss = -score.mean()
             loss.backward()
@@ -103,7 +108,8 @@ class ProgressiveGan(Generative):
             training.optimizers["critic"].zero_grad()
         with training.phase("average"):
             move_average(average, generator, KEPT)
-        return dict(zip(self.losses, (distance, penalty, loss, deviation(fake)), strict=True))
+        values = (distance, penalty, loss, deviation(fake))
+        return dict(zip(self.losses, values, strict=True))
 
 
 PROGRESSIVE_GAN = ProgressiveGan(

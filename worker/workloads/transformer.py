@@ -40,7 +40,8 @@ class Transformer(Workload):
     def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
         import torch
 
-        tokens = torch.randint(VOCABULARY, (batch // shape.tokens, shape.tokens + 1), generator=generator)
+        size = (batch // shape.tokens, shape.tokens + 1)
+        tokens = torch.randint(VOCABULARY, size, generator=generator)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def build(self, shape: Shape) -> "torch.nn.Module":
@@ -56,7 +57,8 @@ class Transformer(Workload):
     def loss(self, network: "torch.nn.Module", images: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":
         import torch
 
-        return torch.nn.functional.cross_entropy(network(images).flatten(0, 1), labels.flatten())
+        predictions = network(images).flatten(0, 1)
+        return torch.nn.functional.cross_entropy(predictions, labels.flatten())
 
     def generate(self, network: "torch.nn.Module", count: int) -> "Iterator[torch.Tensor]":
         """Yield the likeliest next token of each sequence, whose prompts are drawn."""

@@ -63,7 +63,8 @@ class Vae(Generative):
             (reconstruction + divergence).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         with training.phase("update"):
             training.update("network")
-        return dict(zip(self.losses, (reconstruction, divergence, deviation(pixels.sigmoid())), strict=True))
+        spread = deviation(pixels.sigmoid())
+        return dict(zip(self.losses, (reconstruction, divergence, spread), strict=True))
 
     def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
         return super().generate(network, count).sigmoid()

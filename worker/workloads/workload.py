@@ -133,7 +133,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         names = [metric.name for metric in self.metrics]
-        if wrong := [name for name in names if name in OF_EVERY_TRAINING or names.count(name) > 1]:
+        wrong = [name for name in names if name in OF_EVERY_TRAINING or names.count(name) > 1]
+        if wrong:
             raise ValueError(f"a metric of the workload {self.name} cannot be called {wrong[0]}: the name is taken")
         if self.extent not in EXTENTS:
             raise ValueError(f"the extent of the workload {self.name} is {self.extent!r}, not {' or '.join(EXTENTS)}")
@@ -169,7 +170,9 @@ class Workload:
 
     def size_wanted(self, extent: int) -> str | None:
         """Return which extents it takes, if not this one: ``32 or more``."""
-        return f"{self.smallest_image_px} or more" if extent < self.smallest_image_px else None
+        if extent < self.smallest_image_px:
+            return f"{self.smallest_image_px} or more"
+        return None
 
     def cost_at(self, extent: int | None, depth: int | None = None) -> StepCost | None:  # noqa: ARG002 (some have a depth)
         """Return the cost of training at an extent, in proportion to the pixels of an image; None if it has none."""
@@ -296,13 +299,13 @@ class Workload:
 
     def checkpoint(self, training: "Training") -> dict[str, Any]:
         """Return what a training goes on from: every network and every optimizer."""
-        optimizers = {name: each.state_dict() for name, each in training.optimizers.items()}
+        optimizers = {name: optimizer.state_dict() for name, optimizer in training.optimizers.items()}
         return {"network": training.network.state_dict(), "optimizers": optimizers}
 
     def restore(self, training: "Training", checkpoint: Mapping[str, Any]) -> None:
         training.network.load_state_dict(checkpoint["network"])
-        for name, each in training.optimizers.items():
-            each.load_state_dict(checkpoint["optimizers"][name])
+        for name, optimizer in training.optimizers.items():
+            optimizer.load_state_dict(checkpoint["optimizers"][name])
 
     def after_step(self, network: "torch.nn.Module", loss: float) -> Mapping[str, float]:
         """Return the metrics per step. Called after every measured step if there are any.

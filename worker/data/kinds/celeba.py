@@ -12,7 +12,8 @@ from worker.data.kinds.kind import DataKind, DataSetError, DrawnSet, held_out, r
 from worker.data.kinds.pictures import jpeg, scene
 from worker.data.sets import FileSet
 
-IMAGES, LIST = "img_align_celeba", "list_eval_partition.txt"
+IMAGES = "img_align_celeba"
+LIST = "list_eval_partition.txt"
 TRAINING = 0
 """The part to train on; 1 is the validation's, and 2 the test's."""
 _SIZE_PX = (178, 218)
@@ -29,19 +30,24 @@ class CelebA(DataKind):
         partition = root / LIST
         if not partition.is_file() or not (root / IMAGES).is_dir():
             raise DataSetError(f"{root} lacks {IMAGES}/ or {LIST}", remedy=_REMEDY)
-        parts = {line[1]: int(line[2]) for line in read_list(partition, _LINE.fullmatch, "NAME 0, 1 or 2", _REMEDY)}
+        rows = read_list(partition, _LINE.fullmatch, "NAME 0, 1 or 2", _REMEDY)
+        parts = {line[1]: int(line[2]) for line in rows}
         missing = parts.keys() - set(os.listdir(root / IMAGES))
         if missing:
             lacking = f"{partition} names {len(missing)} images that {IMAGES}/ does not hold, such as {min(missing)}"
             raise DataSetError(lacking, remedy=_REMEDY)
-        names = [f"{IMAGES}/{name}".encode() for name, part in parts.items() if part == TRAINING]
+        names = []
+        for name, part in parts.items():
+            if part == TRAINING:
+                names.append(f"{IMAGES}/{name}".encode())
         if not names:
             raise DataSetError(f"{partition} names no image to train on: none is in part {TRAINING}", remedy=_REMEDY)
         return FileSet.of(root, names, [0] * len(names))
 
     def paths(self, drawn: DrawnSet) -> list[str]:
         """Return the images in the order of the parts, as in the original, and then the list."""
-        return [*(f"{IMAGES}/{_name(number)}" for number in range(drawn.images + 2 * held_out(drawn.images))), LIST]
+        total = drawn.images + 2 * held_out(drawn.images)
+        return [*(f"{IMAGES}/{_name(number)}" for number in range(total)), LIST]
 
     def content(self, drawn: DrawnSet, number: int) -> bytes:
         tested = held_out(drawn.images)

@@ -21,8 +21,10 @@ from worker.data.sets import PixelSet
 
 PLACE = "cifar-10-batches-py"
 BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-TEST, META = "test_batch", "batches.meta"
-SIDE_PX, LABELS = 32, 10
+TEST = "test_batch"
+META = "batches.meta"
+SIDE_PX = 32
+LABELS = 10
 IMAGE_BYTES = 3 * SIDE_PX * SIDE_PX
 _FILES = (*BATCHES, TEST, META)
 _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -58,7 +60,8 @@ class _StandIn:
 class _Inert(pickle._Unpickler):
     """The unpickler that is written in Python: the other one reserves whatever memory a damaged file asks for."""
 
-    dispatch = _Opcodes((code, pickle._Unpickler.dispatch[code]) for code in _OPCODES)
+    handlers = ((code, pickle._Unpickler.dispatch[code]) for code in _OPCODES)
+    dispatch = _Opcodes(handlers)
 
     def find_class(self, module: str, name: str) -> type[_StandIn]:
         if (module, name) not in (("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")):
@@ -71,7 +74,9 @@ def read_pickle(path: Path) -> dict[Any, Any]:
     if not path.is_file():
         raise DataSetError(f"there is no {path}", remedy=_REMEDY)
     try:
-        content = _Inert(io.BytesIO(read_bounded(path, _REMEDY)), encoding="bytes").load()
+        content_bytes = read_bounded(path, _REMEDY)
+        reader = _Inert(io.BytesIO(content_bytes), encoding="bytes")
+        content = reader.load()
     except _BROKEN as error:
         raise DataSetError(f"{path} is no batch of CIFAR-10: {error}", remedy=_REMEDY) from error
     if not isinstance(content, dict):
@@ -85,25 +90,30 @@ class Cifar10(DataKind):
 
     def open(self, root: Path, frame_stride: int) -> PixelSet:  # noqa: ARG002 - no frames
         """Return the training images; the test's are checked, too, since a copy is whole or damaged."""
-        place = root / PLACE
-        if not read_pickle(place / META).get(b"label_names"):
-            raise DataSetError(f"{place / META} names no labels", remedy=_REMEDY)
-        _, *parts = (_batch(place / name) for name in (TEST, *BATCHES))
+        directory = root / PLACE
+        if not read_pickle(directory / META).get(b"label_names"):
+            raise DataSetError(f"{directory / META} names no labels", remedy=_REMEDY)
+        _, *parts = (_batch(directory / name) for name in (TEST, *BATCHES))
         labels = np.concatenate([labels for labels, _ in parts])
         planes = np.concatenate([pixels for _, pixels in parts])
-        return PixelSet(labels, np.ascontiguousarray(planes.transpose(0, 2, 3, 1)))
+        by_pixel = planes.transpose(0, 2, 3, 1)
+        return PixelSet(labels, np.ascontiguousarray(by_pixel))
 
     def paths(self, drawn: DrawnSet) -> list[str]:  # noqa: ARG002
         """Return five batches to train on, of equal size but for one image, one to test with, and the label names."""
         return [f"{PLACE}/{name}" for name in _FILES]
 
     def content(self, drawn: DrawnSet, number: int) -> bytes:
-        images, name = drawn.images, _FILES[number]
+        images = drawn.images
+        name = _FILES[number]
         if name == TEST:
-            numbers, title = range(images, images + held_out(images)), "testing batch 1 of 1"
+            numbers = range(images, images + held_out(images))
+            title = "testing batch 1 of 1"
         else:
-            batch, batches = min(number, len(BATCHES) - 1), len(BATCHES)
-            numbers = range(images * batch // batches, images * (batch + 1) // batches)
+            batch = min(number, len(BATCHES) - 1)
+            batches = len(BATCHES)
+            end = images * (batch + 1) // batches
+            numbers = range(images * batch // batches, end)
             title = f"training batch {batch + 1} of {batches}"
         if name == META:
             names = _list(_text(name) for name in _NAMES)
@@ -118,28 +128,37 @@ class Cifar10(DataKind):
         )
 
     def file_bytes(self, drawn: DrawnSet) -> int:
-        return 4096 + (drawn.images + held_out(drawn.images)) * (IMAGE_BYTES + 32) // len(_FILES)
+        images = drawn.images + held_out(drawn.images)
+        return 4096 + images * (IMAGE_BYTES + 32) // len(_FILES)
 
 
 def _batch(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     batch = read_pickle(path)
-    labels, data = batch.get(b"labels"), getattr(batch.get(b"data"), "content", b"")
-    if not isinstance(labels, list) or not all(isinstance(each, int) and 0 <= each < LABELS for each in labels):
+    labels = batch.get(b"labels")
+    data = getattr(batch.get(b"data"), "content", b"")
+    if not isinstance(labels, list) or not all(isinstance(label, int) and 0 <= label < LABELS for label in labels):
         raise DataSetError(f"{path} holds no list of labels from 0 to {LABELS - 1}", remedy=_REMEDY)
     if not labels or len(data) != len(labels) * IMAGE_BYTES:
         pixels = f"{path} holds {len(data)} bytes of pixels, where {len(labels)} labels ask for {IMAGE_BYTES} each"
         raise DataSetError(pixels, remedy=_REMEDY)
-    return np.array(labels, np.int64), np.frombuffer(data, np.uint8).reshape(-1, 3, SIDE_PX, SIDE_PX)
+    planes = np.frombuffer(data, np.uint8)
+    return np.array(labels, np.int64), planes.reshape(-1, 3, SIDE_PX, SIDE_PX)
 
 
-CIFAR10 = Cifar10(name="cifar10", image_px=SIDE_PX, can_be_generated=True, least_images=len(BATCHES))
+CIFAR10 = Cifar10(
+    name="cifar10",
+    image_px=SIDE_PX,
+    can_be_generated=True,
+    least_images=len(BATCHES),
+)
 
 
 # What follows writes the opcodes of pickletools: Python 3 has no way to write the texts of Python 2, which are bytes.
 
 
 def _pickle(**items: bytes) -> bytes:
-    return b"\x80\x02}(" + b"".join(_text(key) + value for key, value in items.items()) + b"u."
+    items_written = (_text(key) + value for key, value in items.items())
+    return b"\x80\x02}(" + b"".join(items_written) + b"u."
 
 
 def _text(text: str) -> bytes:
@@ -158,4 +177,5 @@ def _array(rows: int, content: bytes) -> bytes:
     kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN" + 2 * _int(-1) + b"K\x00tb"
     begun = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
     shape = _int(rows) + _int(IMAGE_BYTES) + b"\x86"
-    return begun + b"(K\x01" + shape + kind + b"\x89T" + struct.pack("<i", len(content)) + content + b"tb"
+    size = struct.pack("<i", len(content))
+    return begun + b"(K\x01" + shape + kind + b"\x89T" + size + content + b"tb"

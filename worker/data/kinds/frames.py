@@ -14,11 +14,14 @@ from worker.data.kinds.pictures import jpeg, scene
 from worker.data.sets import IMAGE_SUFFIXES, FileSet
 from worker.workloads.workload import CLASSES
 
-VIDEOS, LISTS = "UCF-101", "ucfTrainTestlist"
+VIDEOS = "UCF-101"
+LISTS = "ucfTrainTestlist"
 LIST = f"{LISTS}/trainlist01.txt"
 """The training videos of the first of the three official splits."""
-_TEST_LIST, _CLASS_LIST = f"{LISTS}/testlist01.txt", f"{LISTS}/classInd.txt"
-_SIZE_PX, _STEP_PX = (320, 240), 4
+_TEST_LIST = f"{LISTS}/testlist01.txt"
+_CLASS_LIST = f"{LISTS}/classInd.txt"
+_SIZE_PX = (320, 240)
+_STEP_PX = 4
 _FRAMES = 16
 """The frames of a generated video; the last one to train on may have fewer."""
 _CLASSES = 101
@@ -37,7 +40,9 @@ class Frames(DataKind):
         """Return the frames of the training videos. Raises DataSetError where a video has none."""
         if not (root / LIST).is_file():
             raise DataSetError(f"there is no {root / LIST}", remedy=_REMEDY)
-        names, labels, without = list[bytes](), list[int](), list[str]()
+        names = list[bytes]()
+        labels = list[int]()
+        without = list[str]()
         for video, label in _videos(root / LIST):
             frames = _frames(root / VIDEOS / video)[::frame_stride]
             names += [f"{VIDEOS}/{video}/".encode() + frame for frame in frames]
@@ -61,12 +66,14 @@ class Frames(DataKind):
     def content(self, drawn: DrawnSet, number: int) -> bytes:
         """Draw a frame: of every video a view that moves over one scene."""
         tested = held_out(drawn.images)
-        if (which := number - drawn.images - tested) >= 0:
+        which = number - drawn.images - tested
+        if which >= 0:
             return _generated_list(which, -(-drawn.images // _FRAMES), -(-tested // _FRAMES)).encode()
         first = 0 if number < drawn.images else drawn.images
         video, frame = divmod(number - first, _FRAMES)
         width, height = _SIZE_PX
-        view = scene(drawn.seed, first + video, (width + _STEP_PX * _FRAMES, height))
+        size = (width + _STEP_PX * _FRAMES, height)
+        view = scene(drawn.seed, first + video, size)
         left = _STEP_PX * frame
         return jpeg(view.crop((left, 0, left + width, height)))
 
@@ -79,7 +86,9 @@ def _videos(path: Path) -> list[tuple[str, int]]:
 
     def parse(line: str) -> tuple[str, int] | None:
         match = _LINE.fullmatch(line)
-        return (match[1], int(match[2]) - 1) if match and 1 <= int(match[2]) <= CLASSES else None
+        if match and 1 <= int(match[2]) <= CLASSES:
+            return (match[1], int(match[2]) - 1)
+        return None
 
     videos = read_list(path, parse, "CLASS/VIDEO.avi LABEL", _REMEDY)
     if not videos:

@@ -39,18 +39,22 @@ class ImageFolder(DataKind):
     def open(self, root: Path, frame_stride: int) -> FileSet:  # noqa: ARG002 - no frames
         """Return the images of all classes. Raises DataSetError unless every class has one."""
         classes = _classes(root)
-        places = {os.fsencode(name): place for place, name in enumerate(classes)}
+        places = {os.fsencode(name): number for number, name in enumerate(classes)}
         suffixes = tuple(map(str.encode, IMAGE_SUFFIXES))
-        found = [
+        listed = [
             (path, size)
             for path, size in files(root)
             if path.partition(b"/")[0] in places and path.lower().endswith(suffixes)
         ]
-        filled = {path.partition(b"/")[0] for path, size in found if size}
-        if empty := [name for name in classes if os.fsencode(name) not in filled]:
-            what = f"{len(empty)} of {len(classes)} class folders of {root} hold no images: {', '.join(empty[:3])}"
-            raise DataSetError(what, remedy=f"fill them or remove them; images end in {', '.join(IMAGE_SUFFIXES)}")
-        names = [path for path, _ in found]
+        filled = set()
+        for path, size in listed:
+            if size:
+                filled.add(path.partition(b"/")[0])
+        empty = [name for name in classes if os.fsencode(name) not in filled]
+        if empty:
+            problem = f"{len(empty)} of {len(classes)} class folders of {root} hold no images: {', '.join(empty[:3])}"
+            raise DataSetError(problem, remedy=f"fill them or remove them; images end in {', '.join(IMAGE_SUFFIXES)}")
+        names = [path for path, _ in listed]
         return FileSet.of(root, names, (places[path.partition(b"/")[0]] for path in names))
 
     def paths(self, drawn: DrawnSet) -> list[str]:
@@ -95,7 +99,8 @@ class ImageNet(ImageFolder):
                 f"neither {directory} nor {train} holds class folders such as n01440764",
                 remedy="name the directory of train/; the archive of each class is unpacked into a folder of its name",
             )
-        if others := sorted(set(names) - set(synsets)):
+        others = sorted(set(names) - set(synsets))
+        if others:
             raise DataSetError(
                 f"{root} holds folders that are no classes: {', '.join(others[:3])}",
                 remedy="move them away, or put the class folders into train/; for your own classes use imagefolder:DIR",

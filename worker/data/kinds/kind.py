@@ -52,14 +52,15 @@ def read_bounded(path: Path, remedy: str, most_bytes: int = MOST_BYTES) -> bytes
 
 def read_list(path: Path, parse: Callable[[str], _Item | None], form: str, remedy: str) -> list[_Item]:
     """Return what each line of a list holds, without the empty ones. Raises DataSetError for one of another form."""
-    found = []
+    rows = []
     text = read_bounded(path, remedy, MOST_LIST_BYTES).decode(errors="replace")
     for number, line in enumerate(text.split("\n"), start=1):
-        if item := parse(line.strip()):
-            found.append(item)
+        item = parse(line.strip())
+        if item:
+            rows.append(item)
         elif line.strip():
             raise DataSetError(f"{path}:{number}: {line[:60]!r} is not {form}", remedy=remedy)
-    return found
+    return rows
 
 
 class DrawnSet(Protocol):

@@ -16,7 +16,8 @@ from worker.data.kinds.kind import MOST_BYTES, DataKind, DataSetError, DrawnSet,
 from worker.data.sets import PixelSet
 
 PLACE = "MNIST/raw"
-SIDE_PX, LABELS = 28, 10
+SIDE_PX = 28
+LABELS = 10
 _PARTS = ("train", "t10k")
 _STROKES = (
     *("10 01 03 14 23 21 10", "01 10 14", "01 10 21 22 04 24", "00 20 12 23 14 03", "10 03 23 21 24"),
@@ -47,19 +48,23 @@ def read_idx(path: Path, *sides: int) -> np.ndarray[Any, Any]:
     content = read_bounded(path, _REMEDY)
     if content.startswith(_GZIP):
         try:
-            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST_BYTES)
+            unpacked = gzip.GzipFile(fileobj=io.BytesIO(content))
+            content = unpacked.read(MOST_BYTES)
         except (OSError, EOFError, zlib.error) as error:
             raise DataSetError(f"{path} cannot be unpacked (gunzip): {error}", remedy=_REMEDY) from error
-    count = struct.unpack(">I", content[4:8])[0] if len(content) >= 8 else 0
+    count = 0
+    if len(content) >= 8:
+        count = struct.unpack(">I", content[4:8])[0]
     header = idx_header((count, *sides))
     if not content.startswith(header):
-        what = " x ".join(map(str, ("N", *sides)))
-        raise DataSetError(f"{path} does not begin as an idx file of {what} bytes does", remedy=_REMEDY)
+        shape = " x ".join(map(str, ("N", *sides)))
+        raise DataSetError(f"{path} does not begin as an idx file of {shape} bytes does", remedy=_REMEDY)
     expected = count * math.prod(sides)
     if not count or len(content) != len(header) + expected:
         follow = f"{len(content) - len(header)} bytes follow the header of {path}, which tells of {expected}"
         raise DataSetError(follow, remedy=_REMEDY)
-    return np.frombuffer(content, np.uint8, offset=len(header)).reshape(count, *sides)
+    pixels = np.frombuffer(content, np.uint8, offset=len(header))
+    return pixels.reshape(count, *sides)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +74,8 @@ class Mnist(DataKind):
     def open(self, root: Path, frame_stride: int) -> PixelSet:  # noqa: ARG002 - no frames
         """Return the training images; those of the test are checked, too, since a copy is whole or damaged."""
         (labels, pixels), _ = (_part(root / PLACE, part) for part in _PARTS)
-        return PixelSet(labels.astype(np.int64), pixels[..., None].copy())
+        classes = labels.astype(np.int64)
+        return PixelSet(classes, pixels[..., None].copy())
 
     def paths(self, drawn: DrawnSet) -> list[str]:  # noqa: ARG002
         """Return the images and labels of the training, then those of the test."""
@@ -84,20 +90,29 @@ class Mnist(DataKind):
         return idx_header((count, SIDE_PX, SIDE_PX)) + b"".join(pixels)
 
     def file_bytes(self, drawn: DrawnSet) -> int:
-        return 4096 + (drawn.images + held_out(drawn.images)) * (SIDE_PX * SIDE_PX + 1) // 4
+        images = drawn.images + held_out(drawn.images)
+        return 4096 + images * (SIDE_PX * SIDE_PX + 1) // 4
 
 
 def _digit(label: int, rng: np.random.Generator) -> bytes:
     """Return the pixels of a digit by an unsteady hand: so labels can be learned, and generated ones looked at."""
-    corners = np.array([[int(number) for number in corner] for corner in _STROKES[label].split()]) - (1, 2)
-    angle, shear = rng.normal(0, 0.12), rng.normal(0, 0.15)
-    turn = np.array(((math.cos(angle), -math.sin(angle)), (math.sin(angle), math.cos(angle)))) @ ((1, shear), (0, 1))
-    placed = (corners + rng.normal(0, 0.12, corners.shape)) * rng.uniform(0.8, 1.15, 2) * (5.5, 4.2) @ turn.T
+    strokes = [(int(corner[0]), int(corner[1])) for corner in _STROKES[label].split()]
+    corners = np.array(strokes) - (1, 2)
+    angle = rng.normal(0, 0.12)
+    shear = rng.normal(0, 0.15)
+    rotation = np.array(((math.cos(angle), -math.sin(angle)), (math.sin(angle), math.cos(angle))))
+    turn = rotation @ ((1, shear), (0, 1))
+    jitter = rng.normal(0, 0.12, corners.shape)
+    spread = rng.uniform(0.8, 1.15, 2)
+    placed = (corners + jitter) * spread * (5.5, 4.2) @ turn.T
     placed += SIDE_PX / 2 + rng.normal(0, 1, 2)
     image = Image.new("L", (_FINER * SIDE_PX, _FINER * SIDE_PX))
     points = [(_FINER * x, _FINER * y) for x, y in placed.tolist()]
-    ImageDraw.Draw(image).line(points, fill=255, width=round(_FINER * rng.uniform(2, 3.5)), joint="curve")
-    return image.resize((SIDE_PX, SIDE_PX), Image.Resampling.BOX).tobytes()
+    width = round(_FINER * rng.uniform(2, 3.5))
+    canvas = ImageDraw.Draw(image)
+    canvas.line(points, fill=255, width=width, joint="curve")
+    small = image.resize((SIDE_PX, SIDE_PX), Image.Resampling.BOX)
+    return small.tobytes()
 
 
 def _part(place: Path, part: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -109,4 +124,9 @@ def _part(place: Path, part: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any,
     return labels, pixels
 
 
-MNIST = Mnist(name="mnist", channels=1, image_px=SIDE_PX, can_be_generated=True)
+MNIST = Mnist(
+    name="mnist",
+    channels=1,
+    image_px=SIDE_PX,
+    can_be_generated=True,
+)

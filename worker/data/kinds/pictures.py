@@ -23,7 +23,8 @@ class Make:
 
 MAKES: dict[PictureSize, Make] = {"imagenet": Make(500, 115_000), "small": Make(64, 6_000)}
 _ASPECTS = ((4 / 3, 0.58), (3 / 2, 0.24), (1.0, 0.10))
-_USUAL, _UPRIGHT = 0.70, 0.25
+_USUAL = 0.70
+_UPRIGHT = 0.25
 _QUALITIES = (85, 90, 93, 95)
 _ROUGHNESS = 0.5
 """Median of the share of white noise where a picture is rough; with ``_QUALITIES`` it gives the size of the files."""
@@ -31,12 +32,16 @@ _ROUGHNESS = 0.5
 
 def picture(seed: int, index: int, size: PictureSize) -> bytes:
     rng = np.random.default_rng((seed, index))
-    return jpeg(_scene(rng, dimensions(rng, MAKES[size].long_side_px)), _QUALITIES[rng.integers(len(_QUALITIES))])
+    size_px = dimensions(rng, MAKES[size].long_side_px)
+    picture = _scene(rng, size_px)
+    quality = _QUALITIES[rng.integers(len(_QUALITIES))]
+    return jpeg(picture, quality)
 
 
 def scene(seed: int, number: int, size_px: tuple[int, int]) -> Image.Image:
     """Return a picture of a given width and height, in YCbCr."""
-    return _scene(np.random.default_rng((seed, number)), size_px)
+    generator = np.random.default_rng((seed, number))
+    return _scene(generator, size_px)
 
 
 def jpeg(image: Image.Image, quality: int = 90) -> bytes:
@@ -47,20 +52,29 @@ def jpeg(image: Image.Image, quality: int = 90) -> bytes:
 
 def dimensions(rng: np.random.Generator, long_side_px: int) -> tuple[int, int]:
     """Return width and height: mostly the usual long side, else between a quarter and three times of it."""
-    spread = 1.0 if rng.random() < _USUAL else float(np.clip(rng.lognormal(-0.15, 0.45), 0.25, 3.2))
-    draw, aspect = rng.random(), rng.uniform(1.0, 1.9)
+    if rng.random() < _USUAL:
+        spread = 1.0
+    else:
+        drawn = rng.lognormal(-0.15, 0.45)
+        spread = float(np.clip(drawn, 0.25, 3.2))
+    draw = rng.random()
+    aspect = rng.uniform(1.0, 1.9)
     for usual, share in _ASPECTS:
         if draw < share:
             aspect = usual
             break
         draw -= share
-    long, short = round(long_side_px * spread), round(long_side_px * spread / aspect)
-    return (short, long) if rng.random() < _UPRIGHT else (long, short)
+    long = round(long_side_px * spread)
+    short = round(long_side_px * spread / aspect)
+    if rng.random() < _UPRIGHT:
+        return (short, long)
+    return (long, short)
 
 
 def _scene(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
     """Large soft shapes, some of them textured down to the pixel and some as smooth as a sky; colours change slowly."""
-    roughness = float(np.clip(rng.lognormal(math.log(_ROUGHNESS), 0.4), 0.03, 0.85))
+    drawn_roughness = rng.lognormal(math.log(_ROUGHNESS), 0.4)
+    roughness = float(np.clip(drawn_roughness, 0.03, 0.85))
     # White noise alone would be five times the bytes of a photograph, soft shapes alone a tenth.
     shapes = Image.blend(_noise(rng, size, 64), _noise(rng, size, 8), 0.25)
     rough = Image.blend(shapes, _noise(rng, size, 1), roughness)
@@ -71,7 +85,10 @@ def _scene(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
 def _noise(rng: np.random.Generator, size: tuple[int, int], cell_px: int, *, pale: bool = False) -> Image.Image:
     """One plane whose values change over about ``cell_px``; ``pale`` keeps them near the middle."""
     grid = [max(2, -(-side // cell_px)) for side in size] if cell_px > 1 else size
-    plane = Image.frombytes("L", (grid[0], grid[1]), rng.bytes(grid[0] * grid[1]))
+    noise = rng.bytes(grid[0] * grid[1])
+    plane = Image.frombytes("L", (grid[0], grid[1]), noise)
     if pale:
         plane = plane.point([64 + value // 2 for value in range(256)])
-    return plane if cell_px == 1 else plane.resize(size, Image.Resampling.BILINEAR)
+    if cell_px == 1:
+        return plane
+    return plane.resize(size, Image.Resampling.BILINEAR)
