@@ -12,7 +12,7 @@ from analysis.report.terminal import Terminal
 from commands.output import Output
 from commands.paths import UserPath
 from suite.errors import RequestError
-from suite.results.layout import PLOTS, RESULTS
+from suite.results.layout import PLOTS, results_directory
 from suite.results.runs import find_runs
 from suite.units import count
 from suite.untrusted.console import PlainConsole
@@ -26,7 +26,7 @@ class HistoryOutput(Output):
 
 
 @click.command()
-@click.argument("directory", type=UserPath(), default=RESULTS)
+@click.argument("directory", type=UserPath(), default=results_directory)
 @click.option("--plots", type=UserPath(), help="Directory for figures. Default: plots/ in DIRECTORY.")
 @click.option("--force", is_flag=True, help="Keep records that the audit refuses.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; bench schema history describes it.")

@@ -20,7 +20,7 @@ from scenarios.datasets.generated import generated_sets
 from suite.errors import RequestError
 from suite.measurable import is_measured
 from suite.results.contents import is_known_run
-from suite.results.layout import KEPT, RESULTS
+from suite.results.layout import KEPT, results_directory
 from suite.results.runs import find_runs
 from suite.units import count
 from suite.untrusted.console import PlainConsole
@@ -146,7 +146,8 @@ def _tell_foreign(things: Sequence[ForeignThing]) -> None:
 
 def _remove_kept() -> Iterator[str]:
     """Remove the kept output of comparisons from the runs and cells in results/; yield the directories."""
-    runs = find_runs([RESULTS]) if RESULTS.is_dir() else []
+    results = results_directory()
+    runs = find_runs([results]) if results.is_dir() else []
     for run in filter(is_known_run, runs):
         if remove_kept(run):
             yield str(run / KEPT)

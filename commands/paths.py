@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from suite.results.layout import ENDING, RESULTS
+from suite.results.layout import ENDING, results_directory
 
 
 class UserPath(click.Path):
@@ -70,7 +70,7 @@ def complete_key(ctx: click.Context, _param: click.Parameter, incomplete: str) -
 
     # An option without its value, which is to be completed, leaves the arguments before it unparsed.
     named = [Path(word) for word in ctx.args]
-    places = ctx.params.get("directories") or named or [RESULTS]
+    places = ctx.params.get("directories") or named or [results_directory()]
     keys = {*IN_COLUMNS, *PLACES}
     for run in find_runs([place for place in places if place.is_dir()]):
         with suppress(BenchError):
@@ -83,4 +83,5 @@ def _stored_places() -> list[Path]:
     # Here, since the command line reads no records before it knows its command.
     from suite.results.runs import find_runs, runs_and_sweeps
 
-    return runs_and_sweeps([RESULTS]) if RESULTS.is_dir() and find_runs([RESULTS]) else []
+    results = results_directory()
+    return runs_and_sweeps([results]) if results.is_dir() and find_runs([results]) else []

@@ -16,7 +16,7 @@ from commands.sweep.plan import PlannedOutput, described
 from provisioning.neighbours import Busy
 from suite.errors import RequestError, nearest
 from suite.request.parts import TargetOptions
-from suite.results.store import RESULTS
+from suite.results.layout import results_directory
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import Settings, Sweep, load_sweep, plan_file, shipped_plans
 from suite.targets import ON_REAL_MACHINES
@@ -59,7 +59,7 @@ def reproduce(
         return
     file, whole = _plan_of(paper, name)
     sweep = smaller(whole, profile, targets)
-    directory = SweepDirectory(out or RESULTS / sweep.name)
+    directory = SweepDirectory(out or results_directory() / sweep.name)
     if dry_run:
         planned = _described(sweep, lambda text: click.echo(text, err=True))
         click.echo(_summary(planned))
@@ -140,7 +140,7 @@ def _smaller_parts(whole: PlannedOutput) -> list[tuple[str | None, tuple[str, ..
 
 
 def _described(sweep: Sweep, note: Callable[[str], None]) -> PlannedOutput:
-    return described(sweep, SweepDirectory(RESULTS / sweep.name), note)
+    return described(sweep, SweepDirectory(results_directory() / sweep.name), note)
 
 
 def _summary(planned: PlannedOutput) -> str:

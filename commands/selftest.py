@@ -30,7 +30,8 @@ from suite.loop import Loop
 from suite.registries import ENGINES, INJURIES
 from suite.request.repetitions import MARGIN
 from suite.request.request import RunRequest
-from suite.results.store import RESULTS, Run, new_run_directory, write_output
+from suite.results.layout import results_directory
+from suite.results.store import Run, new_run_directory, write_output
 from suite.selftest.certificate import FILE, Absent, Certificate, CertifiedMachine
 from suite.selftest.injuries import DISTRIBUTED, SYNTHETIC, UNINJURED, get_injury, injuries_of
 from suite.sweep.estimate import SOURCES, durations_below
@@ -213,7 +214,7 @@ def _forecast(planned: Prepared, note: Note) -> None:
     for injury in planned.absent:
         note(f"{injury.name} is left out: {injury.reason}")
     trials = [trial for run in planned.runs.values() for trial in run.plan.trials()]
-    estimate = durations_below(RESULTS).guess(*trials)
+    estimate = durations_below(results_directory()).guess(*trials)
     note(f"{count(len(trials), 'trial')}, about {format_duration(estimate.seconds)}, {SOURCES[estimate.source]}")
 
 

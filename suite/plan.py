@@ -151,6 +151,8 @@ class Plan(Part):
     """The share within which a target is equivalent to bare metal; None for the usual one. It decides no trial."""
     request: RunRequest | None = None
     """The request that it was made from, to repeat it; None if there is none. It decides nothing."""
+    defaults: str | None = None
+    """The project's file and the options of the request that it gave; None if it gave none. It decides nothing."""
 
     @model_validator(mode="after")
     def _can_be_walked(self) -> Self:

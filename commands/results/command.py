@@ -19,7 +19,7 @@ from commands.results.removal import remove as remove_contents
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
 from commands.run.options import latest
 from suite.errors import RequestError
-from suite.results.layout import RESULTS
+from suite.results.layout import results_directory
 from suite.results.runs import SWEEP, RunSummary, find_run, find_runs, summarise
 from suite.units import count
 from suite.untrusted.console import PlainConsole
@@ -58,7 +58,7 @@ def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
       bench results list results/sweep
       bench results list results /mnt/other/results --json
     """
-    rows = entries([*map(summarise, find_runs(places or [RESULTS]))], places)
+    rows = entries([*map(summarise, find_runs(places or [results_directory()]))], places)
     if as_json:
         listed(rows).tell()
         return
@@ -246,7 +246,7 @@ def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -
 
     if form == "parquet" and out is None:
         raise RequestError("--format parquet needs a file", remedy="name it with --out trials.parquet")
-    records = load(find_runs(places or [RESULTS]), warm_ups=True)
+    records = load(find_runs(places or [results_directory()]), warm_ups=True)
     skipped: list[AnalysisWarning] = []
     tables = steps_tables(records, skipped) if steps else iter([trials_table(records)])
     if out:

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from commands.run.forecast import Forecast, as_lines, earlier_durations, forecas
 from commands.run.options import BUSY_HELP
 from commands.run.outlook import Outlook
 from commands.run.prepare import Ready, host_environment, observing, ready
-from commands.run.request_command import RequestCommand, with_help_alone
+from commands.run.request_command import DEFAULTS, RequestCommand, with_help_alone
 from commands.run.steps import steps
 from commands.run.validate import refuse_ignored
 from provisioning import ledger, neighbours
@@ -24,6 +25,7 @@ from suite.interfaces import Note
 from suite.loop import Loop
 from suite.progress import Display, Lines
 from suite.records.record import TrialRecord
+from suite.request.defaults import Defaults
 from suite.request.request import RunRequest
 from suite.results import files
 from suite.results.store import LOG, PLAN, Run, StopRequested, clear_stop, new_run_directory, stored_plan
@@ -87,27 +89,50 @@ def run(
       bench run --target bare-metal --target container --blocks 10 --ablate seccomp --ablate pinning
       bench run --scenario shared --help                 (the options of a scenario)
     """
+    defaults: Defaults | None = click.get_current_context().meta.get(DEFAULTS)
     if not continued:
         refuse_ignored(request)
-    store = _store(continued or out or new_run_directory(), repeats_failed=repeat_failed)
-    begin_s, begun_s = time.monotonic(), time.time()
-    log = None if dry_run else RunLog(store.directory)
-    with observing() as observer:
-        if dry_run:
-            made = _made(request, store, observer.note, continued=bool(continued))
-            expected = forecast(made, made.repetitions, store, time.monotonic() - begin_s)
-        else:
-            # With the ledger's entry, bench web sees that it runs, and bench clean what a killed run left half written.
-            held = ledger.holding("run-directory", str(store.directory.absolute()))
-            with held, ExitStack() as lifetime:
-                made = _made(request, store, observer.note, lifetime, continued=bool(continued))
-                if log and busy == "wait":  # pages show that it waits
-                    log.write("", begun=True)
-                records = _measured(made, store, observer, busy, begun_s=begun_s)
-    if dry_run:
-        _tell_forecast(expected, made, as_json=as_json)
-    else:
+    store = run_store(continued or out, repeats_failed=repeat_failed)
+    if not dry_run:
+        records = measure(request, store, defaults, continued=bool(continued), busy=busy)
         _tell(records, store, as_json=as_json)
+        return
+    begin_s = time.monotonic()
+    with observing() as observer:
+        made = _made(request, store, observer.note, defaults=defaults, continued=bool(continued))
+        expected = forecast(made, made.repetitions, store, time.monotonic() - begin_s)
+    _tell_forecast(expected, made, as_json=as_json)
+
+
+def run_store(directory: Path | None, *, repeats_failed: bool = False) -> Run:
+    """Return the store of a run, in a new directory unless one is given. Raises RequestError."""
+    directory = directory or new_run_directory()
+    if repeats_failed and not (directory / PLAN).exists():
+        raise RequestError("--repeat-failed is for a run that exists", remedy="name it with --continue")
+    return Run(directory, repeats_failed=repeats_failed)
+
+
+def measure(
+    request: RunRequest,
+    store: Run,
+    defaults: Defaults | None = None,
+    *,
+    continued: bool = False,
+    busy: Busy | None = None,
+) -> list[TrialRecord]:
+    """Measure what a request asks for and the store does not hold yet; return the records that were made.
+
+    It needs the context of a command, with which ends what it opens. Raises RequestError.
+    """
+    begun_s = time.time()
+    log = RunLog(store.directory)
+    # With the ledger's entry, bench web sees that it runs, and bench clean what a killed run left half written.
+    held = ledger.holding("run-directory", str(store.directory.absolute()))
+    with observing() as observer, held, ExitStack() as lifetime:
+        made = _made(request, store, observer.note, lifetime, defaults=defaults, continued=continued)
+        if busy == "wait":  # pages show that it waits
+            log.write("", begun=True)
+        return _measured(made, store, observer, busy, begun_s=begun_s)
 
 
 def _tell_forecast(expected: Forecast, made: Ready, *, as_json: bool) -> None:
@@ -119,15 +144,19 @@ def _tell_forecast(expected: Forecast, made: Ready, *, as_json: bool) -> None:
     click.echo("Dry run: nothing was started. Remove --dry-run to start it.", err=True)
 
 
-def _store(directory: Path, *, repeats_failed: bool) -> Run:
-    if repeats_failed and not (directory / PLAN).exists():
-        raise RequestError("--repeat-failed is for a run that exists", remedy="name it with --continue")
-    return Run(directory, repeats_failed=repeats_failed)
-
-
-def _made(request: RunRequest, store: Run, note: Note, lifetime: ExitStack | None = None, *, continued: bool) -> Ready:
+def _made(
+    request: RunRequest,
+    store: Run,
+    note: Note,
+    lifetime: ExitStack | None = None,
+    *,
+    defaults: Defaults | None,
+    continued: bool,
+) -> Ready:
     """Return the checked run, with the end that the suite chooses where nothing says when a new one ends."""
     made = ready(request, note, lifetime=lifetime, decides_by_default=not continued)
+    if defaults:
+        made = replace(made, plan=made.plan.model_copy(update={"defaults": str(defaults)}))
     if not continued:
         if made.plan.request:  # with the targets that it takes by default
             refuse_ignored(made.plan.request)

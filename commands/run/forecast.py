@@ -21,8 +21,9 @@ from suite.plan import WARM_UP, Plan
 from suite.request.deciding import deciding_budget
 from suite.request.repetitions import MARGIN, MOST_BLOCKS, RepetitionOptions
 from suite.request.request import RunRequest
+from suite.results.layout import results_directory
 from suite.results.runs import find_runs
-from suite.results.store import MODELS, RESULTS, Run
+from suite.results.store import MODELS, Run
 from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
 from suite.targets import VMS
 from suite.units import count, format_duration, parse_duration_s, parse_share
@@ -157,7 +158,7 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
 
 def earlier_durations(store: Run) -> Durations:
     """Return what earlier trials of this machine tell, in results/ and beside the run."""
-    return durations_below(RESULTS, store.directory.parent, here=this_host())
+    return durations_below(results_directory(), store.directory.parent, here=this_host())
 
 
 def _fewest(plan: Plan, asked: RepetitionOptions, store: Run) -> tuple[int, bool]:
@@ -201,7 +202,7 @@ def _kept_models(plan: Plan, store: Run, trials: int) -> Iterator[Space]:
     keeping = [job for job in plan.jobs if job.keep_model]
     if not keeping:
         return
-    sizes = _model_sizes([path for path in (RESULTS, store.directory.parent) if path.is_dir()])
+    sizes = _model_sizes([path for path in (results_directory(), store.directory.parent) if path.is_dir()])
     size_bytes = 0
     for job in keeping:
         models = job.epochs if job.keep_model == "each" else 1
@@ -247,6 +248,8 @@ def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     yield f"plan: {job.scenario}, {', '.join(plan.models)}, {job.profile} profile, {job.recipe} recipe"
     yield from _data_line(plan)
     yield f"targets: {', '.join(plan.targets)}{engine}"
+    if plan.defaults:
+        yield f"defaults: {plan.defaults}"
     for target in plan.targets:
         if switched := [label_of(name) for name in arms(target, plan.ablations)]:
             yield f"  {target} also: {', '.join(switched)}"

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from suite.errors import RequestError, flag, nearest
-from suite.results.layout import PLAN, RESULTS, empty_after, latest_run
+from suite.results.layout import PLAN, empty_after, latest_run, results_directory
 from suite.units import parse_share
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -44,12 +44,13 @@ def shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
 
 def latest() -> Path:
     """Return the run in results/ that was written last; name it on standard error if another could be meant."""
-    run = latest_run(RESULTS)
-    several = len(list(RESULTS.glob(f"*/{PLAN}")))
+    results = results_directory()
+    run = latest_run(results)
+    several = len(list(results.glob(f"*/{PLAN}")))
     if later := empty_after(run):
         click.echo(f"{later} is newer and has no record yet: this is {run}", err=True)
     elif several > 1:
-        click.echo(f"{run}: written last of {several} runs in {RESULTS}/", err=True)
+        click.echo(f"{run}: written last of {several} runs in {results}/", err=True)
     return run
 
 

@@ -15,6 +15,7 @@ from scenarios.own_workload import file_of, sha256_of
 from suite.errors import RequestError, flag, option
 from suite.job.command import AUTO, COMMAND
 from suite.job.job import Job
+from suite.request.defaults import Defaults, with_defaults
 from suite.request.option import ALL, Option
 from suite.request.repetitions import EXTENDING
 from suite.request.request import OPTIONS, RunRequest, group_models
@@ -27,6 +28,8 @@ from suite.untrusted.files import refuse_writable_by_others
 COMMON = "Common options"
 ALL_OPTIONS = "--all"
 """The word beside ``--help`` that shows every option in full."""
+DEFAULTS = "virtbench.defaults"
+"""The key, in the meta of click's context, of the defaults that a request took from the project's file."""
 _SUMMARY = 56
 """The columns of a summary: with its option, a line of a terminal of 80."""
 _FEW = 4
@@ -93,10 +96,13 @@ class RequestCommand(click.Command):
             values = {name: ctx.params.pop(name) for name in OPTIONS}
             # A flag that is not there is False, and an option that can be repeated is an empty tuple.
             given = {name: value for name, value in values.items() if not (value in (None, ()) or value is False)}
-            if end < len(args):
-                given = _with_program(given, args[end + 1 :])
+            program = args[end + 1 :] if end < len(args) else None
             continued = ctx.params.get("continued")
-            ctx.params["request"] = _stored(continued, ctx, given) if continued else RunRequest.of(given)
+            if continued:
+                given = given if program is None else _with_program(given, program)
+                ctx.params["request"] = _stored(continued, ctx, given)
+            else:
+                ctx.params["request"], ctx.meta[DEFAULTS] = requested(given, program)
         return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -112,6 +118,20 @@ class RequestCommand(click.Command):
         if not in_full:
             formatter.write_paragraph()
             formatter.write_text(_MORE)
+
+
+def requested(given: Mapping[str, object], program: Sequence[str] | None = None) -> tuple[RunRequest, Defaults | None]:
+    """Return the request of options and of the words behind ``--``, with the defaults of the project that fit them.
+
+    What the project's file gives and does not fit is named on standard error. Raises RequestError.
+    """
+    if program is not None:
+        given = _with_program(given, program)
+    request, defaults = with_defaults(given)
+    if defaults:
+        for name, why in defaults.left_out.items():
+            click.echo(f"{name} of {defaults.file} is left out: {why}", err=True)
+    return request, defaults
 
 
 def _page(scenario: str | None) -> Mapping[str, list[Option]]:

@@ -15,8 +15,9 @@ from suite.job.job import IN_COLUMNS, Job, settings
 from suite.plan import WARM_UP, Detection, Plan
 from suite.records.headers import headers
 from suite.request.repetitions import MOST_BLOCKS, RepetitionOptions
+from suite.results.layout import results_directory
 from suite.results.runs import find_runs
-from suite.results.store import RESULTS, Run, stored_plan
+from suite.results.store import Run, stored_plan
 from suite.units import count, format_duration
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ def _earlier_records(plan: Plan) -> "Records | None":
     from analysis.load.records import load
 
     here = this_host()
-    runs = [run for run in (find_runs([RESULTS]) if RESULTS.is_dir() else []) if _is_like(run, plan, here)]
+    results = results_directory()
+    stored = find_runs([results]) if results.is_dir() else []
+    runs = [run for run in stored if _is_like(run, plan, here)]
     try:
         records = load(runs)
     except BenchError:  # no run, or none that can be read

@@ -15,7 +15,7 @@ from commands.sweep.backends.base import backend_of
 from commands.sweep.resolve import PlanFile, Planned, resolve
 from suite.interfaces import Note
 from suite.part import Part
-from suite.results.store import RESULTS
+from suite.results.layout import results_directory
 from suite.sweep.directory import SweepDirectory, default_directory
 from suite.sweep.estimate import SOURCES, Durations, Source, durations_below, least_certain
 from suite.sweep.file import Sweep, load_sweep
@@ -158,7 +158,7 @@ def _durations(directory: SweepDirectory, estimate_from: Path | None, *, here: b
     """Return what earlier trials took: those below a directory, or of this machine if the sweep runs ``here``."""
     if estimate_from:
         return durations_below(estimate_from)
-    return durations_below(RESULTS, directory.path.parent, here=this_host() if here else None)
+    return durations_below(results_directory(), directory.path.parent, here=this_host() if here else None)
 
 
 def _times(runnable: Sequence[PlannedCell], blocks: int) -> dict[str, Any]:

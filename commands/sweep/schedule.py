@@ -18,8 +18,8 @@ from provisioning.timers.base import ScheduledJob, ScheduleEntry, Timer, check_n
 from suite.errors import RequestError
 from suite.part import Part
 from suite.registries import TIMERS
+from suite.results.layout import results_directory
 from suite.results.runs import contains, find_runs
-from suite.results.store import RESULTS
 from suite.sweep.file import load_sweep
 from suite.units import parse_share
 
@@ -176,7 +176,7 @@ def job_of(file: Path | None, every: str | None, name: str | None, into: Path | 
     backend_of(sweep).check(sweep)
     name = check_name(name or file.stem)
     # Not results/NAME: there bench sweep run keeps the sweep of this name, which is mostly the baseline.
-    into = (into or RESULTS / f"{name}-scheduled").absolute()
+    into = (into or results_directory() / f"{name}-scheduled").absolute()
     return ScheduledJob(
         name=name,
         schedule=parse_schedule(every),

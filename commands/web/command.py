@@ -10,15 +10,15 @@ import click
 from commands.paths import UserPath
 from provisioning.paths import refuse_foreign
 from suite.errors import RequestError, missing_extra
+from suite.results.layout import results_directory
 from suite.results.runs import is_run
-from suite.results.store import RESULTS
 
 _PATH = UserPath()
 
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="Port; 0 is any free one.")
-@click.option("--results", type=_PATH, default=RESULTS, show_default=True, help="Directory of the runs.")
+@click.option("--results", type=_PATH, default=results_directory, help="Directory of the runs. Default: results.")
 @click.option("--services", type=_PATH, help='TOML file of services that generate: place = "http://HOST:PORT".')
 @click.option("--allow-files", is_flag=True, help="Start runs that name files, devices or programs of this machine.")
 def web(port: int, results: Path, services: Path | None, allow_files: bool) -> None:
@@ -57,7 +57,7 @@ def _prepare_results(results: Path) -> None:
     """Make the usual directory of runs if it is missing. Raises RequestError for one that cannot serve as such."""
     if is_run(results):
         raise RequestError(f"{results} is a run", remedy="name the directory that holds runs with --results")
-    if not results.exists() and results != RESULTS:
+    if not results.exists() and results != results_directory():
         raise RequestError(f"no directory {results}", remedy=f"make it (mkdir {results}), or name another --results")
     try:
         results.mkdir(exist_ok=True)

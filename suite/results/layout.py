@@ -3,12 +3,16 @@
 from pathlib import Path
 
 from suite.errors import RequestError
+from suite.project import project
 
 RESULTS = Path("results")
 PLAN = "plan.json"
 SWEEP = "sweep.json"
 TRIALS = "trials"
 PLOTS = "plots"
+FIGURE_FORMATS = ("png", "svg", "pdf")
+USUAL_FORMATS = FIGURE_FORMATS[:2]
+"""The formats of figures that are written unless others are named."""
 KEPT = ".kept"
 """The directory for the output of ``bench compare`` and ``bench report`` on a run."""
 REPORT = "report.html"
@@ -27,11 +31,18 @@ DOOMED = ".virtbench-removal"
 """How the name of a directory begins whose content is being deleted."""
 
 
-def latest_run(results: Path = RESULTS) -> Path:
+def results_directory() -> Path:
+    """Return the directory for runs: that of the project's file, else ``results``. Raises RequestError for its file."""
+    of_project = project()
+    return of_project.results if of_project and of_project.results else RESULTS
+
+
+def latest_run(results: Path | None = None) -> Path:
     """Return the run below ``results`` that was written last; one without records only if none has any.
 
     Names tell nothing: ``--out`` gives any. Raises RequestError if there is none.
     """
+    results = results or results_directory()
     runs = [plan.parent for plan in results.glob(f"*/{PLAN}")]
     if not runs:
         raise RequestError(f"no run in {results}/", remedy="make one with: bench run --target all, or name a directory")

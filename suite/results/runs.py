@@ -13,7 +13,7 @@ from suite.plan import Plan
 from suite.records.headers import read_head, record_entries
 from suite.records.reader import NewerRecordError
 from suite.results import layout
-from suite.results.store import PLAN, RESULTS, TRIALS, stored_plan
+from suite.results.store import PLAN, TRIALS, stored_plan
 
 if TYPE_CHECKING:
     from suite.sweep.directory import Accepted
@@ -96,10 +96,11 @@ def contains(directory: Path, other: Path) -> bool:
     return other.resolve().is_relative_to(directory.resolve())
 
 
-def find_run(name: str, results: Path = RESULTS) -> Path:
+def find_run(name: str, results: Path | None = None) -> Path:
     """Return a run by its directory or its name below ``results``. Raises RequestError if there is none, or several."""
     if is_run(Path(name)):
         return Path(name)
+    results = results or layout.results_directory()
     below = []
     if results.is_dir():
         below = find_runs([results])

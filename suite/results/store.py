@@ -33,7 +33,6 @@ from suite.trial_names import RECORD_FILES, attempt_file, record_file, trial_of_
 from suite.untrusted.parse import parse_object
 from suite.version import suite_version
 
-RESULTS = layout.RESULTS
 PLAN = layout.PLAN
 TRIALS = layout.TRIALS
 MODELS = "models"
@@ -178,8 +177,9 @@ def sweep_temporaries(directory: Path) -> list[Path]:
     return [path for run in runs for part in parts for path in files.remove_temporaries(run / part)]
 
 
-def new_run_directory(results: Path = RESULTS) -> Path:
+def new_run_directory(results: Path | None = None) -> Path:
     """Return a new directory whose name sorts by time: ``results/20180312T101500-4242``."""
+    results = results or layout.results_directory()
     return results / f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
 
 
@@ -424,7 +424,7 @@ def plan_differences(old: Plan, new: Plan) -> list[str]:
     The request decides nothing: what it came to is in the other keys. Nor does it matter which CPUs a node has chosen.
     """
     new = new.with_cpus_of(old.job.envelope)
-    facts = [plan.model_dump(mode="json", exclude={"request", *DRAWN}) for plan in (old, new)]
+    facts = [plan.model_dump(mode="json", exclude={"request", "defaults", *DRAWN}) for plan in (old, new)]
     jobs = [plan.pop("jobs") for plan in facts]
     keys = {fact.path for fact in differ(*facts)}
     if old.models != new.models:

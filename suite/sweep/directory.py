@@ -23,8 +23,8 @@ from suite.part import Part, RunId
 from suite.plan import Plan, Trial
 from suite.records.record import TrialRecord
 from suite.results.files import read
-from suite.results.layout import CONVERGED
-from suite.results.store import ATTEMPTS, PLAN, RESULTS, TRIALS, Run, read_record, write_atomic
+from suite.results.layout import CONVERGED, results_directory
+from suite.results.store import ATTEMPTS, PLAN, TRIALS, Run, read_record, write_atomic
 from suite.sweep.cells import Cell
 from suite.sweep.file import Sweep
 from suite.trial_names import attempt_file, record_file
@@ -235,4 +235,4 @@ def plan_hash(sweep: Sweep) -> str:
 def default_directory(sweep: Sweep) -> Path:
     if sweep.output.directory:
         return Path(sweep.output.directory)
-    return RESULTS / sweep.name
+    return results_directory() / sweep.name

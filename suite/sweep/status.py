@@ -10,7 +10,8 @@ from suite.errors import RequestError
 from suite.part import Part
 from suite.plan import Plan, Trial
 from suite.records.headers import headers
-from suite.results.store import RESULTS, stop_requested
+from suite.results.layout import results_directory
+from suite.results.store import stop_requested
 from suite.sweep.directory import CellRun, StopRule, SweepDirectory
 from suite.sweep.estimate import Durations, Source
 from suite.sweep.file import Sweep
@@ -104,8 +105,9 @@ def _state(directory: Path, cells: Iterable[CellStatus], *, running: bool, incom
     return "failed" if failed else "complete"
 
 
-def latest_sweep(results: Path = RESULTS) -> Path:
+def latest_sweep(results: Path | None = None) -> Path:
     """Return the sweep below ``results`` that was begun or changed last. Raises RequestError when there is none."""
+    results = results or results_directory()
     plans = sorted(results.glob("*/sweep.json"), key=lambda path: path.stat().st_mtime)
     if not plans:
         raise RequestError(f"no sweep in {results}/", remedy="begin one with: bench sweep run smoke")
