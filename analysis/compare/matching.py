@@ -24,6 +24,9 @@ from suite.job.datasets import FILES
 from suite.job.job import ComparisonKey
 from suite.targets import BASES
 
+REFUSED = "the audit refuses it"
+"""Stands for the error of a trial whose record does not count."""
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -33,6 +36,10 @@ class Missing:
     name: str
     """``resnet50 on vm (engine=podman)``."""
     why: str
+    failed_in: Literal["old", "new"] | None = None
+    """The run whose failed or refused trials explain it; null where neither has any."""
+    blocks: int | None = None
+    """The blocks that the new run needs to lack no trial of this row; null for anything but trials."""
 
 
 def matched(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -163,15 +170,18 @@ def missing(
             job, model = cell
             targets = ", ".join(place_of(arm.target, switches_of(arm)) for arm in arms)
             name = f"{model} ({', '.join(filter(None, vars(job).values()))})"
-            why = f"no trial was finished on {targets}{_failures(new.get(arms[0]))}"
-            yield Missing("cell", name, why)
+            failures = _failures(new.get(arms[0]))
+            why = f"no trial was finished on {targets}{failures}"
+            yield Missing("cell", name, why, "new" if failures else None)
             continue
         for arm in arms:
             if not old[arm]["ok"].any():
-                yield Missing("target", name_of(arm), "the baseline has no finished trial")
+                why = f"the baseline has no finished trial{_failures(old[arm])}"
+                yield Missing("target", name_of(arm), why, "old")
             elif arm not in finished:
-                why = f"no trial was finished{_failures(new.get(arm))}"
-                yield Missing("target", name_of(arm), why)
+                failures = _failures(new.get(arm))
+                why = f"no trial was finished{failures}"
+                yield Missing("target", name_of(arm), why, "new" if failures else None)
             else:
                 yield from _missing_trials(arm, old[arm], finished[arm], last)
 
@@ -184,7 +194,8 @@ def _missing_trials(arm: Arm, old: pd.DataFrame, new: pd.DataFrame, last: float)
     blocks = sorted(block for block, _ in due - tried if block <= last)
     if blocks:
         why = f"{len(blocks)} of {len(due)} trials are missing (block {', '.join(map(str, blocks))}){_failures(new)}"
-        yield Missing("trials", name_of(arm), why)
+        # A trial that failed is there: those that are missing have never run.
+        yield Missing("trials", name_of(arm), why, blocks=int(blocks[-1]) + 1)
 
 
 def _failures(rows: pd.DataFrame | None) -> str:

@@ -1,4 +1,4 @@
-"""Grouped bars: targets beside each other, normalised to bare metal, with the measured value above each.
+"""Targets next to each other: dots of ratios to bare metal, else bars, with the measured value above each.
 
 They carry 95 % intervals, the noise floor as lines around 1, and published values as markers. Values of keys are bars
 over the base; along the axis stands everything in which the bars of a place agree.
@@ -88,11 +88,13 @@ def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         if not any(visible(_of_targets(group, metric)) for metric in group.metrics):
             continue
         cells = []
+        # Neighbours must not run into each other: a letter has 0.09 inches.
+        letters = int(drawing.BAR_INCHES * len(group.targets) / 0.09)
         for metric in group.metrics:
-            # Broken at its hyphens, so that neighbours do not run into each other.
-            lines = textwrap.wrap(metric.name.replace("-", "- "), 22)
+            lines = textwrap.wrap(metric.name.replace("-", "- "), letters)
             name = "\n".join(lines).replace("- ", "-")
-            cells.append((f"{name}\n{metric.unit}, {metric.better} is better", group, metric))
+            better = textwrap.fill(f"{metric.unit}, {metric.better} is better", letters)
+            cells.append((f"{name}\n{better}", group, metric))
         chart = _chart(cells, f"Probe: {group.model}", "the measured value")
         title = f"The probe {group.model}: every metric on every target"
         yield drawing.Drawing(group.model, title, chart)
@@ -117,15 +119,10 @@ def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | 
             floors[name] = floor
     groups = [group for _, group, _ in cells]
     first = groups[0]
-    return draw_bars(
-        pd.DataFrame(bars),
-        drawing.legend(groups),
-        floors,
-        title,
-        str(first.job),
-        unit,
-        first.base,
-    )
+    senses = {metric.more_is_faster for _, _, metric in cells}
+    towards = drawing.direction(more_is_faster=senses.pop()) if len(senses) == 1 else ""
+    legend = drawing.legend(groups)
+    return draw_bars(pd.DataFrame(bars), legend, floors, title, str(first.job), unit, first.base, towards)
 
 
 def _printed(group: Group, metric: Metric, target: str, reference: Reference) -> dict[str, float]:
@@ -163,15 +160,18 @@ def draw_bars(
     job: str,
     unit: str,
     over: str,
+    towards: str = "",
 ) -> Figure:
-    """Draw bars by ``place`` and ``target``: of the ``ratio`` to ``over``, or of the ``value`` if none has one."""
+    """Draw dots by ``place`` and ``target`` of the ``ratio`` to ``over``, or bars of the ``value`` if none has one.
+
+    ``towards``: what the ends of the axis of ratios mean; empty where it differs from place to place.
+    """
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
     places = list(bars["place"].unique())
     targets = list(legend)
-    width = 2.0 + 0.75 * len(places) * len(targets)
     with drawing.style():
-        chart = drawing.canvas(max(6.4, width), 4.8)
+        chart = drawing.canvas(drawing.size(len(places), len(targets)), 4.8)
         axes = chart.subplots()
         drawing.grouped(axes, bars, places, targets)
         bars["top"] = bars[["height", "high"]].max(axis=1)
@@ -180,18 +180,15 @@ def draw_bars(
         else:
             published = bars[:0]
         heights = [bars["height"], bars["low"], bars["top"], published["published"]]
-        drawing.scale(axes, pd.concat(heights))
-        if axes.get_yscale() == "log":
-            drawing.dots(axes, bars)
-        _write_values(axes, bars)
-        drawing.label(
-            axes,
-            title,
-            f"{job}\nabove the marks: {unit}",
-            f"relative to {over}" if normalised else f"{unit}, not normalised",
-            normalised=normalised,
-        )
+        drawing.scale(axes, pd.concat(heights), around_one=normalised)
+        drawing.keep_widths(axes, len(places), len(targets))
         entries: list[Artist | Container | None] = [*legend.values()]
+        if normalised or axes.get_yscale() == "log":
+            drawing.dots(axes, bars)
+            entries = [drawing.dot_entry(target, str(patch.get_label())) for target, patch in legend.items()]
+        _write_values(axes, bars, dotted=normalised or axes.get_yscale() == "log")
+        what = f"relative to {over}\n{towards}".rstrip() if normalised else f"{unit}, not normalised"
+        drawing.label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
         if normalised:
             entries.append(drawing.intervals(axes, bars))
             entries.append(_floors(axes, floors, places))
@@ -204,10 +201,10 @@ def draw_bars(
     return chart
 
 
-def _write_values(axes: Axes, bars: pd.DataFrame) -> None:
-    """Write the measured value above each bar; where there is no bar, why."""
+def _write_values(axes: Axes, bars: pd.DataFrame, *, dotted: bool) -> None:
+    """Write the measured value above each mark; where there is none, why."""
     floor = axes.get_ylim()[0]
-    gap = 8 if axes.get_yscale() == "log" else 4  # clear of a dot
+    gap = 8 if dotted else 4  # clear of a dot
     for bar in bars.to_dict("records"):
         drawn = not math.isnan(bar["height"])
         top = bar["top"] if drawn else floor
@@ -288,15 +285,9 @@ def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
     notes = notes_by_target((row.target, row.notes) for row in rows)
     legend = {target: drawing.entry(target, texts) for target, texts in notes.items()}
     job = str(rows[0].job)
-    return draw_bars(
-        pd.DataFrame(bars),
-        legend,
-        {},
-        title,
-        job,
-        rows[0].metric.unit,
-        over=" or ".join(bases),
-    )
+    towards = drawing.direction(more_is_faster=rows[0].metric.more_is_faster)
+    unit = rows[0].metric.unit
+    return draw_bars(pd.DataFrame(bars), legend, {}, title, job, unit, " or ".join(bases), towards)
 
 
 def _values(cell: Sequence[str]) -> list[str]:

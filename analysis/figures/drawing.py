@@ -28,6 +28,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from analysis.compare.published import published_claims, selected
@@ -37,11 +38,12 @@ from analysis.report.formatting import notes_by_target
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.results.files import output, remove_temporaries
-from suite.results.layout import PLOTS
+from suite.results.layout import PLOTS, USUAL_FORMATS
 from suite.targets import TARGETS
 
 _STYLE = {
     "svg.hashsalt": "virtbench",
+    "pdf.fonttype": 42,  # TrueType, which publishers take and programs can edit
     "hatch.linewidth": 0.6,
     "hatch.color": "white",
     "axes.edgecolor": "0.3",
@@ -100,21 +102,25 @@ def _save_svg(chart: Figure, file: IO[bytes]) -> None:
     chart.savefig(file, format="svg", dpi=_DPI, metadata={"Date": None})
 
 
-_FORMATS: Mapping[str, Callable[[Figure, IO[bytes]], None]] = {"png": _save_png, "svg": _save_svg}
+def _save_pdf(chart: Figure, file: IO[bytes]) -> None:
+    chart.savefig(file, format="pdf", dpi=_DPI, metadata={"CreationDate": None})
 
 
-def write(charts: Iterable[tuple[str, Figure]], directory: Path) -> list[Path]:
-    """Write each figure as PNG and SVG under its name, and return the paths. Raises RequestError if it cannot."""
+_FORMATS: Mapping[str, Callable[[Figure, IO[bytes]], None]] = {"png": _save_png, "svg": _save_svg, "pdf": _save_pdf}
+
+
+def write(charts: Iterable[tuple[str, Figure]], directory: Path, formats: Sequence[str] = USUAL_FORMATS) -> list[Path]:
+    """Write each figure in these formats under its name, and return the paths. Raises RequestError if it cannot."""
     # Whoever may write the run could have made a link of its plots/; a directory that the user names may be one.
     below = directory.parent if directory.name == PLOTS else None
     remove_temporaries(directory)  # of a bench compare that was killed
     paths = [directory]
     try:
         for name, chart in charts:
-            for suffix, save in _FORMATS.items():
+            for suffix in formats:
                 paths.append(directory / f"{name}.{suffix}")
                 with style(), output(paths[-1], below=below, sync=False) as file:
-                    save(chart, file)
+                    _FORMATS[suffix](chart, file)
                 # Laid out once: that takes as long as to draw, and both formats then look alike. ``savefig`` draws
                 # before it saves wherever there is an engine, one called "none" too.
                 chart.set_layout_engine(None)
@@ -160,6 +166,13 @@ _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
 MARKERS = dict(zip(TARGETS, "so^D", strict=True))
 WIDTH = 0.84
 """The width of the bars of one place together, where places are 1 apart."""
+BAR_INCHES = 0.75
+AROUND_INCHES = 2.0
+"""The width that a figure has for each bar, and for the axis and its labels."""
+_LEAST_INCHES = 6.4
+_LEAST_SPAN = 0.1
+"""Ratios that are closer to each other than this are drawn on an axis that is this long, at least."""
+_TIMES = "faster \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} slower"
 _LINEAR_RANGE = 20.0
 """Ratios further apart than this are drawn on a logarithmic axis: on a linear one the small bars would vanish."""
 
@@ -227,8 +240,14 @@ def grouped(axes: Axes, bars: pd.DataFrame, places: Sequence[str], targets: Sequ
     bars["x"] = middles + within - WIDTH / 2
 
 
+def dot_entry(target: str, text: str) -> Line2D:
+    """Return the entry of the legend for the dots of a target."""
+    look: dict[str, Any] = {"color": _COLOURS.get(target, "0.5"), "markersize": 8, "markeredgecolor": "0.1"}
+    return Line2D([], [], linestyle="none", marker=MARKERS.get(target, "P"), label=text, **look)
+
+
 def dots(axes: Axes, bars: pd.DataFrame) -> None:
-    """Replace bars by dots (Cleveland, 1985): on a logarithmic axis a bar has no zero to begin at."""
+    """Replace bars by dots (Cleveland, 1985): a ratio lies around 1, and a logarithmic axis has no zero to begin at."""
     for container in list(axes.containers):
         container.remove()
     colours = palette([str(target) for target in bars["target"].unique()])
@@ -303,16 +322,39 @@ def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:
     axes.annotate(text, (x, top), **offset, ha="center", va="bottom", fontsize=9)
 
 
-def scale(axes: Axes, heights: "pd.Series[float]") -> None:
-    """Fit the vertical axis to the heights: from zero, or logarithmic where they are far apart."""
+def scale(axes: Axes, heights: "pd.Series[float]", *, around_one: bool) -> None:
+    """Fit the vertical axis to the heights: around 1 for ratios, else from zero; logarithmic if they are far apart."""
     low = heights.min()
     high = heights.max()
     if low > 0 and high / low > _LINEAR_RANGE:
         axes.set_yscale("log")
         axes.set_ylim(min(low, 1) / 3, high * 3)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    elif around_one:
+        low = min(low, 1.0)
+        high = max(high, 1.0)
+        span = max(high - low, _LEAST_SPAN)
+        axes.set_ylim(low - 0.15 * span, high + 0.3 * span)  # above are the values
     else:
         axes.set_ylim(0, high * 1.15)
+
+
+def keep_widths(axes: Axes, places: int, targets: int) -> None:
+    """Leave room on both sides of few bars, which would fill the figure; places are 1 apart."""
+    chart = axes.get_figure(root=True)
+    fitting = (chart.get_figwidth() - AROUND_INCHES) / (BAR_INCHES * targets) if chart else places
+    room = 0.5 + max(fitting - places, 0) / 2
+    axes.set_xlim(-room, places - 1 + room)
+
+
+def direction(*, more_is_faster: bool) -> str:
+    """Return what the ends of an axis mean, in the order in which it is read."""
+    return "slower \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} faster" if more_is_faster else _TIMES
+
+
+def size(places: int, targets: int) -> float:
+    """Return the width of a figure in inches, with so many bars and the room around them."""
+    return max(_LEAST_INCHES, AROUND_INCHES + BAR_INCHES * places * targets)
 
 
 def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) -> None:

@@ -14,22 +14,21 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullLocator
 
 from analysis.compare.results import Comparison, Contrast
-from analysis.figures.drawing import MARKERS, Drawing, canvas, palette, style
+from analysis.figures.drawing import MARKERS, Drawing, canvas, direction, palette, style
+from analysis.figures.foot import foot_of, write_foot
 from analysis.figures.reference import Reference
-from analysis.report.answers.answer import answer, claims
+from analysis.report.answers.answer import answer
 from analysis.report.formatting import floor, hidden, margins, one_line, ratio, readable, verdict
 from analysis.statistics.margins import bounds_of, log_difference
 from analysis.statistics.ratios import exp_ends
 from suite.targets import BASES, base_of
-from suite.units import count
 
 _INCHES = 8.0
 _ROW = 0.42
 _AROUND = 1.1  # inches
 _TITLE_LETTERS = 86
-_FOOT_LETTERS = 120
 _VERDICT_LETTERS = 26
-"""The letters of a line of the title and the foot, and of a verdict."""
+"""The letters of a line of a verdict."""
 _ROOM = 0.04
 """The share of the axis on each side that no mark reaches."""
 Interval = tuple[float, float]
@@ -85,14 +84,14 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     answers = one_line("; ".join(map(str, answer(comparison).rows)))
     # A number keeps its per cent, by a blank at which no line is broken.
     title = textwrap.fill(answers.replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LETTERS)
-    foot = textwrap.fill("; ".join(_foot(comparison)), _FOOT_LETTERS)
+    foot = foot_of(comparison, _INCHES)
     lines = sum(max(2, _text(contrast).count("\n") + 1) for contrast in rows)
     around = _AROUND + 0.19 * (title.count("\n") + foot.count("\n"))
     with style():
         chart = canvas(_INCHES, around + _ROW / 2 * lines)
         _draw(chart.subplots(), rows, comparison)
         chart.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
-        chart.supxlabel(foot, fontsize=8, color="0.3", x=0.01, ha="left")
+        write_foot(chart, foot)
     text = "every ratio to bare metal with its blocks, interval and verdict"
     yield Drawing(
         name,
@@ -192,21 +191,9 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     base = base_of(rows[0].target)
     if any(contrast.kind == "aggressor" for contrast in rows):
         base = "the same victim alone"
-    text = f"ratio to {base}, log scale; grey band: the margin of {margin}; small dots: blocks"
-    axes.set_xlabel(text, fontsize=8.5)
+    what = f"ratio to {base}, log scale; grey band: the margin of {margin}; small dots: blocks"
+    senses = {contrast.metric.more_is_faster for contrast in rows}
+    if len(senses) == 1:
+        what = f"{direction(more_is_faster=senses.pop())}\n{what}"
+    axes.set_xlabel(what, fontsize=8.5)
     axes.grid(visible=False, axis="y")
-
-
-def _foot(comparison: Comparison) -> Iterator[str]:
-    claimed = claims(comparison)
-    circumstances = [claim.around for claim in claimed]
-    yield from dict.fromkeys(f"host {' and '.join(around.hosts)}" for around in circumstances if around.hosts)
-    yield from dict.fromkeys(around.engine for around in circumstances if around.engine)
-    blocks = max((claim.found.blocks for claim in claimed), default=0)
-    yield count(blocks, "block")
-    yield str(comparison.jobs[0])
-    if len(comparison.trials):
-        yield str(comparison.trials["started_at"].min())[:10]
-    names = dict.fromkeys(chain.from_iterable(summary.substitutes for summary in comparison.summaries))
-    if names:
-        yield f"substitutes: {', '.join(names)}"

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
@@ -61,49 +62,61 @@ def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
     bars = pd.DataFrame(
         {"place": arm.model, "target": arm.target, **_lost(contrast)} for arm, contrast in measured_rows.items()
     )
-    width = 2.0 + 0.9 * len(victims) * len(targets)
-    chart = drawing.canvas(max(6.4, width), 4.8)
+    chart = drawing.canvas(drawing.size(len(victims), len(targets)), 4.8)
     axes = chart.subplots()
     drawing.grouped(axes, bars, victims, targets)
+    drawing.keep_widths(axes, len(victims), len(targets))
+    _grey(axes, bars[bars["withheld"]])
+    limit = _limit(axes, bars)
     entries: list[Artist | Container | None] = list(starmap(drawing.entry, notes.items()))
     entries.append(drawing.intervals(axes, bars))
     for bar in bars.to_dict("records"):
         top = np.nanmax([bar["height"], bar["high"], 0])
-        drawing.above(axes, f"{bar['height']:.0f} %", bar["x"], top)
-    axes.margins(y=0.12)  # room for what is written above the bars
+        text = f"{bar['height']:.0f} %{', no verdict' * bar['withheld']}".replace(", ", "\n")
+        drawing.above(axes, text, bar["x"], min(top, limit))
     entries.append(drawing.ranges(axes, bars, len(targets)))
-    direction = "lost" if metric.more_is_faster else "added"
+    change = "lost" if metric.more_is_faster else "added"
     job = next(iter(rows)).job
-    drawing.label(
-        axes,
-        title,
-        str(job),
-        f"{metric.name} {direction}, %",
-        normalised=False,
-    )
+    below = f"{job}\ngrey: no verdict; higher is slower"
+    drawing.label(axes, title, below, f"{metric.name} {change}, %", normalised=False)
     axes.axhline(0, color="0.2", linewidth=1)
     drawing.legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
+
+
+def _grey(axes: Axes, withheld: pd.DataFrame) -> None:
+    """Take the colour from the bars whose numbers carry no verdict."""
+    middles = list(withheld["x"])
+    for patch in axes.patches:
+        middle = patch.get_x() + patch.get_width() / 2
+        if any(math.isclose(middle, x, abs_tol=1e-6) for x in middles):
+            patch.set_facecolor("0.8")
+
+
+def _limit(axes: Axes, bars: pd.DataFrame) -> float:
+    """Fit the axis to the numbers with a verdict, which others would dwarf; return the height that they reach."""
+    decided = bars[~bars["withheld"]]
+    ends = decided[["height", "low", "high"]] if len(decided) else bars[["height"]]
+    high = max(float(np.nanmax(ends)), 1.0)
+    low = min(float(np.nanmin(ends)), 0.0)
+    span = high - low
+    axes.set_ylim(low - 0.05 * span * (low < 0), high + 0.2 * span)  # above are the values
+    return high
 
 
 def _map(rows: Rows, title: str) -> Figure:
     victims = _victims(rows)
     notes = _notes(rows)
     aggressors = sorted({arm.aggressor for arm in rows}, key=lambda name: known_first(aggressor_names(), name))
-    tables = {
-        target: pd.DataFrame(
-            math.nan,
-            index=pd.Index(victims),
-            columns=pd.Index(aggressors),
-        )
-        for target in notes
-    }
+    tables = {target: pd.DataFrame(math.nan, index=pd.Index(victims), columns=pd.Index(aggressors)) for target in notes}
+    texts = {target: pd.DataFrame("", index=pd.Index(victims), columns=pd.Index(aggressors)) for target in notes}
     top = 10.0
     for arm, measured in rows.items():
         if "throughput" in measured:
-            lost = _lost(measured["throughput"])["height"]
-            tables[arm.target].loc[arm.model, arm.aggressor] = lost
-            top = max(top, lost)
+            lost = _lost(measured["throughput"])
+            tables[arm.target].loc[arm.model, arm.aggressor] = lost["height"]
+            texts[arm.target].loc[arm.model, arm.aggressor] = _with_interval(lost)
+            top = max(top, lost["height"])
     panel = 1.2 + 0.9 * len(aggressors)
     with drawing.style():
         chart = drawing.canvas(2.0 + panel * len(notes), 2.4 + 0.6 * len(victims))
@@ -111,7 +124,8 @@ def _map(rows: Rows, title: str) -> Figure:
             axes = chart.add_subplot(1, len(notes), column + 1)
             # From zero: who gains beside another has lost nothing, and the number says by how much.
             scale = {"vmin": 0.0, "vmax": top, "cmap": "rocket_r", "cbar_kws": {"label": "throughput lost, %"}}
-            look = {"annot": True, "fmt": ".0f", "linewidths": 1, "yticklabels": column == 0}
+            look = {"annot": texts[target], "fmt": "", "linewidths": 1, "yticklabels": column == 0}
+            look["annot_kws"] = {"fontsize": 9}
             sns.heatmap(table, ax=axes, **scale, **look, cbar=column == len(notes) - 1)
             heading = "\n".join((target, *notes[target]))
             axes.set_title(heading, fontsize=10)
@@ -122,6 +136,12 @@ def _map(rows: Rows, title: str) -> Figure:
             ha="left",
         )
     return chart
+
+
+def _with_interval(lost: Mapping[str, float]) -> str:
+    """Return ``12`` above ``5 to 19``, the ends of its interval if it has one."""
+    height = f"{lost['height']:.0f}"
+    return height if math.isnan(lost["low"]) else f"{height}\n{lost['low']:.0f} to {lost['high']:.0f}"
 
 
 def _victims(rows: Rows) -> list[str]:
@@ -149,4 +169,5 @@ def _lost(contrast: Contrast) -> dict[str, float]:
         arm.aggressor,
     )
     least, most = sorted(map(lost, printed))
-    return {"height": height, "low": low, "high": high, "least": least, "most": most}
+    withheld = bool(contrast.verdict and contrast.verdict.withheld)
+    return {"height": height, "low": low, "high": high, "least": least, "most": most, "withheld": withheld}

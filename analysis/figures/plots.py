@@ -12,15 +12,17 @@ a number: synthetic-forest, probe-disk. Where a scenario has several jobs, what 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.compare.results import ComparedJob, Comparison
 from analysis.figures.drawing import Drawing, FigureKind, stamp, write
+from analysis.figures.foot import foot_of, write_foot
 from analysis.figures.reference import Reference
 from analysis.report.tables import differing
 from suite.registries import FIGURES
+from suite.results.layout import USUAL_FORMATS
 
 _LONGEST_NAME = 200
 
@@ -32,7 +34,12 @@ class Picture:
     drawing: Drawing
 
 
-def draw(comparison: Comparison, directory: Path, reference: Reference | None = None) -> list[Path]:
+def draw(
+    comparison: Comparison,
+    directory: Path,
+    reference: Reference | None = None,
+    formats: Sequence[str] = USUAL_FORMATS,
+) -> list[Path]:
     """Write every figure, marked with published ratios, and return the paths. Raises RequestError if it cannot."""
     charts = []
     for job in comparison.jobs:
@@ -40,8 +47,10 @@ def draw(comparison: Comparison, directory: Path, reference: Reference | None = 
     # Values of a key are jobs of their own, and one picture has all of them.
     by_key: list[FigureKind] = [FIGURES.get(name) for name in ("by", "time-money") if comparison.of_kind("by")]
     for figure in by_key:
-        charts += [(_for_files(drawing.name), drawing.chart) for drawing in figure(comparison, {})]
-    return write(charts, directory)
+        for drawing in figure(comparison, {}):
+            write_foot(drawing.chart, foot_of(comparison, drawing.chart.get_figwidth()))
+            charts.append((_for_files(drawing.name), drawing.chart))
+    return write(charts, directory, formats)
 
 
 def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:
@@ -55,6 +64,7 @@ def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> 
     for figure in figures:
         for drawing in figure(of_job, reference):
             stamp(drawing.chart, job.profile)
+            write_foot(drawing.chart, foot_of(of_job, drawing.chart.get_figwidth()))
             parts = [*job_parts, drawing.name]
             caption = drawing.title
             if drawing.number is not None:

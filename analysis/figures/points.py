@@ -34,6 +34,8 @@ _MOST_VECTORS = 2000
 _LATENCY = re.compile(r"latency-p(?P<percent>\d+)(?:-at-(?P<rate>[0-9.e+]+)-per-s)?")
 _CLOSED = "one client, in a closed loop"
 _MARKERS = "osD^vPX*"
+_HOURS_FROM_S = 7200.0
+"""From here on the time of a job is shown in hours."""
 Panels = Mapping[str, Mapping[int, Metric]]
 
 
@@ -60,8 +62,7 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
     shown = set(dots["target"])
     legend = {target: entry for target, entry in drawing.legend(groups).items() if target in shown}
     targets = list(legend)
-    width = 2.0 + 0.75 * len(models) * len(targets)
-    chart = drawing.canvas(max(6.4, width), 4.2)
+    chart = drawing.canvas(drawing.size(len(models), len(targets)), 4.2)
     axes = chart.subplots()
     sns.stripplot(
         dots,
@@ -80,18 +81,13 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
         rasterized=len(dots) > _MOST_VECTORS,
         ax=axes,
     )
-    drawing.scale(axes, dots["ratio"])
-    if axes.get_yscale() == "linear":
-        low = dots["ratio"].min()
-        high = dots["ratio"].max()
-        margin = 0.1 * (high - low) or 0.1
-        axes.set_ylim(low - margin, high + margin)
+    drawing.scale(axes, dots["ratio"], around_one=True)
     below = f"{groups[0].job}\none dot per trial, over the geometric mean of {groups[0].base}"
     drawing.label(
         axes,
         "Every trial: throughput",
         below,
-        f"relative to {groups[0].base}",
+        f"relative to {groups[0].base}\n{drawing.direction(more_is_faster=True)}",
         normalised=True,
     )
     for entry in legend.values():
@@ -309,26 +305,16 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         with drawing.style():
             chart = drawing.canvas(6.4, 4.6)
             axes = chart.subplots()
+            longest_s = max(row[TIME.name].value or 0.0 for row in points.values())
+            unit, unit_s = ("hours", 3600.0) if longest_s >= _HOURS_FROM_S else ("seconds", 1.0)
             for arm, row in points.items():
-                x, across = _point(row[TIME.name])
+                x, across = _point(row[TIME.name], unit_s)
                 y, up = _point(row[name])
                 look: dict[str, Any] = {"fmt": drawing.MARKERS.get(arm.target, "P"), "color": colours[arm.target]}
                 axes.errorbar(x, y, up, across, capsize=3, **look)
-                axes.annotate(
-                    name_of(arm, every),
-                    (x, y),
-                    xytext=(6, 6),
-                    textcoords="offset points",
-                    fontsize=9,
-                )
-            drawing.label(
-                axes,
-                title,
-                "with 95 % intervals; better is left and below",
-                currency,
-                normalised=False,
-            )
-            axes.set_xlabel("seconds")
+                axes.annotate(name_of(arm, every), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=9)
+            drawing.label(axes, title, "with 95 % intervals; better is left and below", currency, normalised=False)
+            axes.set_xlabel(unit)
             axes.margins(0.2)
         drawing.stamp(chart, first.job.profile)
         yield drawing.Drawing(
@@ -339,8 +325,8 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         )
 
 
-def _point(row: Contrast) -> tuple[float, list[list[float]]]:
-    """Return the value, and how far its interval reaches below and above."""
+def _point(row: Contrast, unit: float = 1.0) -> tuple[float, list[list[float]]]:
+    """Return the value in units of that size, and how far its interval reaches below and above."""
     value = row.value or 0.0
     low, high = row.value_interval or (value, value)
-    return value, [[value - low], [high - value]]
+    return value / unit, [[(value - low) / unit], [(high - value) / unit]]

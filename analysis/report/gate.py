@@ -1,24 +1,27 @@
 """A regression between two runs: the answer first, then a table of its rows."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import cast
 
-from analysis.compare.matching import place_of, switches_of
+from analysis.compare.matching import REFUSED, place_of, switches_of
 from analysis.compare.regression import EXIT_CODES, FAILED, Change, Regression
 from analysis.compare.results import Circumstances
+from analysis.load.plans import extendable, plan_of
 from analysis.report.answers.answer import Answer, AnswerRow, formed, row_of
 from analysis.report.answers.claim import Claim
 from analysis.report.answers.next_step import explaining, extending, failures_of, measure
 from analysis.report.document import answer_elements
-from analysis.report.elements import Element, Head, Line, Styled, Table
+from analysis.report.elements import CommandLine, Element, Head, Heading, Line, Styled, Table
 from analysis.report.formatting import ends, percent, reachable, signed, times
 from analysis.statistics.counts import MeanDifference
 from analysis.statistics.failures import Failures
 from analysis.statistics.power import POWER
 from analysis.statistics.ratios import FAILS_MORE, Verdict
 from analysis.statistics.two_samples import LEAST_RUNS
+from suite.request.next_step import LABEL as NEXT_LABEL
 from suite.request.next_step import NextStep, bench
 from suite.units import count, number
 
@@ -26,6 +29,17 @@ _COLUMNS = ("old", "new", "ratio", "95 % interval", "slower by", "outcome")
 _CAPTION = (
     "old, new: trimmed geometric mean over the blocks; slower by: share of a rate that is lost, of a time that is added"
 )
+
+MEANINGS: Mapping[str, str] = {
+    "slower": "a number is slower by more than the bound",
+    "fails more": "more trials fail than in the old runs",
+    "incomplete": "nothing is slower, but the new run lacks something that the old one has",
+    "cannot tell": "nothing is slower, but the blocks are too few or too noisy to exclude it",
+    "not slower": "every number excludes a slowdown of the bound",
+}
+"""The outcomes of a gate in words."""
+_SUMMARISED = 3
+"""The rows of a summary."""
 
 
 def gate_document(regression: Regression) -> Iterator[Element]:
@@ -35,8 +49,7 @@ def gate_document(regression: Regression) -> Iterator[Element]:
         yield from answer_elements(answered)
         for name in regression.added:
             yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
-        if regression.spread_unknown:
-            yield Line(f"the spread between runs is unknown: {LEAST_RUNS} old runs or more show it", label="warning")
+        yield from _of_runs(regression)
     # Those that decide come first, those that fail nothing last.
     changes = sorted(regression.changes, key=lambda change: (*EXIT_CODES, None).index(change.outcome))
     rows = tuple((Head(change.name), _cells(change)) for change in changes)
@@ -56,6 +69,11 @@ def gate_document(regression: Regression) -> Iterator[Element]:
                 targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
     for text, changed in targets.items():
         yield Line(f"{text} on {', '.join(changed)}: it may explain a difference", label="changed")
+
+
+def _of_runs(regression: Regression) -> Iterator[Line]:
+    if regression.spread_unknown:
+        yield Line(f"the spread between runs is unknown: {LEAST_RUNS} old runs or more show it", label="warning")
 
 
 def _details(regression: Regression, why: str) -> dict[str, list[str]]:
@@ -108,13 +126,35 @@ def _outcome(change: Change) -> Styled:
 
 def answer(regression: Regression) -> Answer:
     """Return the answer of a gate: the rows that decide it first, each with its outcome as its word."""
+    rows = judged_rows(regression)
+    if not rows:
+        return Answer((), "nothing to compare: no row is in both runs", _next(regression), ())
+    return formed(rows, [*EXIT_CODES], _next(regression), shortened=rows[:1])
+
+
+def judged_rows(regression: Regression) -> list[AnswerRow]:
+    """Return a row for everything that the gate judged or lacks, each with its outcome as its word, the worst first."""
     rows = [row_of(claim, claim.change.name) for claim in _claims(regression)]
     rows += [AnswerRow(missing.name, "incomplete", why=(missing.why,)) for missing in regression.missing]
     order: list[str] = [*EXIT_CODES]
-    rows.sort(key=lambda row: order.index(row.word))
-    if not rows:
-        return Answer((), "nothing to compare: no row is in both runs", _next(regression), ())
-    return formed(rows, order, _next(regression), shortened=rows[:1])
+    return sorted(rows, key=lambda row: order.index(row.word))
+
+
+def gate_summary(regression: Regression) -> Iterator[Element]:
+    """Yield a regression in about ten lines: outcome, exit code, the rows that decide it, why, and what to do next."""
+    answered = answer(regression)
+    rows = judged_rows(regression)
+    yield Heading(f"{regression.outcome} (exit code {regression.exit_code})", MEANINGS[rows[0].word])
+    shown = [(Head(row.subject), (row.number, Styled(row.word, row.word))) for row in rows[:_SUMMARISED]]
+    yield Table("", "", (Head("new / old"), Head("outcome")), tuple(shown))
+    if rows[_SUMMARISED:]:
+        counts = Counter(row.word for row in rows[_SUMMARISED:])
+        more = ", ".join(f"{rows_of_word} {word}" for word, rows_of_word in counts.items())
+        yield Line(more, label="other rows")
+    yield Line(answered.why, label="why")
+    yield from _of_runs(regression)
+    if answered.next:
+        yield CommandLine(str(answered.next), NEXT_LABEL)
 
 
 def _claims(regression: Regression) -> "Iterator[_GateClaim]":
@@ -189,7 +229,9 @@ def _next(regression: Regression) -> NextStep | None:
     match regression.outcome:
         case "slower":
             return explaining(new)
-        case "incomplete" | "fails more":
+        case "incomplete":
+            return _completing(regression)
+        case "fails more":
             return failures_of(new)
         case "not slower":
             if new:
@@ -199,6 +241,30 @@ def _next(regression: Regression) -> NextStep | None:
             return failures_of(new)
         case _:
             return _extending(regression)
+
+
+def _completing(regression: Regression) -> NextStep | None:
+    """Return the command that measures what the new run lacks or, where trials failed, shows why."""
+    if not regression.places:
+        return None
+    *olds, new = regression.places
+    failing = next((one for one in regression.missing if one.failed_in), None)
+    if failing:
+        run = olds[-1] if failing.failed_in == "old" else new
+        if REFUSED in failing.why:
+            return bench("audit", run, decides="why its records do not count")
+        return failures_of([run])
+    lacking = [one.blocks for one in regression.missing]
+    plan = plan_of(new)
+    if None not in lacking and plan and extendable([new]):
+        more = max(filter(None, lacking), default=0) - plan.blocks
+        if more > 0:
+            return extending(new, more)
+        return bench("run", "--continue", new, decides="what has never run")
+    planned = plan_of(olds[-1]) if olds else None
+    if planned and planned.request:
+        return bench(*planned.request.command()[1:], decides="another run of all that the old one has")
+    return bench("results", "list", *regression.places[-2:], decides="what each run has")
 
 
 def _extending(regression: Regression) -> NextStep | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from analysis.compare.comparison import compare
 from analysis.compare.published import judge_claims
@@ -22,6 +22,7 @@ from analysis.report.document import document
 from analysis.report.elements import (
     Bar,
     CommandLine,
+    Document,
     Figure,
     Heading,
     Line,
@@ -76,27 +77,38 @@ def render(
 
     origins = provenance(records)
     page = document(comparison, "full", costs=True, explained=explained, figures=figures)
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(
-        formatting=formatting,
-        line=line,
-        certificate_document=certificate_document,
-    )
-    for kind in (Bar, CommandLine, Figure, Heading, Line, Notes, Styled, Table):
-        environment.tests[kind.__name__.lower()] = lambda element, kind=kind: isinstance(element, kind)
-    source = (files("analysis.report") / "report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(source).generate(
+    template = _templates().get_template("report.html.j2")
+    return template.generate(
         runs=[origin.name for origin in origins],
         document=with_explained_columns(page),
         provenance=origins,
         trains=any(not group.job.traits.probes for group in comparison.groups),
         certificate=certificate,
     )
+
+
+def fragment(shown: Document) -> str:
+    """Return a document as HTML without a page around it, as a notebook shows it; its styles are the notebook's."""
+    elements = with_explained_columns(shown)
+    return _templates().get_template("fragment.html.j2").render(document=elements)
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_source),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(formatting=formatting, line=line, certificate_document=certificate_document)
+    for kind in (Bar, CommandLine, Figure, Heading, Line, Notes, Styled, Table):
+        environment.tests[kind.__name__.lower()] = lambda element, kind=kind: isinstance(element, kind)
+    return environment
+
+
+def _source(name: str) -> str:
+    return (files("analysis.report") / name).read_text(encoding="utf-8")
 
 
 def _grids(group: Group) -> Iterator[Figure]:

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
@@ -77,7 +76,7 @@ def _left_out(table: Table, form: Table) -> str:
     """Return the columns that a form of a table has no room for, and what shows them; empty for none."""
     kept = {head.text for head in form.columns} | {head.text for head, _ in form.rows}
     names = ", ".join(head.text for head in table.columns if head.text not in kept)
-    return f"{names}: COLUMNS=160" if names else ""
+    return f"no room for {names}; COLUMNS=160 shows them" if names else ""
 
 
 def _colour(style: str) -> str:
@@ -109,9 +108,6 @@ def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[R
         forms.append(forms[-1].turned())
     for form in forms:
         left = "" if form.corner else _left_out(table, form)
-        if left and len(left) <= max(len(head.text) for head, _ in form.rows):
-            form = replace(form, corner=left)
-            left = ""
         shown = _if_fitting(console, options, form)
         if shown:
             return Group(shown, *([Text(left, "dim")] if left else [])), form

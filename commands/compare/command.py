@@ -13,7 +13,7 @@ from commands.paths import RunPath, UserPath, complete_key, with_packs
 from commands.run.options import choice, latest, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
-from suite.results.layout import ENDING, REPORT
+from suite.results.layout import ENDING, FIGURE_FORMATS, REPORT, USUAL_FORMATS
 from suite.results.runs import runs_and_sweeps
 
 if TYPE_CHECKING:
@@ -33,6 +33,12 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 @click.command()
 @click.argument("directories", nargs=-1, type=RunPath())
 @click.option("--plots", type=UserPath(), help="Directory for figures. Default: plots/ in the run.")
+@click.option(
+    "--figures",
+    multiple=True,
+    callback=choice(FIGURE_FORMATS),
+    help=f"Format of the figures: {', '.join(FIGURE_FORMATS)}. Repeatable. Default: {' and '.join(USUAL_FORMATS)}.",
+)
 @_MARGIN
 @_FORCE
 @click.option("--costs", is_flag=True, help="Show CPU, memory, disk and energy that each target uses on the host.")
@@ -69,9 +75,10 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
     callback=choice(("code",)),
     help="With --fail-above: code, to compare runs between which your workload or command files have changed.",
 )
+@click.option("--junit", type=UserPath(), help="With --fail-above: also write the outcome to this file as JUnit XML.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV: a row per target and metric.")
-@click.option("--markdown", "form", flag_value="markdown", help="Print Markdown.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print Markdown; with --fail-above a summary.")
 def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 (one per option above)
     """Show tables and figures of runs, normalised to bare metal. Default: the latest run in results/.
 
@@ -79,20 +86,20 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
     the first are listed. A directory or a pack stands for the runs that it holds. With --by, the values of a key are
     compared with the first; two keys give a table.
 
-    With --fail-above the last run is judged against those before it; three or more show how runs differ. Exit codes:
-    0 not slower, 3 slower or fails more, 4 cannot tell, 1 it lacks something of the last old one, 2 wrong request.
+    With --fail-above the last run is judged against those before it; three or more show how runs differ. Exit codes: 0
+    not slower, 3 slower or fails more, 4 cannot tell (too few or noisy blocks), 1 it lacks something, 2 wrong request.
 
     \b
     Examples:
       bench compare
       bench compare --costs
       bench compare results/monday results/tuesday --plots figures
-      bench compare results/before results/after --fail-above 5%
       bench compare results/tonight --baseline 'results/nightly/*' --fail-above 5%
+      bench compare results/main results/branch --fail-above 5% --markdown --junit gate.xml
       bench compare --explain
       bench compare results/cellar results/rack --by host
       bench compare results/cellar results/cloud --job "50 epochs" --prices prices.toml
-      bench compare --markdown > table.md
+      bench compare --figures pdf --markdown > table.md
     """
     _refuse_silenced(options)
     if options["fail_above"] is not None:
@@ -121,7 +128,7 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
 def _draws(directories: Sequence[Path], options: Mapping[str, Any]) -> bool:
     """Return whether figures are drawn: where they are named, or next to the runs of a comparison that shows all."""
-    if options["plots"]:
+    if options["plots"] or options["figures"]:
         return True
     of_pack = directories and directories[0].name.endswith(ENDING)
     return not (of_pack or options["form"] or options["allocation"] or options["explain"])
@@ -148,7 +155,7 @@ def plain() -> dict[str, Any]:
 _VIEWS = {"explain", "costs", "scaling", "allocation", "reference", "verbose"}
 _SILENCES = {
     "job": {"fail-above", "across", *_VIEWS},
-    "fail-above": {"plots", "claims", "csv", "markdown", *_VIEWS},
+    "fail-above": {"plots", "figures", "claims", "csv", *_VIEWS},
     "by": {"fail-above", "across", *_VIEWS},
     "explain": {"costs", "scaling", "allocation", "verbose", "claims", "csv", "markdown"},
     "scaling": {"costs", "allocation", "verbose", "claims", "json", "csv", "markdown"},
@@ -159,7 +166,7 @@ _SILENCES = {
 }
 """The options that an output has no place for, or holds in any case."""
 _NEEDS = {
-    **dict.fromkeys(("across", "baseline"), ("fail-above", "5%")),
+    **dict.fromkeys(("across", "baseline", "junit"), ("fail-above", "5%")),
     **dict.fromkeys(("prices", "preempt"), ("job", "'50 epochs'")),
     "base": ("by", "data"),
 }

@@ -11,17 +11,20 @@ from typing import Any
 import click
 
 from analysis.audit.audit import audited
-from analysis.compare.matching import other_code, other_hosts, without_code
+from analysis.compare.matching import REFUSED, other_code, other_hosts, without_code
 from analysis.compare.regression import Regression, regress
 from analysis.load.plans import open_ended
 from analysis.load.records import Records, load, part_of, run_of
-from analysis.report.gate import gate_document
+from analysis.report.gate import gate_document, gate_summary
+from analysis.report.junit import junit
+from analysis.report.markdown import markdown
 from analysis.report.terminal import Terminal
 from commands.compare.output import gate_output
 from commands.output import print_json
 from commands.run.options import latest
 from suite.errors import RequestError
 from suite.results.runs import contains, find_runs, runs_below
+from suite.results.store import write_output
 from suite.untrusted.console import PlainConsole
 
 
@@ -36,10 +39,15 @@ def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
         )
     across = options["across"] == "code"
     regression = judged(old, [new], options["fail_above"], force=options["force"], across_code=across)
-    if options["form"] == "json":
-        print_json(gate_output(regression))
-    else:
-        PlainConsole().print(Terminal(gate_document(regression)))
+    if options["junit"]:
+        write_output(options["junit"], junit(regression))
+    match options["form"]:
+        case "json":
+            print_json(gate_output(regression))
+        case "markdown":
+            click.echo(markdown(gate_summary(regression)).rstrip("\n"))
+        case _:
+            PlainConsole().print(Terminal(gate_document(regression)))
     return regression.exit_code
 
 
@@ -113,7 +121,7 @@ def _sound(records: Records, *, force: bool) -> Records:
         return kept
     trials = records.trials
     refused = ~trials["path"].isin(kept.trials["path"])
-    why = trials["error_message"].mask(refused, "the audit refuses it")
+    why = trials["error_message"].mask(refused, REFUSED)
     return replace(kept, trials=trials.assign(ok=trials["ok"] & ~refused, error_message=why))
 
 

@@ -41,7 +41,7 @@ from commands.output import print_json
 from provisioning.paths import home
 from suite.errors import RequestError
 from suite.job.preemption import parse_preemption
-from suite.results.layout import PLOTS
+from suite.results.layout import PLOTS, USUAL_FORMATS
 from suite.selftest.certificate import FILE, Certificate, read_certificate
 from suite.units import count
 from suite.untrusted.console import PlainConsole
@@ -204,7 +204,8 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Se
 
     for name in unneeded:
         del sys.modules[name]
-    drawn = draw(comparison, place, normalised() if options["reference"] else None)
+    reference = normalised() if options["reference"] else None
+    drawn = draw(comparison, place, reference, options["figures"] or USUAL_FORMATS)
     part = options["job"] or options["explain"] or options["scaling"] or options["by"]
     level: Level = "full" if options["verbose"] else "overview"
     more = "" if part else more_options(comparison, level, costs=options["costs"])

@@ -161,6 +161,30 @@ def test_a_gate_and_values_of_a_key_have_a_step_that_can_be_pasted(monkeypatch: 
 
 
 @pytest.mark.parametrize(
+    ("lacks", "words"),
+    [
+        ("blocks", "run --continue {new} --blocks 8"),
+        ("failed", "results show {new}"),
+        ("target", "run --target bare-metal --target container"),
+    ],
+)
+def test_an_incomplete_gate_is_completed_and_shows_failures_only_if_there_are_any(
+    lacks: str, words: str, save: Save
+) -> None:
+    Forged(save, "old").measure(0.9, 8, given={"blocks": 8})
+    targets = ("bare-metal", "container") if lacks == "blocks" else ("bare-metal",)
+    blocks = 6 if lacks == "blocks" else 8
+    new = Forged(save, "new").measure(0.9, blocks, targets=targets, given={"blocks": blocks})
+    if lacks == "failed":
+        save("new", target="container", failed="out of memory")
+    judged = regress(save.load("old"), save.load("new"), 0.9)
+    step = known(gate_answer(judged).next)
+    assert judged.outcome == "incomplete"
+    assert step.command.startswith("bench " + words.format(new=new.directory)), step
+    parses(step.argv)
+
+
+@pytest.mark.parametrize(
     "form",
     [(), ("--csv",), ("--markdown",), ("--json",), pytest.param(("--explain",), marks=pytest.mark.thorough)],
 )

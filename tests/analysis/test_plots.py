@@ -77,6 +77,17 @@ def test_a_figure_per_metric_is_drawn_as_png_and_svg_the_same_each_time_and_matp
     assert dict(mpl.rcParams) == before
 
 
+def test_figures_for_print_are_vectors_with_their_fonts_the_same_each_time(tmp_path: Path) -> None:
+    paths, again = (
+        draw(a_comparison(group()), tmp_path / name / "plots", formats=("pdf",)) for name in ("new", "again")
+    )
+    assert [path.name for path in paths] == ["synthetic-forest.pdf", "figure-2-synthetic-throughput.pdf"]
+    for path in paths:
+        assert path.read_bytes().startswith(b"%PDF-")
+        assert b"/FontFile2" in path.read_bytes(), "TrueType fonts are embedded"
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
+
+
 def test_jobs_of_one_scenario_have_figures_of_their_own_names(tmp_path: Path) -> None:
     other = ComparedJob("synthetic", "synthetic", "paper", "tuned", "engine=docker, memory=2 GiB")
     assert [path.stem for path in draw(a_comparison(group(), group(other)), tmp_path)[::2]] == [

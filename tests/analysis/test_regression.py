@@ -173,7 +173,10 @@ def test_opening_times_are_shown_and_fail_nothing_and_what_differs_between_the_r
 
 @pytest.mark.parametrize(
     ("lacks", "why"),
-    [("new", "no trial was finished; 1 failed: out of memory"), ("old", "the baseline has no finished trial")],
+    [
+        ("new", "no trial was finished; 1 failed: out of memory"),
+        ("old", "the baseline has no finished trial; 1 failed: out of memory"),
+    ],
 )
 def test_a_target_that_one_run_did_not_finish_is_named_and_fails(save: Save, lacks: str, why: str) -> None:
     for run in ("old", "new"):

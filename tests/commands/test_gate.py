@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import Mock
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -161,6 +162,55 @@ def test_every_outcome_has_an_exit_code_and_is_the_word_of_the_first_row(
     assert (told.exit_code, data["exit_code"], data["outcome"], data["schema_version"]) == (code, code, outcome, 4)
 
 
+@pytest.mark.parametrize(
+    ("speed", "code", "outcome", "result"),
+    [(10.0, 0, "not slower", None), (5.0, 3, "slower", "failure"), (9.53, 4, "cannot tell", "skipped")],
+)
+def test_a_service_of_ci_gets_a_summary_of_ten_lines_and_a_test_case_for_each_row(
+    bench: Bench, tmp_path: Path, speed: float, code: int, outcome: str, result: str | None
+) -> None:
+    stored(tmp_path / "old", 10.0)
+    stored(tmp_path / "new", speed)
+    gate = bench("old", "new", "--fail-above", "5%", "--markdown", "--junit", "gate.xml")
+    assert gate.exit_code == code, gate.output
+    lines = [line for line in gate.stdout.splitlines() if line and not line.startswith(("```", "|:-"))]
+    assert lines[0].startswith(f"### {outcome} (exit code {code}): ")
+    assert len(lines) <= 10, gate.stdout
+    pasted = any(line.startswith("bench ") for line in lines)
+    assert pasted == (code != 4), "runs without a plan cannot be extended"
+    suite = cases_of(tmp_path / "gate.xml")
+    assert {case.get("name") for case in suite.iter("testcase")} >= {
+        "resnet50 on bare-metal, throughput",
+        "resnet50 on bare-metal, elapsed",
+    }
+    first = next(suite.iter("testcase"))
+    assert (first.find(result) is not None) if result else (len(first) == 1)
+    properties = {item.get("name"): item.get("value") for item in suite.iter("property")}
+    assert (properties["outcome"], properties["exit code"]) == (outcome, str(code))
+
+
+def cases_of(file: Path) -> ElementTree.Element:
+    """Return the one suite of a file, whose counters are those of its cases."""
+    (suite,) = ElementTree.parse(file).getroot()  # noqa: S314 (just written)
+    for counter, kind in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        assert int(suite.get(counter, "")) == len(list(suite.iter(kind))), counter
+    return suite
+
+
+def test_what_a_new_run_lacks_is_an_error_of_the_xml_and_measured_by_the_next_step(
+    bench: Bench, tmp_path: Path
+) -> None:
+    for target in ("bare-metal", "container"):
+        stored(tmp_path / "old", 10.0, target=target)
+    stored(tmp_path / "new", 10.0)
+    gate = bench("old", "new", "--fail-above", "5%", "--junit", "gate.xml")
+    assert gate.exit_code == 1, gate.output
+    assert "each failure in full" not in gate.stdout, "no trial has failed"
+    (error,) = cases_of(tmp_path / "gate.xml").iter("error")
+    assert error.get("type") == "incomplete"
+    refused(bench("new", "--junit", "gate.xml"), "--junit needs --fail-above")
+
+
 def test_runs_with_no_cell_in_common_are_refused_by_name(bench: Bench, tmp_path: Path) -> None:
     stored(tmp_path / "old", 10.0, engine="podman")
     stored(tmp_path / "new", 10.0, engine="runc")
@@ -193,6 +243,7 @@ def test_a_cell_whose_records_the_audit_refuses_does_not_vanish(bench: Bench, tm
     done = bench("old", "new", "--fail-above", "5%")
     assert done.exit_code == 1
     assert done.stdout.splitlines()[1].split() == ["resnet50", "on", "container", "incomplete"]
+    assert "\nbench audit old  # why its records do not count\n" in done.stdout
 
 
 def test_other_hosts_are_refused_with_their_cpu_models_unless_forced(bench: Bench, tmp_path: Path) -> None:

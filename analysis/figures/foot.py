@@ -1,0 +1,41 @@
+"""The foot of every figure: where, how often, by which engine and when its numbers were measured."""
+
+import textwrap
+from collections.abc import Iterator
+from itertools import chain
+
+from matplotlib.figure import Figure
+
+from analysis.compare.results import Comparison
+from analysis.figures.drawing import style
+from analysis.report.answers.answer import claims
+from suite.units import count
+
+_LETTERS_PER_INCH = 15
+
+
+def foot_of(comparison: Comparison, width: float) -> str:
+    """Return the facts of a comparison in lines for a figure that is so many inches wide."""
+    return textwrap.fill("; ".join(_facts(comparison)), int(_LETTERS_PER_INCH * width))
+
+
+def write_foot(chart: Figure, text: str) -> None:
+    """Write the foot under a figure, left; a figure that has one keeps it."""
+    if not chart.get_supxlabel():
+        with style():
+            chart.supxlabel(text, fontsize=8, color="0.3", x=0.01, ha="left")
+
+
+def _facts(comparison: Comparison) -> Iterator[str]:
+    claimed = claims(comparison)
+    circumstances = [claim.around for claim in claimed]
+    yield from dict.fromkeys(f"host {' and '.join(around.hosts)}" for around in circumstances if around.hosts)
+    yield from dict.fromkeys(around.engine for around in circumstances if around.engine)
+    blocks = max((claim.found.blocks for claim in claimed), default=0)
+    yield count(blocks, "block")
+    yield str(comparison.jobs[0])
+    if len(comparison.trials):
+        yield str(comparison.trials["started_at"].min())[:10]
+    names = dict.fromkeys(chain.from_iterable(summary.substitutes for summary in comparison.summaries))
+    if names:
+        yield f"substitutes: {', '.join(names)}"
