@@ -9,8 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -55,6 +53,7 @@ _JSON = "virtbench.json"
 
 EPILOG = """\b
 Exit codes: 0 done; 1 a measurement failed; 2 the request was wrong; 130 interrupted.
+A gate (compare --fail-above) ends with 3 if slower, and 4 if it cannot tell.
 """
 
 
@@ -66,7 +65,6 @@ class Bench(LazyGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of the command line, and refuse names that are not UTF-8: no record could hold them."""
-        _import_own_packages()
         ctx.meta[_JSON] = "--json" in itertools.takewhile(lambda word: word != "--", args)
         for word in (*args, os.environ.get("VIRTBENCH_HOME", "")):
             if word.encode(errors="replace").decode() != word:
@@ -95,15 +93,6 @@ class Bench(LazyGroup):
                 _print_error(ctx, error)
             except KeyboardInterrupt:
                 _end_interrupted(ctx)
-
-
-def _import_own_packages() -> None:
-    """Import the packages whose names a PYTHONPATH may lead to first, as with a worker.py of the user's."""
-    own = str(Path(__file__).parent)
-    sys.path.insert(0, own)
-    for name in ("analysis", "provisioning", "scenarios", "worker"):
-        import_module(name)
-    sys.path.remove(own)
 
 
 def _end_interrupted(ctx: click.Context) -> NoReturn:

@@ -10,7 +10,9 @@ from suite import __version__
 
 MAIN = "cli.py"
 ROOMS = ("commands", "suite", "worker", "scenarios", "provisioning", "analysis")
-"""The packages that are installed beside ``MAIN``, in a checkout as from a wheel."""
+"""The packages that are installed with ``MAIN``, in a checkout as from a wheel."""
+NAMES = (*ROOMS, Path(MAIN).stem)
+"""The names by which all of these are imported."""
 _DECIDING = (".py", ".toml", ".fio", ".csv", ".j2")
 """The endings of the files that decide what is measured, how it is judged, and what is said of it."""
 _DIGITS = 12

@@ -16,10 +16,10 @@ from suite.registries import ENGINES, MACHINES, SCENARIOS, SITES
 
 REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("suite", "worker", "scenarios", "provisioning", "analysis")
-WIRING = ("cli.py", "commands")
+WIRING = ("cli.py", "commands", "virtbench")
 """What imports every room, and is imported by none."""
 MODULES = sorted(
-    [REPOSITORY / "cli.py", *(path for room in (*ROOMS, "commands") for path in (REPOSITORY / room).rglob("*.py"))]
+    [REPOSITORY / "cli.py", *(path for room in (*ROOMS, *WIRING[1:]) for path in (REPOSITORY / room).rglob("*.py"))]
 )
 # Inside a target there is nobody else to start what the job needs: its ranks, the programs that the probes are, and
 # the child that may be killed by a filter of system calls.

@@ -45,7 +45,7 @@ from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import Run, plan_differences, request_stop, stored_plan
 from suite.targets import TARGETS
 from suite.untrusted.terminal import clean_streams
-from suite.version import suite_version
+from suite.version import NAMES, suite_version
 from tests.commands.conftest import ONCE, SMALL, Bench, Machine, commands, ended_well, refused, short_pilot
 from tests.scenarios.test_own_workload import TOY
 from tests.test_rooms import REPOSITORY
@@ -741,9 +741,9 @@ def test_a_path_is_never_the_file_minus_and_its_home_is_expanded(monkeypatch: py
 def test_modules_of_the_users_that_have_the_names_of_the_suites_hide_none(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    for room in ("analysis", "provisioning", "scenarios", "worker"):
-        (tmp_path / f"{room}.py").write_text("x = 1")
-    program = [sys.executable, "-c", "from cli import main; main()", *words]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text("x = 1")
+    program = [sys.executable, "-m", "virtbench", *words]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(cli.__file__).parent}"}
     ended = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (ended.returncode, ended.stderr) == (0, "")
