@@ -103,9 +103,11 @@ def run_apart(
         raise CommandError(argv, None, f"it did not end within {timeout_s:g} s") from None
 
 
-def start_detached(argv: Sequence[str], log: Path) -> None:
-    """Start a program that outlives this process, with its output in a new file. Raises OSError."""
+def start_detached(argv: Sequence[str], log: Path, heading: str = "") -> None:
+    """Start a program that outlives this process, with its output in a new file below a heading. Raises OSError."""
     with log.open("xb") as output:
+        output.write(heading.encode())
+        output.flush()
         # It is nobody's child, so that it stays no zombie: setsid(1) starts it and ends.
         words = ["setsid", "--fork", *argv]
         nothing = subprocess.DEVNULL

@@ -21,8 +21,10 @@ from analysis.compare.comparison import compare
 from analysis.load.records import load
 from analysis.report.answers.answer import answer
 from commands.web import generate, runs, start, states
+from commands.web.address import Address, address, keep
 from commands.web.app import WebSettings, create_app
 from provisioning import ledger
+from provisioning.paths import home
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
 from suite.results.store import LOG, StoreError, stop_requested
@@ -215,6 +217,41 @@ def test_links_sort_and_filter_the_list(client: FlaskClient, results: Path) -> N
     assert 'data-refresh="/?sort=run&amp;state=refused&amp;page=0&amp;part=1"' in page
 
 
+def test_the_list_is_searched_by_words_of_name_model_and_target(client: FlaskClient) -> None:
+    def found(text: str) -> list[str]:
+        return re.findall(r'id="run-([^"]+)"', client.get("/", query_string={"text": text}).text)
+
+    assert found("podman") == ["synthetic-podman"]
+    assert found("ALEXNET synthetic-pod") == ["synthetic-podman"]
+    assert found("alexnet nowhere") == []
+    assert "No run is like this." in client.get("/?text=nowhere").text
+    assert 'value="nowhere"' in client.get("/?text=nowhere").text
+
+
+def test_an_address_stays_the_same_until_its_token_is_revoked(results: Path) -> None:
+    del results  # whose home it is
+
+    def begun(port: int | None, *, new_token: bool = False) -> Address:
+        used = address(port, new_token=new_token)
+        keep(used)
+        return used
+
+    first = begun(None)
+    assert first.port == 8642
+    assert begun(9000) == Address(9000, first.token)
+    assert begun(None) == Address(9000, first.token), "the port is kept, too"
+    assert begun(0) == Address(0, first.token)
+    assert begun(None).port == 9000, "any free port is not kept"
+    again = begun(None, new_token=True)
+    assert again.token != first.token
+    assert begun(None) == again
+    file = home() / "web.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o644)
+    with pytest.raises(RequestError, match="is not yours alone"):
+        address(None, new_token=False)
+
+
 def test_a_run_is_deleted_after_a_question(client: FlaskClient, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = client.get("/delete/failed").text
     assert "Delete failed?" in asked
@@ -313,7 +350,7 @@ def test_the_list_and_the_run_show_number_and_word_once_they_are_made(
     begun: list[object] = []
     monkeypatch.setattr(runs, "kept", lambda _kind, _digests, make: begun.append(make))
     writing(results / "failed", monkeypatch)
-    client.get("/")
+    assert "after the current run" in client.get("/").text
     assert begun == [None], "nothing is made while a run is measured"
 
 

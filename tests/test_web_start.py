@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from commands.run.command import run
 from commands.run.request_command import request_of
 from commands.web import start
+from commands.web.states import BUSY_FLAGS
 from provisioning.doctor import Diagnosis
 from provisioning.processes import start_detached
 from suite.registries import SCENARIOS
@@ -34,7 +35,7 @@ OUT = "20260101T000000-7-0a1b"
 class Machine:
     """What the page has started, and what it was told of a forecast."""
 
-    started: list[tuple[list[str], Path]] = field(default_factory=list)
+    started: list[tuple[list[str], Path, str]] = field(default_factory=list)
     asked: list[list[str]] = field(default_factory=list)
     forecast: Any = field(default_factory=lambda: CompletedProcess([], 0, "time: about 3 min\n", ""))
 
@@ -101,8 +102,8 @@ def test_labels_are_words_and_what_holds_unless_it_is_changed_is_chosen(client: 
 def test_to_wait_or_to_share_is_a_choice(client: FlaskClient, machine: Machine, busy: str, flag: str) -> None:
     page = client.get("/start/check", query_string={"busy": busy}).text
     assert post(client, "/start", **hidden(page)).status_code == 303
-    ((argv, _),) = machine.started
-    assert [word for word in argv if word in start.BUSY_FLAGS.values()] == [flag] * bool(flag)
+    ((argv, *_),) = machine.started
+    assert [word for word in argv if word in BUSY_FLAGS.values()] == [flag] * bool(flag)
 
 
 @pytest.mark.usefixtures("machine")
@@ -166,8 +167,14 @@ def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once
     for _ in range(2):
         answer = post(client, "/start", **sent)
         assert (answer.status_code, answer.location) == (303, f"/runs/{sent['out'][0]}")
-    ((argv, log),) = machine.started
+    ((argv, log, heading),) = machine.started
     assert log == results / sent["out"][0] / LOG
+    log.write_text(f"{heading}bench: the CPUs are taken\n")
+    refused_run = client.get(f"/runs/{sent['out'][0]}").text
+    assert "refused" in refused_run
+    assert "bench: the CPUs are taken" in refused_run
+    again = html.unescape(re.findall(r'id="again" href="([^"]+)"', refused_run)[0])
+    assert client.get(again).text.count(" checked") == 4, "the words of a refused run are still there"
     assert f"bench {shlex.join(argv[2:])}" in page
     asked = request_of(run, argv[3:])
     assert ([*asked.targets.target], [*asked.models]) == (chosen["target"], chosen["model"])
@@ -180,7 +187,7 @@ def test_a_forged_directory_is_replaced_by_a_new_one(
     client: FlaskClient, machine: Machine, results: Path, out: str
 ) -> None:
     assert post(client, "/start", out=out).status_code == 303
-    ((_, log),) = machine.started
+    ((_, log, _),) = machine.started
     assert re.fullmatch(rf"{results}/\d+T\d+-\d+-[0-9a-f]+/{LOG}", str(log))
 
 
@@ -199,7 +206,7 @@ def test_any_form_is_answered_and_starts_only_what_the_command_line_takes_withou
     assert machine.started == []
     answer = post(client, "/start", **fields)
     assert answer.status_code in (400, 303)
-    for argv, _ in machine.started:
+    for argv, *_ in machine.started:
         out = argv.index("--out")
         assert not any("/" in word or ":" in word for word in argv[2:out])
         assert not any(".py" in model for model in request_of(run, argv[3:]).models)

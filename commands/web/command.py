@@ -1,7 +1,6 @@
 """``bench web``: serve the pages until Ctrl-C."""
 
 import os
-import secrets
 import socket
 from pathlib import Path
 
@@ -17,15 +16,18 @@ _PATH = UserPath()
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=8642, show_default=True, help="Port; 0 is any free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port; 0 is any free one. Default: that of last time, or 8642."
+)
 @click.option("--results", type=_PATH, default=results_directory, help="Directory of the runs. Default: results.")
 @click.option("--services", type=_PATH, help='TOML file of services that generate: place = "http://HOST:PORT".')
+@click.option("--new-token", is_flag=True, help="Draw another token: earlier addresses open nothing.")
 @click.option("--allow-files", is_flag=True, help="Start runs that name files, devices or programs of this machine.")
-def web(port: int, results: Path, services: Path | None, allow_files: bool) -> None:
+def web(port: int | None, results: Path, services: Path | None, new_token: bool, allow_files: bool) -> None:
     """Serve pages to start, watch and compare runs, and to ask services for images.
 
-    Open the printed address: it holds the token without which no page is shown. The server listens on loopback only.
-    Ctrl-C ends it, and not the runs.
+    Open the printed address: it holds the token without which no page is shown. It is the same each time, until
+    --new-token. The server listens on loopback only. Ctrl-C ends it, and not the runs.
 
     \b
     Examples:
@@ -35,17 +37,20 @@ def web(port: int, results: Path, services: Path | None, allow_files: bool) -> N
     """
     try:
         from commands.web import generate, runs, start
+        from commands.web.address import address, keep
         from commands.web.app import WebSettings, create_app, serve
     except ImportError as error:
         raise missing_extra(str(error.name), "web") from error
     _prepare_results(results)
     places = generate.read_services(services) if services else {}
-    chosen = WebSettings(results.resolve(), secrets.token_urlsafe(32), allow_files, places)
+    where = address(port, new_token=new_token)
+    chosen = WebSettings(results.resolve(), where.token, allow_files, places)
     app = create_app(chosen, [start.PAGES, runs.PAGES, generate.PAGES])
     try:
-        listener = socket.create_server(("127.0.0.1", port))
+        listener = socket.create_server(("127.0.0.1", where.port))
     except OSError as error:
-        raise RequestError(f"port {port}: {error.strerror}", remedy="give another one with --port") from error
+        raise RequestError(f"port {where.port}: {error.strerror}", remedy="give another one with --port") from error
+    keep(where)
     click.echo(f"http://127.0.0.1:{listener.getsockname()[1]}{chosen.path}/?token={chosen.token}")
     click.echo("open this address; Ctrl-C ends the server, not the runs", err=True)
     if os.geteuid() == 0:

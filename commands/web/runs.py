@@ -6,6 +6,7 @@ Reports and answers are made once, in the background, and kept.
 import hashlib
 import json
 import math
+import shlex
 import tempfile
 import threading
 from collections import defaultdict
@@ -17,20 +18,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+import click
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
 from commands.results.removal import described, removable, remove
 from commands.results.show import run_lines
+from commands.run.command import run as run_command
 from commands.run.outlook import interval_text, intervals_so_far
+from commands.run.request_command import request_of
 from commands.web.app import settings
-from commands.web.states import WORDS, RunState, facts, processes, state_of, written
+from commands.web.states import BUSY_FLAGS, WORDS, RunState, facts, processes, state_of, written
 from provisioning import paths
 from suite.errors import BenchError, RequestError
 from suite.process_identity import ProcessIdentity
+from suite.request.request import RunRequest
 from suite.results import quality
 from suite.results.files import read
-from suite.results.runs import SWEEP, find_runs, is_run
+from suite.results.runs import SWEEP, RunSummary, find_runs, is_run
 from suite.results.store import LOG, PLAN, TRIALS, Run, request_stop, stored_plan, write_atomic
 from suite.selftest import certificate
 from suite.untrusted.parse import has_control_characters
@@ -42,6 +47,7 @@ REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; f
 _FARTHEST = 8.0
 """The axis of ratios ends at this factor; an interval may go on."""
 _NOTHING_YET: Mapping[str, Any] = {"rows": [], "next": ""}
+_LATER: Mapping[str, Any] = {"rows": [("", "", "after the current run")], "next": ""}
 _NO_ANSWER: Mapping[str, Any] = {"rows": [("", "", "no answer")], "next": ""}
 MOST_KEPT = 500
 """The files of the cache; the oldest are removed."""
@@ -139,7 +145,9 @@ def _answer(run: Path, state: RunState, running: Mapping[Path, ProcessIdentity])
         made = kept("answers", [run, written(run)], make)
     except (BenchError, OSError):  # a full disk, say: the page shows the rest, and the next one has it made again
         return _NO_ANSWER
-    return cast("Mapping[str, Any]", json.loads(made)) if made else _NOTHING_YET
+    if made:
+        return cast("Mapping[str, Any]", json.loads(made))
+    return _LATER if running else _NOTHING_YET
 
 
 @PAGES.get("/")
@@ -158,6 +166,9 @@ def listing(*, choosing: bool = False) -> Response:
     chosen = sorted(times, key=lambda run: (max(times[run]), run), reverse=True)
     chosen = [run for run in chosen if word not in WORDS or state_of(run, running).word == word]
     chosen = sorted(chosen, key=orders[sort]) if sort in orders else chosen
+    text = query.get("text", "").strip()
+    if text:
+        chosen = [run for run in chosen if _matches(text, run.relative_to(results), facts(run, times[run]).summary)]
     page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
     states = [(run, state_of(run, running)) for run in page]
     rows = [(run, state, _answer(run, state, running)["rows"], facts(run, times[run]).summary) for run, state in states]
@@ -165,9 +176,18 @@ def listing(*, choosing: bool = False) -> Response:
     def values() -> Mapping[str, Any]:
         shown = [(run.relative_to(results), *row) for run, *row in rows]
         pages = {"number": number, "pages": range(-(-len(chosen) // PER_PAGE)), "choosing": choosing}
-        return {"rows": shown, "sort": sort, "state": word, "words": WORDS, **pages}
+        return {"rows": shown, "sort": sort, "state": word, "text": text, "words": WORDS, **pages}
 
     return _live("runs.html.j2", rows, values)
+
+
+def _matches(text: str, name: Path, summary: RunSummary | None) -> bool:
+    """Return whether every word of a text is in the name of a run, its scenario, models or targets."""
+    described = [str(name)]
+    if summary:
+        described += [summary.scenario, *summary.models, *summary.targets]
+    searched = " ".join(described).lower()
+    return all(word in searched for word in text.lower().split())
 
 
 @PAGES.get("/runs/<path:name>")
@@ -180,6 +200,7 @@ def one(name: str) -> Response:
     def values() -> Mapping[str, Any]:
         described: dict[str, Any] = {"lines": [], "forest": [], "problem": "", "again": None}
         try:
+            described["again"] = _typed(facts(run, times).command)
             if is_run(run):
                 described |= {"lines": [*run_lines(run)], "forest": _forest(run, times)}
                 described["again"] = stored_plan(run).request
@@ -189,6 +210,17 @@ def one(name: str) -> Response:
         return {"name": name, "run": run, "state": state, "about": facts(run, times), "answer": answered, **described}
 
     return _live("run.html.j2", (state, times, answered), values)
+
+
+def _typed(command: str) -> RunRequest | None:
+    """Return the request of a command in a log; None for any other text."""
+    try:
+        words = shlex.split(command)
+        end = words.index("--out")
+        request_words = [word for word in words[2:end] if word not in BUSY_FLAGS.values()]
+        return request_of(run_command, request_words) if words[:2] == ["bench", "run"] else None
+    except (ValueError, click.ClickException, RequestError):  # a log that somebody has written, or of an older suite
+        return None
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from commands.run.request_command import Value, grouped_options
 from commands.web.app import settings
-from commands.web.states import processes
+from commands.web.states import BUSY_FLAGS, COMMAND_LINE, processes
 from provisioning.doctor import Diagnosis, diagnose, examine_as_far_as_possible
 from provisioning.paths import bench_argv
 from provisioning.processes import run_apart, start_detached
@@ -29,7 +29,6 @@ PAGES = Blueprint("start", __name__)
 _NAME = re.compile(r"\d{8}T\d{6}-\d+-[0-9a-f]{4}")
 FORECAST_WITHIN_S = 120.0
 _FOUND: list[Diagnosis] = []
-BUSY_FLAGS = {"wait": "--wait", "share": "--concurrent"}
 
 
 def diagnosis() -> Diagnosis:
@@ -93,7 +92,7 @@ def start() -> AnyResponse:
     words = _words(run)
     with suppress(FileExistsError):
         run.mkdir()
-        start_detached([*bench_argv(), *words], run / LOG)
+        start_detached([*bench_argv(), *words], run / LOG, f"{COMMAND_LINE}{shlex.join(['bench', *words])}\n")
     return redirect(url_for("runs.one", name=run.name), 303)
 
 

@@ -16,6 +16,10 @@ from suite.results.store import LOG, PLAN, TRIALS, stop_requested
 
 WORDS = ("waiting", "running", "finished", "stopped", "cancelled", "refused", "failed")
 LOG_BYTES = 8 << 10
+BUSY_FLAGS = {"wait": "--wait", "share": "--concurrent"}
+"""The options of a run that finds another one on its CPUs, by the values of the form."""
+COMMAND_LINE = "$ "
+"""Stands before the command in the first line of the log of a run that a page has started."""
 STARTS_WITHIN_S = 60.0
 """How long a run that a page has started may take until its log or the ledger has it."""
 _PROGRESS = re.compile(r"^\[(\d{1,6})/(\d{1,6})\].*?(?:, (about [^,\n]+ to go))?$", re.MULTILINE)
@@ -32,6 +36,8 @@ class RunFacts(NamedTuple):
     """The trials of its plan, which grows with a run that goes on until its records decide."""
     log: str | None
     """The end of its log."""
+    command: str
+    """The command with which a page has started it, from the first line of its log; empty for any other run."""
 
     @property
     def done(self) -> int:
@@ -73,13 +79,18 @@ def facts(run: Path, _written: tuple[int, ...]) -> RunFacts:
     """Return the facts of a run whose files were written at these times."""
     summary, plan = with_plan(run) if is_run(run) else (None, None)
     log: str | None
+    command = ""
     try:
         with open(run / LOG, "rb", opener=open_regular) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+            first = file.readline(LOG_BYTES).decode(errors="replace")
+            if first.startswith(COMMAND_LINE):
+                command = first.removeprefix(COMMAND_LINE).strip()
+            output_begins = file.tell() if command else 0
+            file.seek(max(output_begins, file.seek(0, os.SEEK_END) - LOG_BYTES))
             log = file.read(LOG_BYTES).decode(errors="replace")
     except OSError as error:
         log = None if isinstance(error, FileNotFoundError) else f"{LOG}: {error.strerror}"
-    return RunFacts(summary, sum(1 for _ in plan.trials()) if plan else 0, log)
+    return RunFacts(summary, sum(1 for _ in plan.trials()) if plan else 0, log, command)
 
 
 def processes() -> Mapping[Path, ProcessIdentity]:

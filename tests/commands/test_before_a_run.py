@@ -550,7 +550,7 @@ def test_the_untouched_form_of_the_web_ends_in_a_verdict(
     monkeypatch.setattr("commands.run.deciding.leaves_turns_to_the_run", lambda _: False)  # the fakes take none
     monkeypatch.setattr(start, "diagnosis", lambda: Diagnosis((), (), (), ("Can be measured here: all.",), "bench run"))
     monkeypatch.setattr(start, "run_apart", lambda *_: CompletedProcess([], 0, "time: about 3 min\n", ""))
-    monkeypatch.setattr(start, "start_detached", lambda argv, _log: started.append(argv))
+    monkeypatch.setattr(start, "start_detached", lambda argv, *_: started.append(argv))
     (here / "results").mkdir()
     client = browser(here / "results")
     checked = client.get("/start/check", query_string=untouched(client.get("/start").text)).text

@@ -35,9 +35,30 @@ function swap(old, fresh) {
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
+// Marks the title and the icon of a page whose run has ended while it was open, also in the background.
+function notice() {
+  const state = document.querySelector("#state[data-running]");
+  if (!state) return;
+  const running = state.dataset.running === "yes";
+  if (wasRunning && !running) {
+    document.title = `${state.dataset.word}: ${document.title}`;
+    const icon = document.head.appendChild(Object.assign(document.createElement("link"), { rel: "icon" }));
+    const colour = state.dataset.word === "finished" ? "%23067647" : "%23b42318";
+    icon.href = `data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><circle cx='4' cy='4' r='4' fill='${colour}'/></svg>`;
+  }
+  wasRunning = running;
+}
+
+let wasRunning = false;
+let rounds = 0;
+const ROUNDS_HIDDEN = 15; // in the background a page asks every 30 seconds
+
 async function refreshAll() {
+  notice();
+  rounds += 1;
   try {
-    if (!document.hidden) await Promise.all([...document.querySelectorAll("[data-refresh]")].map(refresh));
+    if (!document.hidden || rounds % ROUNDS_HIDDEN === 0) await Promise.all([...document.querySelectorAll("[data-refresh]")].map(refresh));
+    notice();
     document.getElementById("away").hidden = true;
   } catch {
     document.getElementById("away").hidden = false;
