@@ -11,7 +11,10 @@ from analysis.figures.drawing import style
 from analysis.report.answers.answer import claims
 from suite.units import count
 
-_LETTERS_PER_INCH = 15
+_LETTERS_PER_INCH = 14
+_LINE_INCHES = 0.15
+_POINTS = 8
+_COLOUR = "0.3"
 
 
 def foot_of(comparison: Comparison, width: float) -> str:
@@ -20,10 +23,20 @@ def foot_of(comparison: Comparison, width: float) -> str:
 
 
 def write_foot(chart: Figure, text: str) -> None:
-    """Write the foot under a figure, left; a figure that has one keeps it."""
-    if not chart.get_supxlabel():
-        with style():
-            chart.supxlabel(text, fontsize=8, color="0.3", x=0.01, ha="left")
+    """Write the foot under a figure that has none yet, which becomes higher by its lines.
+
+    With a legend it is that one's heading: a layout keeps no room for both at the lower edge.
+    """
+    if chart.get_supxlabel():
+        return
+    width, height = chart.get_size_inches()
+    chart.set_size_inches(width, height + _LINE_INCHES * (text.count("\n") + 1))
+    with style():
+        for legend in chart.legends:
+            legend.set_title(text, prop={"size": _POINTS})
+            legend.get_title().set_color(_COLOUR)
+        if not chart.legends:
+            chart.supxlabel(text, fontsize=_POINTS, color=_COLOUR, x=0.01, ha="left")
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:

@@ -25,7 +25,7 @@ from suite.targets import BASES, base_of
 
 _INCHES = 8.0
 _ROW = 0.42
-_AROUND = 1.1  # inches
+_AROUND = 0.95  # inches, without the foot
 _TITLE_LETTERS = 86
 _VERDICT_LETTERS = 26
 """The letters of a line of a verdict."""
@@ -84,14 +84,13 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     answers = one_line("; ".join(map(str, answer(comparison).rows)))
     # A number keeps its per cent, by a blank at which no line is broken.
     title = textwrap.fill(answers.replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LETTERS)
-    foot = foot_of(comparison, _INCHES)
     lines = sum(max(2, _text(contrast).count("\n") + 1) for contrast in rows)
-    around = _AROUND + 0.19 * (title.count("\n") + foot.count("\n"))
+    around = _AROUND + 0.19 * title.count("\n")
     with style():
         chart = canvas(_INCHES, around + _ROW / 2 * lines)
         _draw(chart.subplots(), rows, comparison)
         chart.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
-        write_foot(chart, foot)
+    write_foot(chart, foot_of(comparison, _INCHES))
     text = "every ratio to bare metal with its blocks, interval and verdict"
     yield Drawing(
         name,

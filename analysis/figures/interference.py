@@ -11,6 +11,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from analysis.compare.contrasts import SHARED_METRICS
 from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_first
@@ -88,9 +89,10 @@ def _grey(axes: Axes, withheld: pd.DataFrame) -> None:
     """Take the colour from the bars whose numbers carry no verdict."""
     middles = list(withheld["x"])
     for patch in axes.patches:
-        middle = patch.get_x() + patch.get_width() / 2
-        if any(math.isclose(middle, x, abs_tol=1e-6) for x in middles):
-            patch.set_facecolor("0.8")
+        if isinstance(patch, Rectangle):
+            middle = patch.get_x() + patch.get_width() / 2
+            if any(math.isclose(middle, x, abs_tol=1e-6) for x in middles):
+                patch.set_facecolor("0.8")
 
 
 def _limit(axes: Axes, bars: pd.DataFrame) -> float:

@@ -31,7 +31,7 @@ _BELOW: Mapping[str, re.Pattern[str]] = {
     TRIALS: re.compile(r".+\.json"),
     ATTEMPTS: re.compile(r".+\.json"),
     MODELS: re.compile(r"[0-9a-f]{64}\.pt"),
-    layout.PLOTS: re.compile(r".+\.(png|svg)"),
+    layout.PLOTS: re.compile(rf".+\.({'|'.join(layout.FIGURE_FORMATS)})"),
     layout.KEPT: re.compile(r"[0-9a-f]{32}"),
     layout.LOGS: re.compile(r".+\.log"),
     LOCKS: re.compile(r"[a-z0-9-]+\.json"),

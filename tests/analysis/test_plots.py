@@ -17,7 +17,7 @@ from matplotlib.text import Annotation
 from analysis.compare.comparison import compare
 from analysis.compare.results import ComparedJob, Comparison, Group, TargetSummary
 from analysis.figures.bars import probe_bars, training_bars
-from analysis.figures.drawing import style
+from analysis.figures.drawing import MARKERS, style
 from analysis.figures.forest import forest
 from analysis.figures.plots import draw, pictures
 from analysis.figures.reference import Reference, normalised
@@ -88,6 +88,14 @@ def test_figures_for_print_are_vectors_with_their_fonts_the_same_each_time(tmp_p
     assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
 
 
+def test_every_picture_has_a_foot_with_blocks_and_job() -> None:
+    comparison = a_comparison(group())
+    charts = [each.drawing.chart for each in pictures(comparison, JOB, {})]
+    feet = [chart.legends[0].get_title().get_text() if chart.legends else chart.get_supxlabel() for chart in charts]
+    assert len(feet) == 2
+    assert all("block" in foot and str(JOB) in " ".join(foot.split()) for foot in feet), feet
+
+
 def test_jobs_of_one_scenario_have_figures_of_their_own_names(tmp_path: Path) -> None:
     other = ComparedJob("synthetic", "synthetic", "paper", "tuned", "engine=docker, memory=2 GiB")
     assert [path.stem for path in draw(a_comparison(group(), group(other)), tmp_path)[::2]] == [
@@ -98,11 +106,15 @@ def test_jobs_of_one_scenario_have_figures_of_their_own_names(tmp_path: Path) ->
     ]
 
 
-def test_the_measured_value_stands_above_each_bar_whose_height_is_the_ratio_and_the_legend_names_substitutes() -> None:
+def test_the_measured_value_stands_above_each_dot_whose_height_is_the_ratio_and_the_legend_names_substitutes() -> None:
     chart = throughput([group(), group(model="alexnet")])
     assert {"123", "61.7"} <= texts(chart)
-    heights = [[bar.get_height() for bar in container] for container in chart.axes[0].containers]
+    axes = chart.axes[0]
+    heights = [np.asarray(line.get_ydata()).tolist() for line in axes.lines if line.get_marker() in MARKERS.values()]
     assert heights == [[1.0, 1.0], [0.5, 0.5]]
+    low, high = axes.get_ylim()
+    assert 0.3 < low < 0.5 < 1 < high, "the axis is fitted to the ratios, and holds 1"
+    assert axes.get_ylabel() == "relative to bare-metal\nslower \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} faster"
     assert legend_of(chart) == ["bare-metal", "vm\naccelerator:tcg"]
 
 
@@ -167,8 +179,8 @@ def test_a_probe_is_one_figure_with_its_metrics_side_by_side(tmp_path: Path) -> 
     chart = next(probe_bars(a_comparison(disk(0.5)), {})).chart
     places = [text.get_text() for text in chart.axes[0].get_xticklabels()]
     assert [place.replace("\n", "") for place in places] == [
-        "random-read-depth1-latency-p99us, less is better",
-        "sequential-read-throughputMiB/s, more is better",
+        "random-read-depth1-latency-p99us, less isbetter",
+        "sequential-read-throughputMiB/s, more isbetter",
     ]
     assert {"500", "250", "failed"} <= texts(chart)
     assert legend_of(chart) == ["bare-metal", "vm\naccelerator:tcg", "95 % interval", "noise floor"]
