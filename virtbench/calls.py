@@ -72,7 +72,7 @@ def run(*program: str, out: str | Path | None = None, **options: object) -> Resu
     there continues. Raises RequestError for a request that is wrong. Trials that fail are named by a warning.
     """
     with clean_streams(), click.Context(run_command):
-        request, defaults = requested(_given(options), program)
+        request, defaults = requested(_given(options), program or None)
         store = run_store(Path(out) if out else None)
         try:
             records = measure(request, store, defaults)

@@ -170,20 +170,21 @@ def missing(
             job, model = cell
             targets = ", ".join(place_of(arm.target, switches_of(arm)) for arm in arms)
             name = f"{model} ({', '.join(filter(None, vars(job).values()))})"
-            failures = _failures(new.get(arms[0]))
-            why = f"no trial was finished on {targets}{failures}"
-            yield Missing("cell", name, why, "new" if failures else None)
+            yield _unfinished("cell", name, f"no trial was finished on {targets}", new.get(arms[0]))
             continue
         for arm in arms:
             if not old[arm]["ok"].any():
                 why = f"the baseline has no finished trial{_failures(old[arm])}"
                 yield Missing("target", name_of(arm), why, "old")
             elif arm not in finished:
-                failures = _failures(new.get(arm))
-                why = f"no trial was finished{failures}"
-                yield Missing("target", name_of(arm), why, "new" if failures else None)
+                yield _unfinished("target", name_of(arm), "no trial was finished", new.get(arm))
             else:
                 yield from _missing_trials(arm, old[arm], finished[arm], last)
+
+
+def _unfinished(what: Literal["cell", "target"], name: str, why: str, rows: pd.DataFrame | None) -> Missing:
+    failures = _failures(rows)
+    return Missing(what, name, f"{why}{failures}", "new" if failures else None)
 
 
 def _missing_trials(arm: Arm, old: pd.DataFrame, new: pd.DataFrame, last: float) -> Iterator[Missing]:

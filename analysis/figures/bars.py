@@ -182,11 +182,12 @@ def draw_bars(
         heights = [bars["height"], bars["low"], bars["top"], published["published"]]
         drawing.scale(axes, pd.concat(heights), around_one=normalised)
         drawing.keep_widths(axes, len(places), len(targets))
+        dotted = normalised or axes.get_yscale() == "log"
         entries: list[Artist | Container | None] = [*legend.values()]
-        if normalised or axes.get_yscale() == "log":
+        if dotted:
             drawing.dots(axes, bars)
-            entries = [drawing.dot_entry(target, str(patch.get_label())) for target, patch in legend.items()]
-        _write_values(axes, bars, dotted=normalised or axes.get_yscale() == "log")
+            entries = _dot_entries(legend)
+        _write_values(axes, bars, dotted=dotted)
         what = f"relative to {over}\n{towards}".rstrip() if normalised else f"{unit}, not normalised"
         drawing.label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
         if normalised:
@@ -199,6 +200,10 @@ def draw_bars(
             entries.append(drawing.ranges(axes, bars, len(targets)))
         drawing.legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
+
+
+def _dot_entries(legend: Mapping[str, Patch]) -> list[Artist | Container | None]:
+    return [drawing.dot_entry(target, str(patch.get_label())) for target, patch in legend.items()]
 
 
 def _write_values(axes: Axes, bars: pd.DataFrame, *, dotted: bool) -> None:

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
+from pathlib import Path
 from typing import cast
 
-from analysis.compare.matching import REFUSED, place_of, switches_of
+from analysis.compare.matching import REFUSED, Missing, place_of, switches_of
 from analysis.compare.regression import EXIT_CODES, FAILED, Change, Regression
 from analysis.compare.results import Circumstances
 from analysis.load.plans import extendable, plan_of
@@ -248,23 +249,33 @@ def _completing(regression: Regression) -> NextStep | None:
     if not regression.places:
         return None
     *olds, new = regression.places
-    failing = next((one for one in regression.missing if one.failed_in), None)
+    failing = next((missing for missing in regression.missing if missing.failed_in), None)
     if failing:
-        run = olds[-1] if failing.failed_in == "old" else new
-        if REFUSED in failing.why:
-            return bench("audit", run, decides="why its records do not count")
-        return failures_of([run])
-    lacking = [one.blocks for one in regression.missing]
-    plan = plan_of(new)
-    if None not in lacking and plan and extendable([new]):
-        more = max(filter(None, lacking), default=0) - plan.blocks
-        if more > 0:
-            return extending(new, more)
-        return bench("run", "--continue", new, decides="what has never run")
+        return _failing_in(olds[-1] if failing.failed_in == "old" else new, failing)
+    lacking = [missing.blocks for missing in regression.missing]
+    if None not in lacking and extendable([new]):
+        return _continuing(new, max(filter(None, lacking), default=0))
     planned = plan_of(olds[-1]) if olds else None
     if planned and planned.request:
         return bench(*planned.request.command()[1:], decides="another run of all that the old one has")
     return bench("results", "list", *regression.places[-2:], decides="what each run has")
+
+
+def _failing_in(run: Path, missing: Missing) -> NextStep | None:
+    """Return the command that shows why trials of a run failed, or do not count."""
+    if REFUSED in missing.why:
+        return bench("audit", run, decides="why its records do not count")
+    return failures_of([run])
+
+
+def _continuing(run: Path, blocks: int) -> NextStep | None:
+    """Return the command after which a run has so many blocks; None for one without a plan."""
+    plan = plan_of(run)
+    if not plan:
+        return None
+    if blocks > plan.blocks:
+        return extending(run, blocks - plan.blocks)
+    return bench("run", "--continue", run, decides="what has never run")
 
 
 def _extending(regression: Regression) -> NextStep | None:

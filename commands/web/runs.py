@@ -35,7 +35,7 @@ from suite.process_identity import ProcessIdentity
 from suite.request.request import RunRequest
 from suite.results import quality
 from suite.results.files import read
-from suite.results.runs import SWEEP, RunSummary, find_runs, is_run
+from suite.results.runs import SWEEP, find_runs, is_run
 from suite.results.store import LOG, PLAN, TRIALS, Run, request_stop, stored_plan, write_atomic
 from suite.selftest import certificate
 from suite.untrusted.parse import has_control_characters
@@ -163,12 +163,13 @@ def listing(*, choosing: bool = False) -> Response:
         "state": lambda run: WORDS.index(state_of(run, running).word),
         "targets": lambda run: getattr(facts(run, times[run]).summary, "targets", ()),
     }
-    chosen = sorted(times, key=lambda run: (max(times[run]), run), reverse=True)
-    chosen = [run for run in chosen if word not in WORDS or state_of(run, running).word == word]
-    chosen = sorted(chosen, key=orders[sort]) if sort in orders else chosen
     text = query.get("text", "").strip()
-    if text:
-        chosen = [run for run in chosen if _matches(text, run.relative_to(results), facts(run, times[run]).summary)]
+    chosen = sorted(times, key=lambda run: (max(times[run]), run), reverse=True)
+    chosen = [run for run in chosen if _matches(text, run.relative_to(results), run, times)]
+    if word in WORDS:
+        chosen = [run for run in chosen if state_of(run, running).word == word]
+    if sort in orders:
+        chosen.sort(key=orders[sort])
     page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
     states = [(run, state_of(run, running)) for run in page]
     rows = [(run, state, _answer(run, state, running)["rows"], facts(run, times[run]).summary) for run, state in states]
@@ -181,9 +182,12 @@ def listing(*, choosing: bool = False) -> Response:
     return _live("runs.html.j2", rows, values)
 
 
-def _matches(text: str, name: Path, summary: RunSummary | None) -> bool:
+def _matches(text: str, name: Path, run: Path, times: Mapping[Path, tuple[int, ...]]) -> bool:
     """Return whether every word of a text is in the name of a run, its scenario, models or targets."""
+    if not text:  # to read a thousand plans for nothing takes seconds
+        return True
     described = [str(name)]
+    summary = facts(run, times[run]).summary
     if summary:
         described += [summary.scenario, *summary.models, *summary.targets]
     searched = " ".join(described).lower()

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from suite.errors import RequestError
-from suite.project import Project, project
 from suite.request.request import RunRequest
+from suite.results.project import Project, project
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from suite.errors import RequestError
-from suite.project import project
+from suite.results.project import project
 
 RESULTS = Path("results")
 PLAN = "plan.json"

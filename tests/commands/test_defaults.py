@@ -28,7 +28,7 @@ def test_a_file_gives_what_the_command_line_does_not_and_is_named_in_forecast_an
     assert plan.request
     assert plan.request.targets.target == ("bare-metal", "container")
     again = ended_well(bench("run", "--continue", "out", "--blocks", "2"))
-    assert "left out" not in again.stderr, "a run keeps its own options"
+    assert "of virtbench.toml is left out" not in again.stderr, "a run keeps its own options"
     (here / "virtbench.toml").unlink()
     ended_well(
         bench("run", *SMALL, "--target", "bare-metal", "--target", "container", "--margin", "3%", "--blocks", "2")

@@ -200,9 +200,12 @@ def cases_of(file: Path) -> ElementTree.Element:
 def test_what_a_new_run_lacks_is_an_error_of_the_xml_and_measured_by_the_next_step(
     bench: Bench, tmp_path: Path
 ) -> None:
-    for target in ("bare-metal", "container"):
-        stored(tmp_path / "old", 10.0, target=target)
-    stored(tmp_path / "new", 10.0)
+    for run in ("old", "new"):
+        stored(tmp_path / run, 10.0)
+    for block in range(6):
+        trial = record("old", target="container", block=block)
+        later = {"started_at": f"2026-02-01T0{block}:00:00+00:00"}
+        Run(tmp_path / "old").save(trial.model_copy(update=later))
     gate = bench("old", "new", "--fail-above", "5%", "--junit", "gate.xml")
     assert gate.exit_code == 1, gate.output
     assert "each failure in full" not in gate.stdout, "no trial has failed"
