@@ -154,22 +154,14 @@ def _answer(run: Path, state: RunState, running: Mapping[Path, ProcessIdentity])
 def listing(*, choosing: bool = False) -> Response:
     """Show the runs as the address sorts and filters them; those that were written last come first."""
     results, running, query = settings().results, processes(), request.args
-    begun = (path.parent for path in results.glob(f"*/{LOG}") if not path.parent.is_symlink())
-    # A name with a line break has no address.
-    times = {run: written(run) for run in {*find_runs([results]), *begun} if not has_control_characters(str(run))}
+    times = _times(results)
     sort, word, number = query.get("sort", "date"), query.get("state", ""), max(0, query.get("page", 0, int))
-    orders: Mapping[str, Callable[[Path], Any]] = {
-        "run": str,
-        "state": lambda run: WORDS.index(state_of(run, running).word),
-        "targets": lambda run: getattr(facts(run, times[run]).summary, "targets", ()),
-    }
     text = query.get("text", "").strip()
-    chosen = sorted(times, key=lambda run: (max(times[run]), run), reverse=True)
-    chosen = [run for run in chosen if _matches(text, run.relative_to(results), run, times)]
+    chosen = [run for run in times if _matches(text, run.relative_to(results), run, times)]
     if word in WORDS:
         chosen = [run for run in chosen if state_of(run, running).word == word]
-    if sort in orders:
-        chosen.sort(key=orders[sort])
+    chosen.sort(key=lambda run: (max(times[run]), run), reverse=True)
+    chosen.sort(key=_order(sort, times, running))
     page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
     states = [(run, state_of(run, running)) for run in page]
     rows = [(run, state, _answer(run, state, running)["rows"], facts(run, times[run]).summary) for run, state in states]
@@ -180,6 +172,25 @@ def listing(*, choosing: bool = False) -> Response:
         return {"rows": shown, "sort": sort, "state": word, "text": text, "words": WORDS, **pages}
 
     return _live("runs.html.j2", rows, values)
+
+
+def _times(results: Path) -> dict[Path, tuple[int, ...]]:
+    """Return when each run was written, also one that has begun and has a log alone."""
+    begun = (path.parent for path in results.glob(f"*/{LOG}") if not path.parent.is_symlink())
+    # A name with a line break has no address.
+    return {run: written(run) for run in {*find_runs([results]), *begun} if not has_control_characters(str(run))}
+
+
+def _order(
+    sort: str, times: Mapping[Path, tuple[int, ...]], running: Mapping[Path, ProcessIdentity]
+) -> Callable[[Path], Any]:
+    """Return a sort key for the runs; for any other name one that changes nothing."""
+    orders: Mapping[str, Callable[[Path], Any]] = {
+        "run": str,
+        "state": lambda run: WORDS.index(state_of(run, running).word),
+        "targets": lambda run: getattr(facts(run, times[run]).summary, "targets", ()),
+    }
+    return orders.get(sort, lambda _: 0)
 
 
 def _matches(text: str, name: Path, run: Path, times: Mapping[Path, tuple[int, ...]]) -> bool:
