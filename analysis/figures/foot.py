@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 
 from analysis.compare.results import Comparison
 from analysis.figures.drawing import style
@@ -33,7 +34,7 @@ def write_foot(chart: Figure, text: str) -> None:
     chart.set_size_inches(width, height + _LINE_INCHES * (text.count("\n") + 1))
     with style():
         for legend in chart.legends:
-            legend.set_title(text, prop={"size": _POINTS})
+            legend.set_title(text, prop=FontProperties(size=_POINTS))
             legend.get_title().set_color(_COLOUR)
         if not chart.legends:
             chart.supxlabel(text, fontsize=_POINTS, color=_COLOUR, x=0.01, ha="left")
