@@ -3,7 +3,7 @@
 import datetime
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -111,16 +111,21 @@ def planned(run: Path, trials: pd.DataFrame, plan: Plan | None) -> Iterator[Find
         if trial is None:
             yield FOREIGN.at(path, f"the plan has no trial {name}")
             continue
-        recorded = {**dict(zip(_PLACE, position, strict=False)), "arm": tuple(position[len(_PLACE) :])}
-        wrong = []
-        for key, value in recorded.items():
-            if value != getattr(trial, key):
-                wrong.append(f"{key} {value} instead of {getattr(trial, key)}")
+        wrong = list(_misplaced(trial, position))
         if wrong:
             yield PLACE.at(path, f"it is not where the plan has it: {', '.join(wrong)}")
         differences = _job_differences(job, jobs[trial.job.model, trial.job.design])
         if differences:
             yield JOB.at(path, f"its job is not that of the plan: {', '.join(differences)} differ")
+
+
+def _misplaced(trial: Trial, position: Sequence[object]) -> Iterator[str]:
+    """Yield in what the place and the arm of a record are not those of its planned trial."""
+    recorded = dict(zip(_PLACE, position, strict=False))
+    recorded["arm"] = tuple(position[len(_PLACE) :])
+    for key, value in recorded.items():
+        if value != getattr(trial, key):
+            yield f"{key} {value} instead of {getattr(trial, key)}"
 
 
 def _instances(trials: pd.DataFrame, plan: Collection[Trial]) -> Iterator[Finding]:

@@ -84,8 +84,15 @@ def turn_sums(alternation: Alternation, job: Job, row: dict[Any, Any]) -> Iterat
         spans = [getattr(burst, column) for burst in alternation.bursts]
         total = None if None in spans else math.fsum(spans)
         recorded = None if math.isnan(row[name]) else row[name]
-        if (total is None) != (recorded is None) or (total and not math.isclose(total, recorded or 0.0, rel_tol=EXACT)):
+        if not _are_equal(total, recorded):
             yield f"its bursts make {total} of {name}, and the record has {recorded}"
+
+
+def _are_equal(total: float | None, recorded: float | None) -> bool:
+    """Return whether both are unknown, or as good as equal; a total of nothing is equal to any number."""
+    if total is None or recorded is None:
+        return total is recorded
+    return not total or math.isclose(total, recorded, rel_tol=EXACT)
 
 
 def turns_of_blocks(trials: pd.DataFrame, block: list[str]) -> Iterator[Finding]:
@@ -101,18 +108,25 @@ def turns_of_blocks(trials: pd.DataFrame, block: list[str]) -> Iterator[Finding]
 
 def _turns_together(number: object, rows: pd.DataFrame) -> Iterator[Finding]:
     """Yield the trials of one block whose turns are not those of its instances, or that computed at the same time."""
+    bursts: list[Burst] = []
+    spans = []
+    for path, alternation in zip(rows["path"], rows["alternation"], strict=True):
+        bursts += alternation.bursts
+        spans += [(burst.begun_s, burst.ended_s, path) for burst in alternation.bursts]
     instances = {alternation.instances for alternation in rows["alternation"]}
-    by_trial = zip(rows["path"], rows["alternation"], strict=True)
-    bursts = [(burst, path) for path, alternation in by_trial for burst in alternation.bursts]
-    places = {(burst.round, burst.position) for burst, _ in bursts}
+    places = {(burst.round, burst.position) for burst in bursts}
     if len(instances) > 1 or len(rows) > max(instances) or len(places) < len(bursts):
         for path in rows["path"]:
             yield TURNS.at(path, f"the turns of block {number} are not those of its {max(instances)} instances")
+    yield from _uncounted(rows)
+    for (_, ended_s, path), (begun_s, _, next_path) in itertools.pairwise(sorted(spans)):
+        if begun_s < ended_s:
+            yield TURNS.at(path, f"its turn ended {ended_s - begun_s:.3g} s after {Path(next_path).stem} had begun one")
+
+
+def _uncounted(rows: pd.DataFrame) -> Iterator[Finding]:
+    """Yield the trials of one block whose counters were not read around all of its turns."""
     last_s = max(alternation.bursts[-1].ended_s for alternation in rows["alternation"])
     wrong = (rows["interval_s"] < last_s) | (rows["interval_s"] > last_s * (1 + CLOCKS_SHARE) + COUNTING_S)
     for path, interval_s in rows.loc[wrong, ["path", "interval_s"]].itertuples(index=False):
         yield TURNS.at(path, f"its counters enclose {interval_s:.6g} s, and the last turn ended after {last_s:.6g}")
-    spans = sorted((burst.begun_s, burst.ended_s, path) for burst, path in bursts)
-    for (_, ended_s, path), (begun_s, _, next_path) in itertools.pairwise(spans):
-        if begun_s < ended_s:
-            yield TURNS.at(path, f"its turn ended {ended_s - begun_s:.3g} s after {Path(next_path).stem} had begun one")

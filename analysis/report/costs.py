@@ -231,13 +231,14 @@ def _claim(row: Contrast) -> str:
     ratio = row.ratio or 1.0
     if verdict.name == "equivalent":
         return f"{verb} as much {subject} (within {percent(verdict.margin or 0.0)})"
+    shares = [end - 1 for end in row.interval or ()]
     if verdict.name in _DIFFERENT:
-        ends = sorted(abs(end - 1) for end in row.interval or ())
-        span = f" ({' to '.join(map(percent, ends))})" if ends else ""
-        return f"{verb} {percent(abs(ratio - 1))}{span} {less if ratio < 1 else more}"
-    interval = " to ".join(percent(end - 1) for end in row.interval or ())
+        ends = " to ".join(map(percent, sorted(map(abs, shares))))
+        share = percent(abs(ratio - 1))
+        difference = f"{share} ({ends})" if ends else share
+        return f"{verb} {difference} {less if ratio < 1 else more}"
     open_text = f"has no verdict on {subject}"
-    return f"{open_text} ({interval})" if interval else open_text
+    return f"{open_text} ({' to '.join(map(percent, shares))})" if shares else open_text
 
 
 def _break_even(own: PricedPlace | None, base: PricedPlace | None, money: Contrast | None) -> str:

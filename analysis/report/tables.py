@@ -231,11 +231,12 @@ def own_table(group: Group, *, losses: bool) -> Table | None:
     cells = {**_estimates(group, of_workload), **last}
     if not cells:
         return None
-    scaled = ""
-    if group.epoch and group.epoch.name == SCALED_EPOCH:
-        scaled = ", scaled from a share of one"
-    captions = [f"time per epoch{scaled}"] if group.epoch else []
-    captions += [f"losses: the last {LATELY} steps, or all"] if last else []
+    captions = []
+    if group.epoch:
+        scaled = ", scaled from a share of one" if group.epoch.name == SCALED_EPOCH else ""
+        captions.append(f"time per epoch{scaled}")
+    if last:
+        captions.append(f"losses: the last {LATELY} steps, or all")
     table = _by_target(group, cells, "; ".join(captions))
     if len(cells) <= 2 * _MOST_METRICS:
         return table
