@@ -11,15 +11,17 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NamedTuple
 
 import psutil
 
+from provisioning import held_process
 from provisioning.bounded_output import BoundedProcess, PipeTail
+from provisioning.held_process import kill_held
 from suite.errors import BenchError, CommandError, RequestError, option
 from suite.interfaces import Node
 from suite.registries import ENGINES
@@ -42,16 +44,6 @@ def carrying(token: str) -> list[psutil.Process]:
     return carriers
 
 
-def kill_held(pid: int, is_meant: Callable[[], bool]) -> None:
-    """Kill a process if it is the one that is meant, held by a descriptor: its number cannot become another's."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        if is_meant():
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    finally:
-        os.close(descriptor)
-
-
 def end_all(token: str) -> None:
     """Kill every process that carries the token and wait until it is gone. Raises CommandError if one stays."""
     deadline = time.monotonic() + GONE_WITHIN_S
@@ -62,8 +54,7 @@ def end_all(token: str) -> None:
         if carriers and time.monotonic() > deadline:
             raise CommandError(["kill"], None, f"processes {[p.pid for p in carriers]} do not end")
         for process in carriers:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+            kill_held(process.pid, process.is_running)
         psutil.wait_procs(carriers, timeout=0.1)  # no longer: one that nobody collects stays, and has ended
         unseen = 0 if carriers else unseen + 1
         if unseen == 1:
@@ -126,14 +117,16 @@ if sys.version_info < (3, 9):
     sys.exit("python3 is Python %d.%d there, and 3.9 or newer is needed" % sys.version_info[:2])
 """
 """Stands before every program: an older Python may not get as far as a line of it."""
+_HELD_IMPORT = "from provisioning.held_process import kill_held\n"
 
 
 def program_argv(module: ModuleType, *words: str) -> list[str]:
     """Return the command that runs a module of this package on any node, by its own Python (3.9 or newer).
 
-    The module imports nothing but the standard library; the words are its ``sys.argv[1:]``.
+    The module imports nothing but the standard library and ``kill_held``; the words are its ``sys.argv[1:]``.
     """
-    return ["python3", "-I", "-c", _REFUSES_OLD_PYTHONS + inspect.getsource(module), *words]
+    source = inspect.getsource(module).replace(_HELD_IMPORT, inspect.getsource(held_process))
+    return ["python3", "-I", "-c", _REFUSES_OLD_PYTHONS + source, *words]
 
 
 class Program(NamedTuple):

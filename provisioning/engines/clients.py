@@ -5,12 +5,13 @@ and the control groups that runc has just made would stay.
 """
 
 import contextlib
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+
+from provisioning.held_process import kill_held
 
 PROCESSES = Path("/proc")
 ENDED_WITHIN_S = 45.0
@@ -33,18 +34,23 @@ def end(name: str, program: str, mark: str, stays: str = "") -> None:
         if clients and time.monotonic() > deadline:
             raise TimeoutError(f"{program} still starts {name}")
         for pid in clients if stays else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill_held(pid, partial(_starts, pid, name, program, mark))
         time.sleep(0.01)
 
 
 def _starting(name: str, program: str, mark: str) -> Iterator[int]:
-    """Yield the process of each client that starts the container. A zombie has no words."""
+    """Yield the process of each client that starts the container."""
     for entry in PROCESSES.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if Path(words[0]).name == program and {name, mark} <= {*words}:
-                yield int(entry.name)
+        if _starts(int(entry.name), name, program, mark):
+            yield int(entry.name)
+
+
+def _starts(pid: int, name: str, program: str, mark: str) -> bool:
+    """Return whether a process is a client that starts the container. A zombie has no words."""
+    with contextlib.suppress(OSError):  # it has ended
+        words = (PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        return Path(words[0]).name == program and {name, mark} <= {*words}
+    return False
 
 
 if __name__ == "__main__":

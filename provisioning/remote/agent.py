@@ -16,8 +16,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from provisioning.held_process import kill_held
 
 TOKEN = b"VIRTBENCH_TOKEN="
 GONE_WITHIN_S = 30.0
@@ -31,19 +34,20 @@ BEGIN = '{"number": '
 
 def carrying(mark: str) -> list[int]:
     """Return the processes whose environment has the mark, or one below it (``TOKEN.7`` is below ``TOKEN``)."""
-    pids = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        marks = []
-        for entry in variables:
-            if entry.startswith(TOKEN):
-                marks.append(entry[len(TOKEN) :].decode())
-        if any(entry == mark or entry.startswith(f"{mark}.") for entry in marks) and int(pid) != os.getpid():
-            pids.append(int(pid))
-    return pids
+    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+    return [pid for pid in pids if pid != os.getpid() and _carries(pid, mark)]
+
+
+def _carries(pid: int, mark: str) -> bool:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    marks = []
+    for entry in variables:
+        if entry.startswith(TOKEN):
+            marks.append(entry[len(TOKEN) :].decode())
+    return any(entry == mark or entry.startswith(f"{mark}.") for entry in marks)
 
 
 def end(mark: str) -> list[int]:
@@ -58,7 +62,7 @@ def end(mark: str) -> list[int]:
             return pids
         for pid in pids:
             with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+                kill_held(pid, partial(_carries, pid, mark))
         time.sleep(0.01)
 
 

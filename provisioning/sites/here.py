@@ -14,12 +14,13 @@ from provisioning.cgroup.counters import ControlGroup
 from provisioning.doctor import Check, measurable_targets
 from provisioning.engines.base import ContainerEngine, default_engine, get_engine
 from provisioning.gpus import Card, chosen, examined
+from provisioning.held_process import kill_held
 from provisioning.images.image import Image
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import GuestSpec, get_provider
 from provisioning.metrics.footprint import lowest_processes
 from provisioning.nodes import LocalNode, WrappedNode, local_node
-from provisioning.processes import carrying, kill_held
+from provisioning.processes import carrying
 from provisioning.sites.base import Capacity, RunInputs, Site
 from provisioning.sites.cards import check_gpus, workers_here
 from provisioning.targets import Choices
