@@ -10,11 +10,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from commands.output import Output
-from commands.results.removal import remove_kept
+from commands.results.removal import name_foreign, remove_kept
 from provisioning import ledger
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
 from provisioning.foreign import ForeignThing, foreign_things
-from provisioning.paths import home
+from provisioning.paths import MARK, home
 from provisioning.removal.uninstall import remove_everything
 from scenarios.datasets.generated import generated_sets
 from suite.errors import RequestError
@@ -121,7 +121,7 @@ def _cleaned(*, everything: bool) -> list[str]:
             raise RequestError("a bench is running", remedy="wait until it has ended")
         removed += _remove_kept()
         sets = {stored.directory: stored.files() for stored in generated_sets(home())}
-        removed += remove_everything(sets, _tell_staying)
+        removed += remove_everything(sets, name_foreign, _name_unmarked)
     if busy:
         click.echo(f"{len(busy)} things are in use by a running bench and were left alone", err=True)
     if kept:
@@ -129,8 +129,13 @@ def _cleaned(*, everything: bool) -> list[str]:
     return removed
 
 
-def _tell_staying(path: Path) -> None:
-    click.echo(f"stays, as it is not of the suite: {path}", err=True)
+def _name_unmarked(directory: Path) -> None:
+    """Print that a directory stays because nothing shows who has made it, and what to do about it."""
+    click.echo(
+        f"stays, as no {MARK} in it shows that the suite has made it: {directory}; "
+        "look at what is in it, and remove it yourself if all of it is the suite's",
+        err=True,
+    )
 
 
 def _tell_foreign(things: Sequence[ForeignThing]) -> None:

@@ -14,7 +14,7 @@ from commands.lazy import SuggestingGroup
 from commands.output import Output
 from commands.paths import UserPath, complete_run_name
 from commands.results.pack import pack, verify
-from commands.results.removal import described, removable
+from commands.results.removal import described, name_foreign, removable
 from commands.results.removal import remove as remove_contents
 from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
 from commands.run.options import latest
@@ -215,7 +215,7 @@ def remove(places: tuple[Path, ...], yes: bool) -> None:
     for place, contents in chosen.values():
         click.echo(f"to be removed: {place}: {described(contents)}", err=True)
         for foreign in contents.foreign:
-            click.echo(f"stays, as it is not of the suite: {foreign}", err=True)
+            name_foreign(foreign)
     if not yes:
         click.confirm("Remove for good?", abort=True, err=True)
     for place, contents in chosen.values():

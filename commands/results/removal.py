@@ -1,11 +1,14 @@
 """Removes runs and sweeps: judges what a directory holds, and deletes the files of the suite's.
 
-Everything that deletes results comes here: ``bench results remove``, the pages, schedules and ``bench clean --all``.
+Everything that deletes results comes here: ``bench results remove``, the pages, schedules, blocks of remote sweeps and
+``bench clean --all``.
 """
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+import click
 
 from provisioning import ledger
 from provisioning.removal.deletion import delete
@@ -59,6 +62,11 @@ def described(contents: Contents) -> str:
     runs = count(len(contents.runs), "run")
     parts = [contents.kind] if contents.kind != "run" else []
     return ", ".join([*parts, runs, count(contents.trials, "trial"), f"{contents.size_bytes / 1e6:,.1f} MB"])
+
+
+def name_foreign(path: Path) -> None:
+    """Print that a file stays because the suite has not made it."""
+    click.echo(f"stays, as it is not of the suite: {path}", err=True)
 
 
 def remove(contents: Contents) -> None:

@@ -1,7 +1,6 @@
 """``bench sweep block``: run one block of a sweep whose files are on another machine."""
 
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from commands.paths import UserPath
+from commands.results.removal import name_foreign, removable, remove
 from commands.run.prepare import host_environment, observing
 from commands.sweep.backends.base import SweepRequest
 from commands.sweep.backends.local import run_block
@@ -75,7 +75,16 @@ def block(block: int, name: str, scratch: Path | None, given: Path | None, on_no
     send()
     ended.set()
     _write_line(ENDED)
-    shutil.rmtree(directory)
+    _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """Remove what this block and earlier attempts at it have written there; name what stays."""
+    owned.forget_account(directory)
+    contents = removable(directory)
+    for foreign in contents.foreign:
+        name_foreign(foreign)
+    remove(contents)
 
 
 class SendingObserver:

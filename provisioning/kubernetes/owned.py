@@ -29,6 +29,8 @@ NODE = "VIRTBENCH_NODE"
 FIELDS = {POD: "metadata.name", UID: "metadata.uid", NODE: "spec.nodeName"}
 """The variables, by the fields of the pod that they hold."""
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_KUBECONFIG = ".kubeconfig"
+"""The name of the file that ``use_account`` writes."""
 
 
 def entry(cluster: Cluster, owner: str, kinds: Sequence[str]) -> str:
@@ -133,6 +135,11 @@ def use_account(directory: Path) -> None:
         "contexts": [{"name": "own", "context": context}],
         "current-context": "own",
     }
-    path = directory / ".kubeconfig"
+    path = directory / _KUBECONFIG
     path.write_text(json.dumps(config))
     os.environ["KUBECONFIG"] = str(path)
+
+
+def forget_account(directory: Path) -> None:
+    """Remove the kubeconfig that ``use_account`` has written."""
+    (directory / _KUBECONFIG).unlink(missing_ok=True)

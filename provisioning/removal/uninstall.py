@@ -40,12 +40,14 @@ Data sets and images are removed by what they hold.
 _OWN_NAME = re.compile(r" (localhost/)?virtbench([/-][a-z]+)?(:\S+)?$")
 
 
-def remove_everything(sets: Mapping[Path, Collection[str]], stays: Callable[[Path], object]) -> list[str]:
+def remove_everything(
+    sets: Mapping[Path, Collection[str]], stays: Callable[[Path], object], unmarked: Callable[[Path], object]
+) -> list[str]:
     """Remove images, caches, generated data sets and the images in the engines' stores; return what was removed.
 
-    ``sets`` are the generated data sets with their files. ``stays`` is called with what the suite has not made:
-    unmarked directories, and other names in marked ones. Raises RequestError if there are results in ``home``, and
-    LedgerError if something is mounted there.
+    ``sets`` are the generated data sets with their files. ``stays`` is called with what the suite has not made in its
+    marked directories, and ``unmarked`` with each directory that has its name and no mark, which stays, too. Raises
+    RequestError if there are results in ``home``, and LedgerError if something is mounted there.
     """
     parts = []
     for name in PARTS:
@@ -62,13 +64,21 @@ def remove_everything(sets: Mapping[Path, Collection[str]], stays: Callable[[Pat
             if builder.works(node):
                 removed += _remove_images(node, builder)
     for path in parts:
-        remaining = _remove_part(path, sets) if (path / MARK).is_file() else [path]
+        if not (path / MARK).is_file():
+            unmarked(path)
+            continue
+        remaining = _remove_part(path, sets)
         for foreign in remaining:
             stays(foreign)
         if not remaining:
             removed.append(str(path))
     removed += _remove_certificate()
-    _remove_home(stays)
+    if (home() / MARK).is_file():
+        _remove_home(stays)
+    elif home().is_dir():
+        unmarked(home())
+    with suppress(OSError):  # benches of another home use it
+        runtime().rmdir()
     return removed
 
 
@@ -81,15 +91,12 @@ def _remove_certificate() -> list[str]:
 
 
 def _remove_home(stays: Callable[[Path], object]) -> None:
-    """Remove the home if the suite has made it and nothing is in it; benches of another home use the runtime's."""
-    if (home() / MARK).is_file():
-        for path in sorted(home().iterdir()):
-            if path.name not in (MARK, *PARTS):
-                stays(path)
-        if os.listdir(home()) == [MARK]:
-            shutil.rmtree(home())
-    with suppress(OSError):
-        runtime().rmdir()
+    """Remove the home if nothing else is in it."""
+    for path in sorted(home().iterdir()):
+        if path.name not in (MARK, *PARTS):
+            stays(path)
+    if os.listdir(home()) == [MARK]:
+        shutil.rmtree(home())
 
 
 def _remove_part(part: Path, sets: Mapping[Path, Collection[str]]) -> list[Path]:

@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cli import main
 from commands.results import removal
+from commands.sweep import block, firing
 from provisioning import ledger
+from provisioning.images import image
 from provisioning.paths import MARK, state
 from provisioning.removal import uninstall
 from suite.errors import RequestError
@@ -24,6 +28,7 @@ from tests.commands.conftest import Bench
 from tests.jobs import identity
 from tests.suite.conftest import make_plan, make_record
 from tests.suite.sweep.conftest import make_sweep
+from tests.test_web import browser, post
 
 NOTES = "notes"
 
@@ -314,6 +319,75 @@ def test_what_is_changed_between_the_question_and_the_answer_stays(results: Path
     assert not [*top.glob("**/.virtbench-removal*")]
 
 
+def by_the_pages(top: Path) -> None:
+    assert post(browser(top / "results"), "/delete/old").status_code == 303
+
+
+def by_a_schedule(top: Path) -> None:
+    put(top / "results/old", {"schedule.json": "{}"})
+    put(top / "results/new", {"schedule.json": "{}"})
+    (top / "results/old").rename(top / "results/0-old")
+    assert firing._remove_older(top / "results", 2, ()) == [str(top / "results/0-old")]
+    if (top / "results/0-old").exists():
+        (top / "results/0-old").rename(top / "results/old")
+
+
+def by_a_block(top: Path) -> None:
+    (top / "results/sweep").rename(top / "aside")
+    (top / "results/old").rename(top / "results/sweep")
+    put(top / "results/sweep", {"sweep.json": Accepted.of(make_sweep(), (), "ab" * 8).text()})
+    block._remove(top / "results/sweep")
+    if (top / "results/sweep").exists():
+        (top / "results/sweep").rename(top / "results/old")
+
+
+def by_clean_all(top: Path) -> None:
+    assert removal.remove_kept(top / "results/old")
+
+
+def by_image_remove(top: Path) -> None:
+    (top / "results/old").rename(image_directory := top / "aaaaaaaaaaaa")
+    put(image_directory, {"image.json": "{}", "tree/etc/passwd": "root"})
+    stored = cast("Any", SimpleNamespace(directory=image_directory, tree=image_directory / "tree", mounts=True))
+    with pytest.raises(RequestError, match="is no part of an image and stays"):
+        image.remove([stored])
+    assert not (image_directory / "tree").exists()
+    image_directory.rename(top / "results/old")
+
+
+WAYS = [by_the_pages, by_a_schedule, by_a_block, by_clean_all, by_image_remove]
+"""What else deletes. ``bench sweep cancel`` deletes nothing."""
+THEIRS: dict[str, tuple[Arrange, str]] = {
+    "notes": (foreign("results/old/notes"), "notes"),
+    "a hidden file": (foreign("results/old/.env"), ".env"),
+    "an odd name": (foreign("results/old/a\nb *?"), "a\nb *?"),
+    "a directory": (foreign("results/old/src/main.py"), "src/main.py"),
+    "kept text": (foreign("results/old/.kept/notes"), ".kept/notes"),
+    "a link that leads out": (linked("results/old/out", "mine"), "out"),
+    "a link among what is kept": (linked(f"results/old/.kept/{'cd' * 16}", "mine/notes"), f".kept/{'cd' * 16}"),
+    "a link to a run": (linked("results/old/models", "results/new/trials"), "models"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize(("arrange", "stays"), THEIRS.values(), ids=THEIRS)
+def test_what_is_not_of_the_suite_stays_whatever_deletes_around_it(
+    results: Path, way: Arrange, arrange: Arrange, stays: str
+) -> None:
+    top = results.parent
+    arrange(top)
+    before = files(top)
+    own = {name for name in before if name.startswith("results/old/")} - {f"results/old/{stays}"}
+    way(top)
+    after = files(top)
+    assert after[f"results/old/{stays}"] == before[f"results/old/{stays}"]
+    assert {
+        name: after.get(name) for name in before if name.startswith(("mine/", "results/new/"))
+    }.items() <= before.items()
+    assert own - after.keys(), "something was deleted"
+    assert not [*top.glob("**/.virtbench-removal*")]
+
+
 HOMES: dict[str, tuple[Arrange, set[str]]] = {
     "the suite's alone": (nothing, set()),
     "a file of another name": (foreign("home/notes"), {"notes"}),
@@ -396,7 +470,9 @@ def test_clean_all_leaves_directories_that_the_suite_has_not_made(
     a_home(top)
     (top / "home" / part / "kept").mkdir()
     done = clean_all(monkeypatch)
-    assert f"stays, as it is not of the suite: {top / 'home' / part}\n" in done.stderr
+    unmarked = "stays, as no .made-by-virtbench in it shows that the suite has made it: "
+    for place in (top / "home" / part, top / "home"):
+        assert f"{unmarked}{place}; look at what is in it, and remove it yourself" in done.stderr
     assert {name for name in names if (top / "home" / part / name).exists()} == names
     assert os.listdir(top / "home") == [part]
 

@@ -304,6 +304,21 @@ def test_a_block_ends_with_its_input_keeps_what_it_has_and_then_gives_back_what_
     assert not held_in(machine.place / "home/blocks")
 
 
+def test_a_block_removes_what_it_has_written_in_scratch_and_names_what_others_put_there(machine: Machine) -> None:
+    given, scratch = machine.place / "given", machine.place / "scratch"
+    given.write_text(packed([*given_by(machine), GIVEN]))
+    theirs = ("night-1-block-002/thesis.txt", "night-1-block-002/trials/own.json", "notes/a.txt")
+    for name in theirs:
+        (scratch / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (scratch / name).write_text("mine")
+    words = ("--name", "night-1", "--scratch", str(scratch), "--given", str(given), "2")
+    ended = machine.run("sweep", "block", *words)
+    assert ended.returncode == 0, ended.stdout
+    left = {path.relative_to(scratch).as_posix() for path in scratch.rglob("*") if not path.is_dir()}
+    assert left == {*theirs}
+    assert ended.stdout.count("stays, as it is not of the suite: ") == 2
+
+
 @pytest.mark.parametrize("name", ["../x", "a b", "", "."])
 def test_a_block_takes_no_name_that_leads_elsewhere(name: str, machine: Machine) -> None:
     ended = machine.run("sweep", "block", "--name", name, "0")
