@@ -90,7 +90,7 @@ class Serve(ServiceScenario):
         observer.phase("attesting")
         server_address = (instances[0].address, instances[0].port or PORT)
         service_address = instances[0].service or server_address
-        spec = _server_spec(trial, serving, *server_address)
+        spec = _server_spec(trial, serving, *server_address, service_address[0])
         load = LoadRequest(
             address=service_address[0] or "",
             port=service_address[1],
@@ -108,7 +108,17 @@ class Serve(ServiceScenario):
         return _measurement(pair.server, pair.client, pair.to_its_end(account))
 
 
-def _server_spec(trial: Trial, serving: Serving, address: str | None, port: int) -> ServeSpec:
+def _server_spec(
+    trial: Trial,
+    serving: Serving,
+    address: str | None,
+    port: int,
+    asked_name: str | None,
+) -> ServeSpec:
+    """Return what the server is to do; clients ask for it by an address or name that may be another."""
+    names = []
+    if asked_name:
+        names.append(asked_name.lower())
     return ServeSpec(
         workload=WORKLOADS.place(trial.job.model),
         plugin=plugin_of(WORKLOADS, trial.job.model, trial.job.workload_sha256),
@@ -120,6 +130,7 @@ def _server_spec(trial: Trial, serving: Serving, address: str | None, port: int)
         device=trial.job.devices.device,
         address=address or "",
         port=port,
+        names=tuple(names),
     )
 
 

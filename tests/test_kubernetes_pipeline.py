@@ -62,6 +62,9 @@ def test_every_object_is_valid_for_todays_api_and_for_1_20(words: tuple[str, ...
     assert [problem for each in made for problem in invalid(each)] == []
 
 
+CLUSTER_DOMAINS = ("", ".svc", ".svc.cluster.local")
+
+
 def test_a_job_for_each_pair_reads_its_claim_and_the_service_has_all_models() -> None:
     made = listed(*SETS, "--deadline", "1h30m", "--cpus", "2", "--seed", "7")
     jobs = [each for each in made if each["kind"] == JOB]
@@ -71,6 +74,9 @@ def test_a_job_for_each_pair_reads_its_claim_and_the_service_has_all_models() ->
     *serves, served = container_of(deployment)["command"]
     service = parsed(ServeSpec, served)
     assert (serves[-1], service.threads, service.port, service.load_workload().generates) == ("--serve", 2, 5000, True)
+    assert service.names == ("pipeline-serve", *(f"pipeline-serve.$(NAMESPACE){end}" for end in CLUSTER_DOMAINS))
+    (namespace,) = (each for each in container_of(deployment)["env"] if each["name"] == "NAMESPACE")
+    assert namespace["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace"
     trainings = []
     for job, (data, model) in zip(jobs, pairs, strict=True):
         pod, container = job["spec"]["template"]["spec"], container_of(job)

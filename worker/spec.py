@@ -325,6 +325,8 @@ class ServeSpec(GeneratorSpec, frozen=True, kw_only=True):
     device: Literal["cpu", "cuda"]
     address: str
     port: _Positive
+    names: tuple[str, ...] = ()
+    """The names, in lower case, by which it is asked; addresses need none."""
     others: tuple[GeneratorSpec, ...] = ()
 
 

@@ -257,7 +257,9 @@ def ask(cluster: Cluster, pipeline: Pipeline, item: PipelineModel) -> str | None
     """
     path = cluster.path("services", f"{pipeline.name}-serve:http", part="proxy/generate")
     try:
-        answer = cluster.request("POST", path, {"dataset": item.dataset, "model": item.model})
+        names = {"dataset": item.dataset, "model": item.model}
+        # The API server hands on the name under which it is asked itself; the service answers to its own alone.
+        answer = cluster.request("POST", path, names, host=f"{pipeline.name}-serve")
     except AwayError as error:  # a network policy lets the request run out of time
         return error.message
     except ApiError as error:

@@ -25,6 +25,8 @@ PORT = 5000
 DATASET = "synthetic"
 """The name of the data set of generators that are trained on drawn images."""
 _MODEL, _DATA = "/model", "/data"
+_NAMESPACE = "NAMESPACE"
+"""The variable of the service's container with its namespace."""
 INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
 """The labels with the name of the pipeline, and with ``train`` or ``serve``: the first is applied before the second."""
 _FIRST_ANSWER_S, _PROBED_EVERY_S = 600, 5
@@ -127,9 +129,12 @@ def service(pipeline: Pipeline) -> list[Object]:
         "device": "cpu",
         "address": "0.0.0.0",  # noqa: S104 (all addresses of the pod; the policy limits the clients)
         "port": PORT,
+        "names": _names(f"{pipeline.name}-serve"),
     }
     template = _pod(pipeline, "serve", ["--serve", json.dumps(spec)])
     (container,) = template["spec"]["containers"]
+    own_namespace = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
+    container["env"].append({"name": _NAMESPACE, "valueFrom": own_namespace})
     health = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": _PROBED_EVERY_S}
     container |= {
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
@@ -150,6 +155,12 @@ def service(pipeline: Pipeline) -> list[Object]:
         _object(pipeline, "serve", "v1", "Service", "serve", service),
         _object(pipeline, "serve", "apps/v1", "Deployment", "serve", deployment),
     ]
+
+
+def _names(service: str) -> list[str]:
+    """Return the names of a Service in its cluster. The kubelet puts the namespace in."""
+    qualified = f"{service}.$({_NAMESPACE})"
+    return [service, qualified, f"{qualified}.svc", f"{qualified}.svc.cluster.local"]
 
 
 def _generator(pipeline: Pipeline, item: PipelineModel) -> Object:

@@ -127,16 +127,18 @@ class Cluster:
         patience_s: float = 0.0,
         within_s: float = REQUEST_WITHIN_S,
         query: Query = MappingProxyType({}),
+        host: str = "",
     ) -> Object:
         """Return the server's answer. A server that is away is asked again for ``patience_s``, and a busy one anyway.
 
+        ``host`` is the ``Host`` of a request that the server hands on to a pod, which gets the server's own otherwise.
         Raises ApiError for what the server refuses, and AwayError where it does not answer.
         """
         patience = Patience(patience_s)
         patience_with_busy = Patience(max(patience_s, BUSY_AT_MOST_S))
         while True:
             try:
-                with self._response(method, path, body, within_s, query) as response:
+                with self._response(method, path, body, within_s, query, host) as response:
                     return self._parsed(path, response.data.decode(errors="replace"))
             except AwayError as error:
                 patience.bear(error)
@@ -260,9 +262,11 @@ class Cluster:
             remedy=f"check the address of the context {self.context} in {self.kubeconfig}; a proxy may want a sign-in",
         )
 
-    def _serialized(self, method: str, path: str, body: Object | None, query: object) -> Any:  # noqa: ANN401
+    def _serialized(self, method: str, path: str, body: Object | None, query: object, host: str = "") -> Any:  # noqa: ANN401
         headers = {"Accept": "application/json"}
         content: object = body
+        if host:
+            headers["Host"] = host
         if body:
             headers["Content-Type"] = "application/json"
         if method == "PATCH":
@@ -279,8 +283,10 @@ class Cluster:
         return serialized
 
     @contextmanager
-    def _response(self, method: str, path: str, body: Object | None, within_s: float, query: Query) -> Iterator[Any]:
-        serialized = self._serialized(method, path, body, list(query.items()))
+    def _response(
+        self, method: str, path: str, body: Object | None, within_s: float, query: Query, host: str = ""
+    ) -> Iterator[Any]:
+        serialized = self._serialized(method, path, body, list(query.items()), host)
         errors = client_library("urllib3.exceptions")
         try:
             called = self.api.call_api(*serialized, _request_timeout=within_s)

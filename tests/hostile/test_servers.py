@@ -136,10 +136,45 @@ def test_what_is_too_large_or_no_method_is_refused(port: int) -> None:
     assert asked(port, method="DELETE") in (403, 404, 405)
 
 
-def test_a_service_that_others_reach_answers_by_any_name() -> None:
+def pages_answer(host: str, results: Path) -> bool:
+    web = WebSettings(results, "a-token")
+    return create_app(web, []).test_client().get("/?token=a-token", headers={"Host": host}).status_code == 200
+
+
+def service_answers(host: str, server: Service) -> bool:
     started: list[str] = []
-    body = SERVICE(
-        {"REQUEST_METHOD": "GET", "PATH_INFO": "/health", "HTTP_HOST": "gan-serve:80"},
-        lambda status, _: started.append(status),
-    )
-    assert ([*body], started) == ([b""], ["200 OK"])
+    asked = {"REQUEST_METHOD": "GET", "PATH_INFO": "/health", "HTTP_HOST": host}
+    list(server(asked, lambda status, _: started.append(status)))
+    return started == ["200 OK"]
+
+
+NAMES = ("gan-serve", "gan-serve.lab.svc")
+
+
+@pytest.mark.parametrize(
+    ("host", "locally", "elsewhere"),
+    [
+        ("localhost:8642", True, True),
+        ("127.0.0.1", True, True),
+        ("10.0.0.7:5000", False, True),
+        ("[fd00::7]:5000", False, True),
+        ("gan-serve:80", False, True),
+        ("GAN-serve.lab.svc", False, True),
+        ("gan-serve.evil.example", False, False),
+        ("evil.example", False, False),
+        ("10.0.0.7.nip.io", False, False),
+        ("localhost.evil.example", False, False),
+        ("10.0.0.7@evil.example", False, False),
+        ("gan-serve:80:80", False, False),
+        ("127.0.0.1:99999999", False, False),
+        ("", False, False),
+    ],
+)
+def test_a_server_answers_to_its_names_and_addresses_alone(
+    host: str, locally: bool, elsewhere: bool, tmp_path: Path
+) -> None:
+    """A page of another site that leads its own name here, by DNS, sends that name."""
+    reached = Service(SERVICE.generators, names=NAMES)
+    assert service_answers(host, Service(SERVICE.generators, local=True)) == locally
+    assert pages_answer(host, tmp_path) == locally
+    assert service_answers(host, reached) == elsewhere

@@ -86,7 +86,8 @@ def answered(body: bytes, *, method: str = "POST", path: str = "/generate", leng
     """Return status, type and body of the service's answer to one request."""
     started: list[Any] = []
     length = str(len(body)) if length is None else length
-    environ = {"PATH_INFO": path, "REQUEST_METHOD": method, "CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(body)}
+    sent = {"CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(body)}
+    environ = {"PATH_INFO": path, "REQUEST_METHOD": method, "HTTP_HOST": "127.0.0.1:5001", **sent}
     (answer,) = SERVICE(environ, lambda *words: started.extend(words))
     return started[0], dict(started[1])["Content-Type"], answer
 

@@ -72,7 +72,7 @@ class BoundedServer(TcpWSGIServer):  # type: ignore[misc]
         """Close connections on which nothing moves, or whose request is not whole in time."""
         super().maintenance(now)
         for channel in self.active_channels.values():
-            if channel.begun_s and channel.begun_s < now - REQUEST_WITHIN_S:
+            if channel.begun_s and channel.begun_s < time.monotonic() - REQUEST_WITHIN_S:
                 channel.will_close = True
 
 
@@ -83,4 +83,4 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
 
     def handle_read(self) -> None:
         super().handle_read()
-        self.begun_s = (self.begun_s or time.time()) if self.request else None
+        self.begun_s = (self.begun_s or time.monotonic()) if self.request else None

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -31,8 +31,11 @@ MODELS = "/models"
 KEYS = {"dataset", "model"}
 _METHODS = {GENERATE: "POST", HEALTH: "GET", MODELS: "GET"}
 _KINDS = {GENERATE: "image/png", HEALTH: "text/plain", MODELS: "application/json"}
-LOCAL_NAMES = re.compile(r"(localhost|127\.0\.0\.1)(:[0-9]{1,5})?")
+_PORT = "(:[0-9]{1,5})?"
+LOCAL_NAMES = re.compile(rf"(localhost|127\.0\.0\.1){_PORT}")
 """The Host of a request: a site that leads here by DNS rebinding sends its own name. Ports can be forwarded ones."""
+ADDRESSES = re.compile(rf"(localhost|[0-9]{{1,3}}(\.[0-9]{{1,3}}){{3}}|\[[0-9A-Fa-f:.]+\]){_PORT}")
+"""The same for a server that others reach: an address is no name that a site could lead here."""
 _SEEDS = range(1 << 32)
 Made = bytes | Iterator[bytes]
 Start = Callable[[str, list[tuple[str, str]]], object]
@@ -59,6 +62,8 @@ class Service:
     """What the training of a model took, as far as its file tells."""
     local: bool = False
     """Whether it answers requests for a name of this host alone."""
+    names: Collection[str] = ()
+    """The names, in lower case, that it answers to besides addresses."""
 
     def __call__(self, environ: Mapping[str, Any], start: Start) -> Iterable[bytes]:
         begin_s = time.perf_counter()
@@ -88,7 +93,7 @@ class Service:
         path = environ.get("PATH_INFO", "")
         method = environ["REQUEST_METHOD"]
         host = environ.get("HTTP_HOST", "")
-        why = refusal(host, environ.get("HTTP_ORIGIN"), local=self.local)
+        why = refusal(host, environ.get("HTTP_ORIGIN"), local=self.local, names=self.names)
         if why:
             raise _RefusedError(HTTPStatus.FORBIDDEN, why)
         if path not in _METHODS:
@@ -124,9 +129,13 @@ class Service:
         return {model for dataset, model in self.generators if dataset == asked["dataset"]}
 
 
-def refusal(host: str, origin: str | None, *, local: bool) -> str | None:
-    """Return why a request is refused: another site's, or with ``local`` one for another name; None if it is not."""
-    if local and not LOCAL_NAMES.fullmatch(host):
+def refusal(host: str, origin: str | None, *, local: bool, names: Collection[str] = ()) -> str | None:
+    """Return why a request is refused: another site's, or one for another name; None if it is not.
+
+    A ``local`` server answers to the names of this host, any other to addresses and its ``names``.
+    """
+    known = LOCAL_NAMES if local else ADDRESSES
+    if not known.fullmatch(host) and re.sub(f"{_PORT}$", "", host.lower()) not in names:
         return "this server has another name: use the address that was printed when it was started"
     if origin not in (None, f"http://{host}"):
         return "another site sent this request; nothing was done"
@@ -168,6 +177,7 @@ def run(spec: ServeSpec, events: Events, wait: Callable[[], object]) -> None:
         {key: served.tokens if served.shape.tokens else served for key, served in generators.items()},
         {key: served.training for key, served in generators.items()},
         local=spec.address == "127.0.0.1",
+        names=spec.names,
     )
     listener = socket.create_server((spec.address, spec.port))
     server = BoundedServer(service, listener, threads=spec.threads, most_bytes=MOST_REQUEST_BYTES, idle_s=IDLE_S)

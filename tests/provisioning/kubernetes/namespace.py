@@ -81,6 +81,7 @@ class Namespace(Cluster):
         patience_s: float = 0.0,  # noqa: ARG002
         within_s: float = 0.0,  # noqa: ARG002
         query: Mapping[str, object] = MappingProxyType({}),
+        host: str = "",
     ) -> Object:
         if refused := [error for end, error in self.refusals.items() if path.endswith(end)]:
             raise refused[0]
@@ -88,7 +89,7 @@ class Namespace(Cluster):
             asked = (body or {})["spec"]["resourceAttributes"]
             return {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
         if path.endswith("proxy/generate"):
-            self.asked.append(body or {})
+            self.asked.append({**(body or {}), "host": host})
             return self.image
         if path.endswith("/log"):
             text = "\n".join(self.log[-int(str(query["tailLines"])) :])
