@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from suite.errors import RequestError, nearest
 from suite.part import Part, Seconds, first_problem
+from suite.results.files import read_small
 from suite.untrusted.files import read_toml
 
 Money = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -218,7 +219,7 @@ def _listed(prices: Prices, number: int, site: PricedPlace) -> PricedPlace:
         return site
     file = prices.path.parent / wanted.file
     try:
-        rows = list(csv.DictReader(file.read_text().splitlines()))
+        rows = list(csv.DictReader(read_small(file).decode().splitlines(), restval=""))
         for key, column in _ROWS.items():
             value = getattr(wanted, key)
             names = sorted({row[column] for row in rows})
@@ -240,7 +241,7 @@ def _listed(prices: Prices, number: int, site: PricedPlace) -> PricedPlace:
                 f"{file} has several prices",
                 f"give {' or '.join(names)}",
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, csv.Error) as error:
         remedy = f"name a CSV with SkyPilot's columns; see {GUIDE}"
         raise prices.refusal(
             number,

@@ -3,7 +3,7 @@
 import datetime
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from provisioning import foreground
 from provisioning.kubernetes import owned
 from provisioning.paths import bench_argv
 from suite.errors import BenchError, RequestError
+from suite.results.files import read_small
 from suite.results.layout import FIRING
 from suite.results.runs import contains, find_runs
 from suite.results.store import Run, StoreError, new_run_directory, write_atomic
 from suite.sweep.locks import holders
 from suite.units import parse_share
+from suite.untrusted.parse import parse_object
 
 NOTIFY_TIMEOUT_S = 60.0
 _SLOWER = 3
@@ -87,10 +89,10 @@ def _not_slower(into: Path) -> list[Path]:
     """Return the firings whose sweep finished and was not slower: what a further firing may be compared with."""
     usable = []
     for firing in _firings(into):
-        result: Any = {}
+        result: Mapping[str, Any] = {}
         with suppress(OSError, ValueError):
-            result = json.loads((firing / FIRING).read_text(encoding="utf-8"))
-        if isinstance(result, dict) and result.get("sweep_exit_code") == 0 and result.get("exit_code") != _SLOWER:
+            result = parse_object(read_small(firing / FIRING))
+        if result.get("sweep_exit_code") == 0 and result.get("exit_code") != _SLOWER:
             usable.append(firing)
     return usable
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-FULL = bool(os.environ.get("VIRTBENCH_FUZZ_FULL"))
-"""Whether to try as many as the suite was tried with."""
+FULL = int(os.environ.get("VIRTBENCH_FUZZ_FULL") or 0)
+"""Whether to try as many as the suite was tried with: 1 for all of them, more for at most so many of each kind."""
 STEERING = "\x1b[2J\x1b]0;title\x07\r\x9b31m\x7f\u202e"
 MARKUP = "[/x] [red] $\\frac$ <script>alert(1)</script> {{ 7 * 7 }} ![x](http://example.org/x) =cmd() %s"
 TEXTS = ("", "x", "../../../tmp/elsewhere", "a/b", "a\nb", "\ud800", "x" * 2000, "=1+1", "@x", "nan", STEERING, MARKUP)
@@ -21,7 +21,9 @@ _DEEP = "[" * 5000 + "]" * 5000
 
 def examples(full: int, one_in: int = 100) -> int:
     """Return how many examples to try: ``full``, or one in so many of them."""
-    return full if FULL else full // one_in
+    if not FULL:
+        return full // one_in
+    return full if FULL == 1 else min(full, FULL)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

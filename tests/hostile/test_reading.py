@@ -1,6 +1,7 @@
 """Foreign records among good ones: every reading command names them, leaves them out, and stays small and quick.
 
-The last test takes 20 mutated records of all sample runs by default, and 20,000 with ``VIRTBENCH_FUZZ_FULL=1``.
+The last test takes 20 mutated records of all sample runs by default, 20,000 with ``VIRTBENCH_FUZZ_FULL=1``, and 1,500
+with ``VIRTBENCH_FUZZ_FULL=1500``.
 """
 
 import json
@@ -25,11 +26,19 @@ from tests.hostile.test_fuzz import FUZZ, SAMPLES
 from tests.jobs import identity
 
 REPOSITORY = Path(__file__).parents[2]
+PRICES = str(REPOSITORY / "docs/guide/prices.toml")
 COMMANDS = (
     ("audit", "--json"),
     ("compare", "--json", "--force"),
     ("compare", "--explain", "--force"),
     ("compare", "--costs", "--force"),
+    ("compare", "--by", "host", "--force"),
+    ("compare", "--by", "model", "--force", "--json"),
+    ("compare", "--allocation", "--force"),
+    ("compare", "--scaling", "--force"),
+    ("compare", "--claims", "--force"),
+    ("compare", "--job", "50 epochs", "--force"),
+    ("compare", "--job", "50 epochs", "--preempt", "mean=1h", "--prices", PRICES, "--force"),
     ("report", "--force"),
     ("history", "--json"),
     ("results", "list"),
@@ -38,8 +47,9 @@ COMMANDS = (
     ("results", "export", "--steps"),
     ("results", "export", "--format", "parquet", "--out", "trials.parquet"),
 )
-QUICK = [words for words in COMMANDS if words[0] != "report" and words[1:2] not in (("--explain",), ("--costs",))]
-"""The commands that draw nothing."""
+SLOW = ("--explain", "--costs", "--by", "--allocation", "--scaling", "--claims", "--job")
+QUICK = [words for words in COMMANDS if words[0] != "report" and words[1] not in SLOW]
+"""The commands that draw nothing, and compare in the usual way."""
 ONE_DIRECTORY = ("history", "results show")
 """The commands that take one directory."""
 MOST_MIB = 1024
