@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import shlex
-import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from commands.run.outlook import interval_text, intervals_so_far
 from commands.run.request_command import request_of
 from commands.web.app import settings
 from commands.web.states import BUSY_FLAGS, WORDS, RunState, facts, processes, state_of, written
-from provisioning import paths
+from provisioning import ledger, paths
 from suite.errors import BenchError, RequestError
 from suite.process_identity import ProcessIdentity
 from suite.request.request import RunRequest
@@ -288,8 +287,8 @@ def _report(runs: Sequence[Path]) -> str | None:
         # Here, since pandas and matplotlib take as long to import as everything else together.
         from commands.compare.show import report_of
 
-        with tempfile.TemporaryDirectory() as directory:
-            return report_of(runs, Path(directory) / "report.html").read_text()
+        with ledger.directory(paths.state("scratch"), "report") as directory:
+            return report_of(runs, directory / "report.html").read_text()
 
     return kept("report", [*map(digest, runs)], draw)
 

@@ -8,15 +8,15 @@ import ssl
 import sys
 import tarfile
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from provisioning import artefacts
+from provisioning import artefacts, ledger
 from provisioning.engines.runc import ARCHITECTURE, PROFILE
 from provisioning.images import needs
 from provisioning.images.build import NEEDED_BYTES, build, built, built_of, finish, workplace
 from provisioning.images.image import RECIPES, Image
 from provisioning.images.tree import EMPTIED, MADE, Builder, settle, unpack, working_builder
 from provisioning.nodes import IMAGE_PYTHON, LocalNode, local_node
+from provisioning.paths import state
 from suite.errors import CommandError, RequestError
 from suite.interfaces import Note
 from suite.userland import MANIFEST, walk
@@ -126,10 +126,10 @@ def _built_or_loaded(node: LocalNode, builder: Builder, path: Path, note: Note, 
     if BASE in recipe.read_text(errors="replace"):
         _offer_base(node, builder)
     tag = "virtbench-build:own"
-    with TemporaryDirectory(prefix="virtbench-") as place:
+    with ledger.directory(state("scratch"), "build") as place:
         more: list[str] = []
         if builder.mounts:
-            more = host_access(node, Path(place))
+            more = host_access(node, place)
         builder.build(node, recipe, recipe.parent, tag, fresh=fresh, more=more)
     return _identity(node, builder, f"{builder.local_prefix}{tag}")
 
