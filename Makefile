@@ -1,6 +1,8 @@
 # `make quickstart` and `make test` are all a fresh Debian or Ubuntu machine needs. Every target can be repeated.
 VENV := .venv
 BENCH := $(VENV)/bin/bench
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+PIP_AUDIT := pip-audit
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # Of the host: VMs, containers, bare metal under limits, image building.
 PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsprogs openssh-client cpio \
@@ -31,11 +33,13 @@ NO_TESTS := 5
 # Runs a command and keeps its output in a log; prints it if the command fails.
 QUIETLY := quietly() { "$$@" > $(VENV)/setup.log 2>&1 || { cat $(VENV)/setup.log >&2; return 1; }; }; mkdir -p $(VENV); quietly
 
-.PHONY: quickstart setup setup-test test test-all test-openstack test-machine lint format schema help
+.PHONY: quickstart setup setup-test lock audit test test-all test-openstack test-machine lint format schema help
 
 help:
 	@echo "make quickstart   install what is missing, build the image, measure all targets (smoke), show table and plots"
-	@echo "make setup        only install what is missing"
+	@echo "make setup        only install what is missing (LOCK=FILE: Python packages of these digests and no others)"
+	@echo "make lock         write requirements.locked, the digests of the Python packages that this machine's indexes give"
+	@echo "make audit        look the pinned versions up among known vulnerabilities (needs pip-audit and its index)"
 	@echo "make test         install what the tests need and run them (TESTS=tests/suite for a part)"
 	@echo "make test-all     these and the long ones: kills, emulated guests, Slurm, SSH pools, Kubernetes, every workload"
 	@echo "make test-openstack  virtual machines from a Nova that it starts (380 packages of Debian's more)"
@@ -77,13 +81,40 @@ packages:
 	$(QUIETLY) $(SUDO) apt-get update && \
 	quietly $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt $(LOCK)
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "bench needs Python 3.11 or newer as python3; found $$(python3 --version)"; exit 2; }
 	@echo "== installing the Python environment into $(VENV) (torch is large)"
 	@test -x $(VENV)/bin/python || python3 -m venv $(VENV)
-	@$(QUIETLY) $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+ifdef LOCK
+	@$(QUIETLY) $(PIP) install --require-hashes --force-reinstall --no-deps -r $(LOCK) && \
+	quietly $(PIP) install --no-index --no-deps --no-build-isolation -e .
+else
+	@$(QUIETLY) $(PIP) install -c constraints.txt -e '.[dev]'
+endif
 	@touch $@
+
+# Not in the repository: which file a version of torch is depends on the index and the device, so that a common lock
+# would refuse good machines. Made on one machine, it holds for all that have the same indexes, Python and architecture.
+lock: $(VENV)/.installed
+	@echo "== fetching every package once more, to note its digest"
+	@$(QUIETLY) $(PIP) download --only-binary=:all: --dest $(VENV)/wheels -c constraints.txt '.[dev]'
+	@$(VENV)/bin/python -c 'from pathlib import Path; from provisioning.images.build import locked; \
+	    print(locked(Path("$(VENV)/wheels")), end="")' > requirements.locked
+	@rm -r $(VENV)/wheels
+	@echo "== $$(wc -l < requirements.locked) packages in requirements.locked: make setup LOCK=requirements.locked"
+
+# The exit code of pip-audit is 1 for vulnerabilities and for an index out of reach: only in the first case it has answered.
+# Without --strict, what an index does not know passes for free of them (mirrors of packages know none).
+audit:
+	@command -v $(firstword $(PIP_AUDIT)) > /dev/null || { echo "make audit needs pip-audit: pipx install pip-audit"; exit 2; }
+	@mkdir -p $(VENV); status=0; for listed in constraints.txt docker/requirements.txt; do \
+	    echo "== $$listed"; $(PIP_AUDIT) --requirement $$listed --no-deps --disable-pip --progress-spinner off \
+	        --strict --format columns --output $(VENV)/audit 2> $(VENV)/audit.log || status=1; \
+	    grep -qE '^(Found|No known)' $(VENV)/audit.log || { cat $(VENV)/audit.log >&2; \
+	        echo "nothing was audited: no index of vulnerabilities knows these packages; run make audit where one is in reach"; exit 2; }; \
+	    cat $(VENV)/audit.log $(VENV)/audit; \
+	done; exit $$status
 
 .PHONY: test-image
 test-image: setup-test

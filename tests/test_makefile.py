@@ -67,3 +67,39 @@ def test_the_output_of_an_installation_is_shown_only_if_it_fails(tmp_path: Path)
     failed = make("bad", cwd=tmp_path)
     assert failed.returncode != 0
     assert failed.stderr.startswith("why\n")
+
+
+def test_a_lock_admits_the_listed_digests_alone_and_without_one_versions_decide() -> None:
+    every = make("--dry-run", "--always-make", "setup").stdout
+    locked = make("--dry-run", "--always-make", "setup", "LOCK=constraints.txt").stdout
+    assert "-c constraints.txt -e '.[dev]'" in every
+    assert "--require-hashes" not in every
+    assert "install --require-hashes --force-reinstall --no-deps -r constraints.txt" in locked
+    assert "install --no-index --no-deps --no-build-isolation -e ." in locked
+    assert "-c constraints.txt" not in locked
+
+
+AUDITS = {
+    "none known": ("echo 'No known vulnerabilities found' >&2", True, "No known"),
+    "some": ("echo 'Found 1 known vulnerability in 1 package' >&2; exit 1", False, "Found 1"),
+    "out of reach": ("echo 'ERROR: Could not connect to the service' >&2; exit 1", False, "nothing was audited"),
+    "a mirror that knows none": ("echo 'ERROR: not found, and could not be audited' >&2; exit 1", False, "nothing was"),
+    "no answer": ("exit 0", False, "nothing was audited"),
+}
+
+
+@pytest.mark.parametrize(("program", "passes", "printed"), AUDITS.values(), ids=AUDITS)
+def test_an_audit_passes_only_if_an_index_has_answered_that_nothing_is_known(
+    tmp_path: Path, program: str, passes: bool, printed: str
+) -> None:
+    (audit := tmp_path / "pip-audit").write_text(f'#!/bin/sh\nfor last; do :; done; : > "$last"\n{program}\n')
+    audit.chmod(0o755)
+    done = make(f"PIP_AUDIT={audit}", f"VENV={tmp_path / 'venv'}", "audit")
+    assert "--strict" in make("--dry-run", "audit").stdout, "without it, what is not known passes"
+    assert (done.returncode == 0, printed in done.stdout) == (passes, True), done.stderr
+
+
+def test_an_audit_without_its_program_is_refused_with_the_remedy() -> None:
+    done = make("PIP_AUDIT=no-such-program", "audit")
+    assert done.returncode != 0
+    assert "make audit needs pip-audit: pipx install pip-audit" in done.stdout
