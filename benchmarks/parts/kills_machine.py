@@ -6,15 +6,18 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 from pydantic import ValidationError
 
+from provisioning.images.build import built
 from provisioning.ledger import LedgerEntry
-from provisioning.paths import home, runtime
+from provisioning.paths import MARK, home, runtime, state
 from provisioning.processes import carrying
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -110,6 +113,48 @@ def left(owner: int, made: Iterable[LedgerEntry]) -> list[str]:
     tokens = [entry.what for entry in named.values() if entry.kind == "processes"]
     found += [f"process {process.pid}" for token in tokens for process in carrying(token)]
     return found + _forgotten_by_podman()
+
+
+HELD = ("blocks", "scratch", "snapshots", "hired")
+"""The directories of a home that are empty while no bench runs."""
+NAMES = re.compile(r"\.making-.+|\.virtbench.+\.tmp|\..+\.unfinished")
+"""Names of what is only half made."""
+
+
+@contextmanager
+def own_place() -> Iterator[Path]:
+    """Yield a directory with a home, which shares this checkout's image, and a TMPDIR; both are the environment's.
+
+    Nothing is in them but what benches of this script have made. Raises SystemExit without an image.
+    """
+    image = built("cpu")
+    if image is None:
+        sys.exit("no image of this checkout: bench image build")
+    kept = image.directory  # it is asked of the home, which is another one below
+    before = {name: os.environ.pop(name, None) for name in ("VIRTBENCH_HOME", "TMPDIR")}
+    # Links of a file hold within a file system alone.
+    with tempfile.TemporaryDirectory(prefix="kills-", dir=kept.parents[2]) as name:
+        place = Path(name)
+        (place / "tmp").mkdir()
+        os.environ.update(VIRTBENCH_HOME=str(place / "home"), TMPDIR=str(place / "tmp"))
+        subprocess.run(["cp", "--archive", "--link", str(kept), str(state("images"))], check=True)
+        try:
+            yield place
+        finally:
+            for variable, value in before.items():
+                del os.environ[variable]
+                if value is not None:
+                    os.environ[variable] = value
+
+
+def forgotten() -> list[str]:
+    """Return the files that are left in the home and in TMPDIR, while no bench of this home runs."""
+    found = list((home() / "ledger").glob("*.json"))
+    for part in HELD:
+        found += [path for path in (home() / part).glob("*") if path.name != MARK]
+    for directory in (home(), *home().glob("*/")):
+        found += [path for path in directory.iterdir() if NAMES.fullmatch(path.name)]
+    return [f"file {path}" for path in (*found, *Path(os.environ["TMPDIR"]).iterdir())]
 
 
 def _forgotten_by_podman() -> list[str]:

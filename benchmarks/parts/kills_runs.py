@@ -1,4 +1,4 @@
-"""The runs that ``kills.py`` kills: every scenario on every target and engine of this machine, and their records."""
+"""What ``kills.py`` kills: runs of every scenario on every target and engine of this machine, and other commands."""
 
 import random
 from collections import Counter
@@ -9,17 +9,20 @@ from pathlib import Path
 
 from provisioning.doctor import examine
 from suite.records.record import TrialRecord
-from suite.results.store import TRIALS, read_record
+from suite.results.store import MODELS, PLAN, TRIALS, read_record
 
 SMALL = ("--steps", "1", "--warmup-steps", "0")
 TURNS = ("--scenario", "synthetic", "--design", "alternating", "--aa", "--rounds", "2", "--burst-steps", "1")
 GENERATING = ("--scenario", "synthetic", "--model", "dcgan", "--generate", "4096", "--keep-model", "last")
+PREEMPTED = ("--scenario", "synthetic", "--model", "gan", "--steps", "400", "--checkpoint", "on")
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "synthetic": ("--scenario", "synthetic", *SMALL),
     "alternating": (*TURNS, "--target", "bare-metal"),
     "real": ("--scenario", "real", *SMALL),
     "generating": (*GENERATING, *SMALL),
+    "preempt": (*PREEMPTED, "--checkpoint-every", "20", "--preempt", "mean=15s"),
     "probe": ("--scenario", "probe", "--probe", "cpu", "--probe", "disk"),
+    "resize": ("--scenario", "probe", "--probe", "resize"),
     "distributed": ("--scenario", "distributed", "--strategy", "all-reduce", *SMALL),
     "shared": ("--scenario", "shared", *SMALL),
 }
@@ -30,6 +33,31 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "container-vm": ("suite", "guest", "ssh"),
 }
 """What can be killed, by target. What runs inside of a guest is out of reach."""
+SIGNALS = ("interrupted twice", "halted")
+"""What else can be done to the suite: SIGINT twice; SIGSTOP, and SIGCONT after a while."""
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "sweep": ("suite", "worker", *SIGNALS),
+    "compare": ("suite", "halted"),
+    "report": ("suite", "halted"),
+    "web": ("suite", *SIGNALS),
+    "serve": ("suite", "worker", *SIGNALS),
+}
+"""The other commands, and what can be killed of each."""
+SWEEP = """name = "killed"
+targets = ["bare-metal", "container"]
+blocks = 6
+warmup_blocks = 0
+[options]
+engine = "runc"
+steps = 1
+warmup_steps = 0
+[budget]
+retries = 20
+[matrix]
+scenario = ["synthetic"]
+model = ["gan", "vae"]
+profile = ["smoke"]
+"""
 
 
 @dataclass
@@ -46,8 +74,17 @@ class Setting:
     """The time that a run takes; learned from those that ended."""
 
     @property
+    def endless(self) -> bool:
+        """Return whether it ends by a signal alone."""
+        return False
+
+    @property
     def name(self) -> str:
         return f"{self.scenario} on {self.target}" + (f" ({self.engine})" if self.engine else "")
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        return (*TARGETS[self.target], *SIGNALS)
 
     @property
     def out(self) -> Path:
@@ -59,10 +96,11 @@ class Setting:
         data = ["--data", f"generated:{self.place / 'data'}"] if self.scenario == "real" else []
         what = [*SCENARIOS[self.scenario], *data, "--target", self.target, *engine, "--profile", "smoke"]
         blocks = ["--blocks", str(self.blocks), "--warmup-blocks", "0", "--concurrent"]
-        return ["run", *what, *blocks, "--out", str(self.out)]
+        again = ["--repeat-failed"] if (self.out / PLAN).exists() else []  # trials whose parts were killed
+        return ["run", *what, *blocks, *again, "--out", str(self.out)]
 
     def files(self) -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in (self.out / TRIALS).glob("*.json")}
+        return {path: path.stat().st_mtime_ns for path in self.out.rglob(f"{TRIALS}/*.json")}
 
     def kept(self) -> dict[Path, bytes]:
         """Return the records that are ok, which no later run may change."""
@@ -74,10 +112,10 @@ class Setting:
 
         A block of trials in turns is made again as a whole: of it none is lost while as many are ok.
         """
-        after = self.kept()
+        after = {path: path.read_bytes() for path in before if path.exists()}
         gone = [path for path, content in before.items() if after.get(path) != content]
         if self.scenario == "alternating":
-            were, are = (Counter(map(_block, each.values())) for each in (before, after))
+            were, are = (Counter(map(_block, each.values())) for each in (before, self.kept()))
             gone = [path for path in gone if are[_block(before[path])] < were[_block(before[path])]]
         return gone
 
@@ -86,6 +124,42 @@ class Setting:
             record = read_record(path)
             if record is None or record.outcome.kind == "mistake":
                 yield f"torn: {path}: {record.outcome.message if record else 'no record'}"
+
+
+@dataclass
+class Command(Setting):
+    """Another command than ``bench run``, with a run that it reads, or the sweep that it makes."""
+
+    port: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.scenario
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        return COMMANDS[self.scenario]
+
+    @property
+    def endless(self) -> bool:
+        return self.scenario in ("web", "serve")
+
+    @property
+    def out(self) -> Path:
+        # A sweep that has ended is begun anew elsewhere.
+        return self.place / (f"sweep-{self.blocks}" if self.scenario == "sweep" else "finished/run")
+
+    @property
+    def words(self) -> list[str]:
+        if self.scenario == "sweep":
+            (self.place / "killed.toml").write_text(SWEEP)
+            return ["sweep", "run", str(self.place / "killed.toml"), "--concurrent", "--out", str(self.out)]
+        if self.scenario == "web":
+            return ["web", "--port", str(self.port), "--results", str(self.out.parent)]
+        if self.scenario == "serve":
+            (model,) = (self.out / MODELS).iterdir()
+            return ["serve", str(model), "--port", str(self.port)]
+        return [self.scenario, str(self.out)]
 
 
 def _block(content: bytes) -> int:
@@ -103,8 +177,15 @@ def settings(place: Path, scenarios: Sequence[str], targets: Sequence[str]) -> l
     return found
 
 
+def run_to_keep(place: Path) -> list[str]:
+    """Return the words of the run that the other commands read, with the model that is served."""
+    words = ["--scenario", "synthetic", "--model", "gan", "--target", "bare-metal", "--profile", "smoke", *SMALL]
+    more = ["--keep-model", "last", "--generate", "16", "--blocks", "2", "--warmup-blocks", "0", "--concurrent"]
+    return ["run", *words, *more, "--out", str(place / "finished/run")]
+
+
 def drawn(among: Sequence[Setting], chance: random.Random) -> Iterator[tuple[Setting, str]]:
     """Yield settings and victims without end: all in a random order, then all in another."""
-    pairs = [(setting, victim) for setting in among for victim in TARGETS[setting.target]]
+    pairs = [(setting, victim) for setting in among for victim in setting.victims]
     while True:
         yield from chance.sample(pairs, len(pairs))
