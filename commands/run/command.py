@@ -28,7 +28,17 @@ from suite.records.record import TrialRecord
 from suite.request.defaults import Defaults
 from suite.request.request import RunRequest
 from suite.results import files
-from suite.results.store import LOG, PLAN, Run, StopRequested, clear_stop, new_run_directory, stored_plan
+from suite.results.store import (
+    LOG,
+    PLAN,
+    Run,
+    StopRequest,
+    StopRequested,
+    clear_stop,
+    new_run_directory,
+    stop_request,
+    stored_plan,
+)
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 from suite.untrusted.terminal import CleanStream
@@ -124,7 +134,7 @@ def measure(
 
     It needs the context of a command, with which ends what it opens. Raises RequestError.
     """
-    begun_s = time.time()
+    earlier = stop_request(store.directory)
     log = RunLog(store.directory)
     # With the ledger's entry, bench web sees that it runs, and bench clean what a killed run left half written.
     held = ledger.holding("run-directory", str(store.directory.absolute()))
@@ -132,7 +142,7 @@ def measure(
         made = _made(request, store, observer.note, lifetime, defaults=defaults, continued=continued)
         if busy == "wait":  # pages show that it waits
             log.write("", begun=True)
-        return _measured(made, store, observer, busy, begun_s=begun_s)
+        return _measured(made, store, observer, busy, earlier)
 
 
 def _tell_forecast(expected: Forecast, made: Ready, *, as_json: bool) -> None:
@@ -185,11 +195,11 @@ class RunLog:
 
 
 def _measured(
-    made: Ready, store: Run, observer: Lines | Display, busy: Busy | None, *, begun_s: float
+    made: Ready, store: Run, observer: Lines | Display, busy: Busy | None, earlier: StopRequest | None
 ) -> list[TrialRecord]:
     """Run what the store does not hold yet; return the records made now. If it is ended early, print how to go on.
 
-    A request to stop that was made before ``begun_s`` is of an earlier run.
+    The ``earlier`` request to stop is one of an earlier run.
     """
     with neighbours.alone_on(made.site.here_cpus(made.plan), observer.note, busy):
         made = made.prepare(observer.note)
@@ -200,7 +210,7 @@ def _measured(
                 observer.clock.expect(trial, seconds)
         loop = Loop(made.scenario, made.open_target, store, outlook, host_environment, accounts())
         with store.exclusive(), store.sealed():
-            clear_stop(store.directory, begun_s)
+            clear_stop(store.directory, earlier)
             go_on = f"go on with: bench run --continue {store.directory}"
             outlook.note_failed()
             try:

@@ -1,7 +1,6 @@
 """``bench sweep`` and ``bench sweep run``."""
 
 import sys
-import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from commands.sweep.status import SweepDisplay, cancel, status, stop
 from provisioning import ledger, neighbours
 from provisioning.neighbours import Busy
 from suite.errors import RequestError
-from suite.results.store import clear_stop
+from suite.results.store import StopRequest, clear_stop, stop_request
 from suite.sweep.cells import cells_of
 from suite.sweep.directory import SweepDirectory, default_directory
 from suite.sweep.file import Sweep, load_sweep
@@ -152,7 +151,8 @@ def measure(
 
 
 def _run(request: SweepRequest, only_block: int | None, busy: Busy | None) -> SweepEnd:
-    directory, sweep, begun_s = request.directory, request.sweep, time.time()
+    directory, sweep = request.directory, request.sweep
+    earlier = stop_request(directory.path)
     backend = backend_of(sweep)
     # Of one block alone the runner holds a lock, so that other machines can run other blocks.
     lock = locked(directory.path, WHOLE, take_over=request.take_over) if only_block is None else nullcontext()
@@ -169,13 +169,13 @@ def _run(request: SweepRequest, only_block: int | None, busy: Busy | None) -> Sw
         directory.accept(sweep, cells)
         request = replace(request, planned=planned)
         if only_block is None:
-            return _run_all(request, backend, busy, begun_s)
+            return _run_all(request, backend, busy, earlier)
         if not backend.runs_here:
             join_pool(directory.path, this_machine())
         return run_block(request, only_block)
 
 
-def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, begun_s: float) -> SweepEnd:
+def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, earlier: StopRequest | None) -> SweepEnd:
     directory, sweep = request.directory, request.sweep
     with ExitStack() as stack:
         for cell in cells_of(sweep):
@@ -184,7 +184,7 @@ def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, begun_s
             cells = [cell.ready for cell in request.planned if cell.ready]
             cpus = sorted({cpu for cell in cells for cpu in cell.site.here_cpus(cell.plan)})
             stack.enter_context(neighbours.alone_on(cpus, request.observer.note, busy))
-        clear_stop(directory.path, begun_s)
+        clear_stop(directory.path, earlier)
         return backend.run(request)
 
 

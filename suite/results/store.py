@@ -16,7 +16,7 @@ import secrets
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Annotated, Literal
 
@@ -46,6 +46,8 @@ ATTEMPTS = "attempts"
 """The directory that keeps every failed record."""
 STOP = ".stop"
 """The file that asks the process which runs a run or a sweep to end after its current trial."""
+StopRequest = tuple[int, int, int]
+"""A file of that name, by device, inode and time: clocks can be set, and so decide nothing."""
 
 
 DRAWN = ("run_id", "order_seed", "suite_version")
@@ -154,12 +156,21 @@ def request_stop(directory: Path) -> None:
     write_atomic(directory / STOP, "")
 
 
-def clear_stop(directory: Path, begun_s: float) -> None:
-    """Withdraw a request to stop that was made before ``begun_s``, in seconds since the epoch. Raises StoreError."""
+def stop_request(directory: Path) -> StopRequest | None:
+    """Return which request to stop is there; None if there is none."""
     try:
-        with suppress(FileNotFoundError):
-            if (directory / STOP).lstat().st_mtime < begun_s - 0.01:  # a file bears the time of the last tick
-                (directory / STOP).unlink()
+        status = (directory / STOP).lstat()
+    except OSError:
+        return None
+    return *files.identity_of(status), status.st_mtime_ns
+
+
+def clear_stop(directory: Path, earlier: StopRequest | None) -> None:
+    """Withdraw the ``earlier`` request to stop, of an earlier run, unless there is another one. Raises StoreError."""
+    if earlier is None or stop_request(directory) != earlier:
+        return
+    try:
+        (directory / STOP).unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"cannot remove {directory / STOP}: {error.strerror}") from error
 
