@@ -157,8 +157,7 @@ class Command(Setting):
         if self.scenario == "web":
             return ["web", "--port", str(self.port), "--results", str(self.out.parent)]
         if self.scenario == "serve":
-            (model,) = (self.out / MODELS).iterdir()
-            return ["serve", str(model), "--port", str(self.port)]
+            return ["serve", str(min((self.out / MODELS).iterdir())), "--port", str(self.port)]
         return [self.scenario, str(self.out)]
 
 

@@ -15,11 +15,11 @@ from analysis.costs.prices import read_prices
 from commands.sweep.firing import _not_slower
 from commands.web.generate import read_services
 from suite.errors import RequestError
-from suite.results.layout import FIRING
+from suite.results.layout import CONVERGED, FIRING
 from suite.results.quality import FILE as QUALITY
 from suite.results.quality import read_quality
 from suite.selftest.certificate import read_certificate
-from suite.sweep.directory import CONVERGED, SweepDirectory
+from suite.sweep.directory import SweepDirectory
 from tests.hostile.conftest import RUNS
 from tests.hostile.mutations import examples, json_texts, toml_texts, written
 from tests.hostile.test_fuzz import FUZZ, place
