@@ -64,14 +64,10 @@ def remove_everything(
             if builder.works(node):
                 removed += _remove_images(node, builder)
     for path in parts:
-        if not (path / MARK).is_file():
+        if (path / MARK).is_file():
+            removed += _remove_marked(path, sets, stays)
+        else:
             unmarked(path)
-            continue
-        remaining = _remove_part(path, sets)
-        for foreign in remaining:
-            stays(foreign)
-        if not remaining:
-            removed.append(str(path))
     removed += _remove_certificate()
     if (home() / MARK).is_file():
         _remove_home(stays)
@@ -80,6 +76,14 @@ def remove_everything(
     with suppress(OSError):  # benches of another home use it
         runtime().rmdir()
     return removed
+
+
+def _remove_marked(part: Path, sets: Mapping[Path, Collection[str]], stays: Callable[[Path], object]) -> list[str]:
+    """Remove what the suite has made in a directory of ``home``; return the directory if all of it went."""
+    remaining = _remove_part(part, sets)
+    for foreign in remaining:
+        stays(foreign)
+    return [] if remaining else [str(part)]
 
 
 def _remove_certificate() -> list[str]:
