@@ -1,21 +1,24 @@
 """``bench reproduce``: show which papers the ready plans rebuild and what that takes here; measure one of them."""
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
 from analysis.compare.published import citation
+from analysis.statistics.sequential import LEAST_BLOCKS
 from commands.compare.command import compare
-from commands.paths import UserPath
-from commands.run.options import BUSY_HELP
+from commands.paths import UserPath, with_packs
+from commands.run.options import BUSY_HELP, number
 from commands.sweep.backends.base import backend_of
 from commands.sweep.command import measure
 from commands.sweep.plan import PlannedOutput, described
 from provisioning.neighbours import Busy
 from suite.errors import RequestError, nearest
 from suite.request.parts import TargetOptions
+from suite.request.request import OPTIONS
 from suite.results.layout import results_directory
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import Settings, Sweep, load_sweep, plan_file, shipped_plans
@@ -30,6 +33,9 @@ _HOUR_S = 3600.0
 @click.option("--plan", "name", help="Plan of the paper, if several rebuild it.")
 @click.option("--profile", help="Profile in place of the plan's, such as quick.")
 @click.option("--target", "targets", multiple=True, help="Target in place of the plan's; repeatable.")
+@click.option("--model", "models", multiple=True, help="Model of the plan to measure alone; repeatable.")
+@number("--blocks", help="Blocks in place of the plan's.")
+@click.option("--expect", type=UserPath(), help="Pack of earlier records to compare the new ones with.")
 @click.option("--out", type=UserPath(), help="Directory. Default: results/PLAN or results/PLAN-PROFILE.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and how long it takes; start and write nothing.")
 @click.option("--concurrent", "busy", flag_value="share", help=BUSY_HELP["share"])
@@ -37,54 +43,152 @@ _HOUR_S = 3600.0
 @click.pass_context
 def reproduce(
     context: click.Context,
+    /,
     paper: str | None,
     name: str | None,
-    profile: str | None,
-    targets: tuple[str, ...],
+    expect: Path | None,
     out: Path | None,
     dry_run: bool,
     busy: Busy | None,
+    **options: Any,  # noqa: ANN401 (the fields of ``PlanPart``)
 ) -> None:
-    """List the papers that ready plans rebuild, or measure one and judge its claims. Again after Ctrl-C: continues.
+    """List the papers that ready plans rebuild, or measure one: its tables and figures, and its claims judged.
+
+    The same command again goes on where it was.
 
     \b
     Examples:
       bench reproduce                                   papers, and what each takes here
-      bench reproduce closer2018 --profile quick
+      bench reproduce closer2018 --profile quick --model alexnet --blocks 5
+      bench reproduce closer2018 --expect artefact.tar.gz
       bench reproduce closer2018 --profile smoke --target bare-metal --target container --dry-run
     """
     if paper is None:
         for line in _listed():
             click.echo(line)
         return
+    part = PlanPart(**options)
     file, whole = _plan_of(paper, name)
-    sweep = smaller(whole, profile, targets)
+    sweep = smaller(whole, part)
     directory = SweepDirectory(out or results_directory() / sweep.name)
     if dry_run:
         planned = _described(sweep, lambda text: click.echo(text, err=True))
         click.echo(_summary(planned))
         context.exit(0 if planned.trials else 2)
+    if expect is not None:
+        with_packs((expect,))
     backend_of(sweep).check(sweep)
-    further = [*(("--plan", name) if name else ()), *(("--out", str(out)) if out else ())]
-    again = shlex.join(["bench", "reproduce", paper, *_words(profile, targets), *further])
+    again = _again(paper, part, {"--plan": name, "--out": out, "--expect": expect})
     failed = measure(file, sweep, directory, busy=busy, again=again)
-    context.invoke(compare, directories=(directory.path,), claims=True, reference=True)
+    _show_all(context, paper, sweep, directory.path, expect)
     if failed:
         context.exit(1)
 
 
-def smaller(sweep: Sweep, profile: str | None, targets: tuple[str, ...]) -> Sweep:
-    """Return a plan with another profile or other targets, under a name of its own. Raises RequestError."""
-    named = {**sweep.options.given(), **({"profile": profile} if profile else {})}
-    matrix = {key: values for key, values in sweep.matrix.items() if not (profile and key == "profile")}
-    changes = {"options": Settings.model_validate(named), "matrix": matrix, "targets": targets or sweep.targets}
+def _again(paper: str, part: "PlanPart", further: Mapping[str, object]) -> str:
+    """Return the command that goes on with a paper."""
+    words = ["bench", "reproduce", paper, *part.words()]
+    for option, value in further.items():
+        if value:
+            words += [option, str(value)]
+    return shlex.join(words)
+
+
+def _show_all(context: click.Context, paper: str, sweep: Sweep, directory: Path, expect: Path | None) -> None:
+    """Print the comparison with the claims of the paper, the views of its plan, and what a pack has of the same."""
+    context.invoke(compare, directories=(directory,), claims=paper, reference=True)
+    for view in sweep.views:
+        _show(context, view, directory)
+    if expect is not None:
+        _compare_with(context, expect, directory)
+
+
+def _show(context: click.Context, view: str, directory: Path) -> None:
+    """Print a further view of a plan. What the records are too few for is named, and ends nothing."""
+    name, _, keys = view.partition("=")
+    options: dict[str, Any] = {name: tuple(keys.split(",")) if keys else True}
+    click.echo(f"\n{shlex.join(['bench', 'compare', str(directory), *_flags(name, keys)])}\n")
+    try:
+        context.invoke(compare, directories=(directory,), **options)
+    except RequestError as error:
+        click.echo(f"not shown: {error.message}; {error.remedy}", err=True)
+
+
+def _flags(name: str, keys: str) -> list[str]:
+    if not keys:
+        return [f"--{name}"]
+    return [word for key in keys.split(",") for word in ("--by", key)]
+
+
+def _compare_with(context: click.Context, pack: Path, directory: Path) -> None:
+    """Compare a rerun with the records of a pack: of other machines by host, of this machine as a change."""
+    click.echo(f"\n{directory} compared with {pack}\n")
+    try:
+        context.invoke(compare, directories=(pack, directory), by=("host",))
+    except RequestError:  # both are of one host
+        context.invoke(compare, directories=(pack, directory))
+
+
+class PlanPart(NamedTuple):
+    """The part of a plan that is measured; what is None or empty is the plan's own."""
+
+    profile: str | None = None
+    targets: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    blocks: int | None = None
+
+    def words(self) -> list[str]:
+        """Return the options of the command that measures it."""
+        words = ["--profile", self.profile] if self.profile else []
+        for option, values in (("--target", self.targets), ("--model", self.models)):
+            for value in values:
+                words += [option, value]
+        if self.blocks:
+            words += ["--blocks", str(self.blocks)]
+        return words
+
+
+def smaller(sweep: Sweep, part: PlanPart) -> Sweep:
+    """Return a part of a plan; with another profile or fewer models under another name. Raises RequestError."""
+    changes: dict[str, Any] = {"targets": part.targets or sweep.targets, "blocks": part.blocks or sweep.blocks}
     TargetOptions.model_validate({"target": changes["targets"]})
-    return sweep.model_copy(update={**changes, "name": f"{sweep.name}-{profile}" if profile else sweep.name})
+    name = sweep.name
+    if part.profile:
+        changes["options"] = Settings.model_validate({**sweep.options.given(), "profile": part.profile})
+        changes["matrix"] = {key: values for key, values in sweep.matrix.items() if key != "profile"}
+        name = f"{name}-{part.profile}"
+    smaller_sweep = sweep.model_copy(update=changes)
+    if part.models:
+        smaller_sweep = _of_models(smaller_sweep, part.models)
+        name = "-".join((name, *part.models)).replace("_", "-")
+    return smaller_sweep.model_copy(update={"name": name})
 
 
-def _words(profile: str | None, targets: Sequence[str]) -> list[str]:
-    chosen = ["--profile", profile] if profile else []
-    return [*chosen, *(word for target in targets for word in ("--target", target))]
+def _of_models(sweep: Sweep, models: Sequence[str]) -> Sweep:
+    """Return the cells of a plan that have these models. Raises RequestError for a model that no cell has."""
+    listed = sweep.matrix.get("model", [])
+    known = [*listed, *(str(cell.given().get("model")) for cell in sweep.include)]
+    for model in models:
+        if model not in known:
+            raise RequestError(f"--model {model!r} is in no cell of {sweep.name}", remedy=nearest(model, known))
+    include = tuple(cell for cell in sweep.include if cell.given().get("model") in models)
+    changes: dict[str, Any] = {"include": include}
+    kept = [model for model in listed if model in models]
+    if kept:
+        changes["matrix"] = {**sweep.matrix, "model": kept}
+    elif listed:
+        changes |= {"matrix": {}, "exclude": (), "options": _known_to(include, sweep.options)}
+    return sweep.model_copy(update=changes)
+
+
+def _known_to(cells: Sequence[Settings], options: Settings) -> Settings:
+    """Return the options that the scenario of one of the cells has."""
+    scenarios = {str(cell.given().get("scenario") or options.given().get("scenario")) for cell in cells}
+    known = {}
+    for name, value in options.given().items():
+        if any(OPTIONS[name].known_to(scenario) for scenario in scenarios):
+            known[name] = value
+    return Settings.model_validate(known)
 
 
 def _plans() -> dict[str, dict[Path, Sweep]]:
@@ -109,26 +213,26 @@ def _listed() -> Iterator[str]:
     """Yield every paper with its citation, and each of its plans with what it takes here and in an hour."""
     for paper, plans in _plans().items():
         yield f"{paper}: {citation(paper)}"
-        for number, (file, sweep) in enumerate(plans.items()):
-            yield from _offers(sweep, f"bench reproduce {paper}" + f" --plan {file.stem}" * bool(number))
+        for position, (file, sweep) in enumerate(plans.items()):
+            yield from _offers(sweep, f"bench reproduce {paper}" + f" --plan {file.stem}" * bool(position))
 
 
 def _offers(sweep: Sweep, command: str) -> Iterator[str]:
     """Yield the command of the whole plan, and of the largest part that fits an hour, or else of the smallest."""
     whole = _described(sweep, lambda _: None)
     parts = _smaller_parts(whole)
-    for profile, targets in parts:
-        planned = _described(smaller(sweep, profile, targets), lambda _: None)
+    for part in parts:
+        planned = _described(smaller(sweep, part), lambda _: None)
         fits = (planned.total_s or 0.0) <= _HOUR_S
-        if fits or (profile, targets) in (parts[0], parts[-1]):
-            yield f"  {' '.join((command, *_words(profile, targets)))}"
+        if fits or part in (parts[0], parts[-1]):
+            yield f"  {' '.join((command, *part.words()))}"
             yield f"    {_summary(planned)}"
         if fits:
             break
 
 
-def _smaller_parts(whole: PlannedOutput) -> list[tuple[str | None, tuple[str, ...]]]:
-    """Return the profile and the targets that are tried in place of a plan's own, the largest first.
+def _smaller_parts(whole: PlannedOutput) -> list[PlanPart]:
+    """Return the parts of a plan that are tried in place of it, the largest first, then one model in the least blocks.
 
     Of a plan with targets that are no measurement here, the others are tried.
     """
@@ -136,7 +240,26 @@ def _smaller_parts(whole: PlannedOutput) -> list[tuple[str | None, tuple[str, ..
     measured = tuple(target for target in planned if target not in whole.path_only)
     least = tuple(target for target in measured if target in ON_REAL_MACHINES)
     targets = measured if whole.path_only else ()
-    return list(dict.fromkeys([(None, ()), (None, targets), ("quick", targets), ("quick", least), ("smoke", least)]))
+    one = _quickest_model(whole)
+    parts = (
+        PlanPart(),
+        PlanPart(targets=targets),
+        PlanPart("quick", targets),
+        PlanPart("quick", least),
+        PlanPart("quick", least, blocks=LEAST_BLOCKS),
+        PlanPart("quick", least, one, LEAST_BLOCKS),
+        PlanPart("smoke", least),
+    )
+    return list(dict.fromkeys(parts))
+
+
+def _quickest_model(whole: PlannedOutput) -> tuple[str, ...]:
+    """Return the model with the shortest block in the first scenario of a plan; none where no cell can run."""
+    times_s: dict[str, float] = {}
+    for cell in whole.cells:
+        if cell.block_s and cell.settings["scenario"] == whole.cells[0].settings["scenario"]:
+            times_s.setdefault(str(cell.settings.get("model")), cell.block_s)
+    return (min(times_s, key=times_s.__getitem__),) if times_s else ()
 
 
 def _described(sweep: Sweep, note: Callable[[str], None]) -> PlannedOutput:

@@ -4,6 +4,7 @@ A page marks a generated part with ``<!-- NAME -->`` and ``<!-- end -->``.
 """
 
 import ast
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
@@ -12,17 +13,19 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
+from analysis.compare.published import published_claims
+from analysis.compare.results import PublishedClaim
 from analysis.load.metrics import METRICS
 from analysis.warnings.conditions import DISTURBANCES
 from analysis.warnings.training import LEARNINGS
 from commands.output import OUTPUTS, model_of
 from suite.records.differences import FIELDS, INSIDE, TREATMENTS
 from suite.request.request import OPTIONS, RunRequest
-from suite.sweep.file import ELSEWHERE, Sweep, key_of
+from suite.sweep.file import ELSEWHERE, Sweep, key_of, load_sweep, plan_file
 
 REPOSITORY = Path(__file__).parents[1]
 ROOMS = ("suite", "worker", "scenarios", "provisioning", "analysis", "commands")
-PAGES = sorted((REPOSITORY / "docs" / "reference").glob("*.md"))
+PAGES = [*sorted((REPOSITORY / "docs" / "reference").glob("*.md")), REPOSITORY / "docs" / "artefact.md"]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -149,6 +152,55 @@ def outputs() -> Iterator[str]:
     )
 
 
+def artefact() -> Iterator[str]:
+    """Yield each published claim with the commands that decide it, what these need, and the expected result."""
+    yield from table(
+        ["claim", "commands, or why none", "memory", "needs", "expected"],
+        (
+            [
+                f"{claim.paper}: {claim.sentence}",
+                "; ".join(f"`{text}`" for text in claim.advice.split("; ")) if claim.where else claim.advice,
+                _memory(claim.advice) if claim.where else "",
+                _needs(claim) if claim.where else "",
+                _expected(claim),
+            ]
+            for claim in published_claims()
+        ),
+    )
+
+
+def _memory(commands: str) -> str:
+    """Return the memory of the envelope, which the plan of a sweep has in its file."""
+    named = re.search(r"--memory (\S+)", commands)
+    if plan := re.match(r"bench sweep run (\S+)", commands):
+        sweep = load_sweep(plan_file(Path(plan[1])))
+        return str(sweep.envelope.memory or sweep.options.given().get("memory") or "the profile's")
+    return named[1] if named else "the profile's"
+
+
+def _needs(claim: PublishedClaim) -> str:
+    """Return the hardware beyond a Linux machine with a container engine."""
+    needs = []
+    if {"vm", "container-vm"} & {*claim.where.get("target", ()), *claim.over.get("target", ())}:
+        needs.append("KVM")
+    if "place" in claim.where:
+        needs.append("a cluster or a machine in each place")
+    if "machines.name" in claim.where:
+        needs.append("four machines")
+    if "lab.rate" in claim.where or claim.where.get("scenario") == ("distributed",):
+        needs.append("root, for the lab network")
+    return ", ".join(needs)
+
+
+def _expected(claim: PublishedClaim) -> str:
+    if not claim.between:
+        return f"{claim.metric}: {claim.expected}" if claim.expected else ""
+    low, high = claim.between
+    if high == math.inf:
+        return f"{claim.metric}: {low} or more"
+    return f"{claim.metric}: at most {high}" if low == -math.inf else f"{claim.metric}: {low} to {high}"
+
+
 def licences() -> Iterator[str]:
     """Yield the licences of the pinned packages, as their installed metadata state them."""
     pins = [*(REPOSITORY / "constraints.txt").read_text().splitlines(), "torch==", "torchvision=="]
@@ -171,7 +223,7 @@ def licence(package: str) -> str:
 
 GENERATED = {
     function.__name__.replace("_", "-"): function
-    for function in (options, plan_keys, differences, disturbances, warnings, metrics, outputs, licences)
+    for function in (options, plan_keys, differences, disturbances, warnings, metrics, outputs, artefact, licences)
 }
 
 

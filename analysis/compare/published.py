@@ -72,8 +72,8 @@ def citation(paper: str) -> str:
     return str(_shipped()["papers"][paper])
 
 
-def judge_claims(comparison: Comparison) -> Comparison:
-    """Return the comparison with the published claims, and what the records have on them.
+def judge_claims(comparison: Comparison, paper: str = "") -> Comparison:
+    """Return the comparison with the published claims, or those of one paper, and what the records have on them.
 
     A comparison of cells judges the claims about these, and any other one all.
     """
@@ -81,7 +81,7 @@ def judge_claims(comparison: Comparison) -> Comparison:
     comparison = comparison if of_cells else with_allocation(comparison)
     items = list(_items(comparison))
     claims = []
-    for claim in published_claims():
+    for claim in published_claims(paper):
         if of_cells and claim.kind != BY.name:
             continue
         evidence = tuple(_evidence_of(claim, items, comparison))

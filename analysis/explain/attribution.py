@@ -19,7 +19,15 @@ from analysis.compare.pairing import BLOCK, grouped, papers_order, plain, to_bas
 from analysis.compare.results import Comparison
 from analysis.compare.standing import sides_of, withheld
 from analysis.compare.validity import usable
-from analysis.explain.explanation import COMPUTE, OPENING, UNEXPLAINED, Explained, Explanation, TimeDifference
+from analysis.explain.explanation import (
+    COMPUTE,
+    OPENING,
+    UNEXPLAINED,
+    Explained,
+    Explanation,
+    Switches,
+    TimeDifference,
+)
 from analysis.explain.prediction import preempted_jobs, with_predictions
 from analysis.load.metrics import with_trait
 from analysis.load.records import Records, read_record
@@ -49,6 +57,8 @@ class Parts:
     total_s: float
     """The whole trial, opening included; of one that took turns those of its bursts."""
     steps_s: Sequence[float]
+    switches: tuple[float, float] | None = None
+    """Voluntary and involuntary switches in the measured steps; None if the target did not count them."""
 
     @classmethod
     def mean(cls, trials: Sequence["Parts"]) -> "Parts":
@@ -61,6 +71,7 @@ class Parts:
             phases=phases,
             total_s=fmean(trial.total_s for trial in trials),
             steps_s=[*chain.from_iterable(trial.steps_s for trial in trials)],
+            switches=_mean_switches(trials),
         )
 
     @classmethod
@@ -78,7 +89,26 @@ class Parts:
             phases={OPENING: record.opening or {}, COMPUTE: computing},
             total_s=total_s,
             steps_s=(steps and steps.elapsed_s) or (),
+            switches=_switches(record),
         )
+
+
+def _switches(record: Any) -> tuple[float, float] | None:  # noqa: ANN401 (decoded by the table of columns)
+    usage = record.details and record.details.measured_usage
+    counts = []
+    for name in ("voluntary_switches", "involuntary_switches"):
+        number = usage.get(name) if isinstance(usage, dict) else None
+        if isinstance(number, int | float) and number >= 0:
+            counts.append(float(number))
+    return (counts[0], counts[1]) if len(counts) == len(("voluntary", "involuntary")) else None
+
+
+def _mean_switches(trials: Sequence[Parts]) -> tuple[float, float] | None:
+    """Return the means of the trials that counted their switches; None if none did."""
+    counted = [trial.switches for trial in trials if trial.switches]
+    if not counted:
+        return None
+    return fmean(voluntary for voluntary, _ in counted), fmean(involuntary for _, involuntary in counted)
 
 
 def _means(trials: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -130,6 +160,7 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
                 step_times([trial.steps_s for trial in base if trial.steps_s]),
                 step_times([trial.steps_s for trial in own if trial.steps_s]),
                 tuple(notes),
+                switches=tuple(_switches_of_sides(sides, target)),
                 withheld=withheld(
                     job.profile,
                     len(own),
@@ -149,6 +180,13 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
 
 Sides = tuple[Sequence[Parts], Sequence[Parts]]
 """The trials of bare metal and of the target, block by block."""
+
+
+def _switches_of_sides(sides: Sides, target: str) -> Iterator[Switches]:
+    for name, trials in zip((base_of(target), target), sides, strict=True):
+        switches = _mean_switches(trials)
+        if switches:
+            yield Switches(name, *switches)
 
 
 class _PartsOfTrials:

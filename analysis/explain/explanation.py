@@ -29,6 +29,18 @@ class TimeDifference:
 
 
 @dataclass(frozen=True)
+class Switches:
+    """How often the kernel took the CPUs from the job in the measured steps: means over the trials of a side."""
+
+    side: str
+    """The target, or the one that it is compared with."""
+    voluntary: float
+    """The job waited, for data or for another process."""
+    involuntary: float
+    """Another process ran, or its time slice was over."""
+
+
+@dataclass(frozen=True)
 class Predicted:
     """The predicted cost of one part: its seconds on bare metal, times what the probe lost on the target."""
 
@@ -82,6 +94,8 @@ class Explanation:
     baseline_steps: StepTimes | None
     target_steps: StepTimes | None
     notes: tuple[str, ...]
+    switches: tuple[Switches, ...] = ()
+    """Those of each side that counted them."""
     prediction: Prediction | None = None
     """Present if probes of the same host, envelope and layers are among the records."""
     communicating: CommunicatingShare | None = None

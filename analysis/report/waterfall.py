@@ -88,6 +88,9 @@ def _notes(explanation: Explanation, explained: Explained) -> Iterator[str]:
     if explanation.withheld:
         yield "no part is a share of the difference, which has no verdict"
     yield from _step_lines(explanation)
+    for side in explanation.switches:
+        counts = f"{side.voluntary:.3g} voluntary, {side.involuntary:.3g} involuntary"
+        yield f"switches in the measured steps on {side.side}: {counts}, mean of a trial"
     targets = (explanation.target, base_of(explanation.target))
     for arm, measured in explained.of_kind("ablation").items():
         if arm[:2] == (explanation.job, explanation.model) and arm.target in targets:

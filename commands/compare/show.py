@@ -25,7 +25,7 @@ from analysis.figures.reference import normalised
 from analysis.load.records import Records, load
 from analysis.report.answers.answer import answer
 from analysis.report.costs import costs_document, decisions, places_by_arm, step_after
-from analysis.report.document import Level, answer_elements, document, more_options
+from analysis.report.document import Level, answer_elements, document, more_options, published_elements
 from analysis.report.elements import Document
 from analysis.report.formatting import warning_lines
 from analysis.report.markdown import markdown
@@ -116,13 +116,21 @@ def _make_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
 def _compared(records: Records, options: Mapping[str, Any]) -> Comparison:
     comparison = compare_records(records, margin=options["margin"], force=options["force"])
     if options["claims"]:
-        comparison = judge_claims(comparison)
+        comparison = _judged(comparison, options)
     elif options["allocation"]:
         comparison = with_allocation(comparison)
     if options["allocation"] and not comparison.of_kind("allocation"):
         missing = "no two cells of a sweep differ only in cpus, on a target with two blocks or more of each"
         raise RequestError(missing, remedy="measure them: bench sweep run allocation")
     return comparison
+
+
+def _judged(comparison: Comparison, options: Mapping[str, Any]) -> Comparison:
+    """Return the comparison with the claims that are wanted: none, all, or those of the paper that is reproduced."""
+    wanted = options["claims"]
+    if not wanted:
+        return comparison
+    return judge_claims(comparison, wanted if isinstance(wanted, str) else "")
 
 
 def _document(comparison: Comparison, options: Mapping[str, Any]) -> Document:
@@ -134,6 +142,9 @@ def _document(comparison: Comparison, options: Mapping[str, Any]) -> Document:
         return chain(answer_elements(answered) if answered.rows else (), scaling_document(comparison))
     if options["form"]:
         return document(comparison, "full", costs=True)
+    if isinstance(options["claims"], str) and not answer(comparison).rows:
+        # A paper that compares nothing with bare metal is answered by its claims.
+        return published_elements(comparison.claims)
     level: Level = "full" if options["verbose"] else "overview"
     return document(comparison, level, costs=options["costs"])
 
@@ -149,7 +160,7 @@ def _explanation(explained: Explained) -> ExplanationOutput:
 
 def _make_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Made:
     comparison = compare_by(records, options["by"], options["base"], margin=options["margin"])
-    comparison = judge_claims(comparison) if options["claims"] else comparison
+    comparison = _judged(comparison, options)
 
     def output() -> ByOutput:
         return ByOutput(
@@ -176,7 +187,7 @@ def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -
         comparison = compare_by(priced, keys, options["base"], margin=margin)
     else:
         comparison = compare_records(priced, margin=margin, force=options["force"])
-    comparison = judge_claims(comparison) if options["claims"] else comparison
+    comparison = _judged(comparison, options)
     places = places_by_arm(records.trials, keys, prices)
     step = step_after(comparison)
     following = StepOutput.model_validate(step) if step else None

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from analysis.figures import reference
+from analysis.statistics.sequential import LEAST_BLOCKS
 from commands.output import Output
 from commands.paths import UserPath
 from commands.run.prepare import this_host
@@ -70,8 +71,14 @@ class PlannedOutput(Output):
         """Return how early the budget is expected to end the sweep; empty if it does not."""
         if not self.budget_s or not self.total_s or not is_spent_before(self.budget_s, self.total_s):
             return ""
-        share = self.budget_s / self.total_s
-        return f"incomplete: the budget of {format_duration(self.budget_s)} ends it after about {share:.2g} of that"
+        blocks = int(self.blocks * self.budget_s / self.total_s)
+        ended = f"incomplete: the budget of {format_duration(self.budget_s)} ends it"
+        if blocks == 0:
+            return f"{ended} within the first of {count(self.blocks, 'block')}: no figure is complete"
+        figures = "every figure then has these"
+        if blocks < LEAST_BLOCKS:
+            figures = f"no figure has the {LEAST_BLOCKS} blocks of a verdict by then"
+        return f"{ended} after about {blocks} of {count(self.blocks, 'block')}; {figures}"
 
     @property
     def data_sets(self) -> list[str]:

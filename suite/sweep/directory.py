@@ -77,8 +77,8 @@ class CellRun(Run):
 
 StopRule = Callable[[CellRun], str | None]
 """Returns why a cell needs no further block; None if it does."""
-IRRELEVANT = {"output", "engine", "budget"}
-"""Tables that decide where a sweep runs, and not what is measured."""
+IRRELEVANT = {"output", "engine", "budget", "views"}
+"""Keys that decide where a sweep runs and what of it is shown, and not what is measured."""
 
 
 class Accepted(Part):

@@ -122,6 +122,10 @@ class SweepEngine(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
+VIEWS = r"^(allocation|scaling|by=[a-z_.]+(,[a-z_.]+)?)$"
+"""The views of ``bench compare`` that a plan can name."""
+
+
 class Sweep(Repetitions):
     """A plan file."""
 
@@ -129,6 +133,10 @@ class Sweep(Repetitions):
         description="Name of the sweep and of its directory: small letters, digits, dots and dashes."
     )
     paper: Text | None = Field(default=None, description="Key of the paper that it rebuilds: see bench reproduce.")
+    views: tuple[Annotated[str, Field(pattern=VIEWS)], ...] = Field(
+        default=(),
+        description="What bench reproduce shows after the targets: allocation, scaling, or by=KEY,KEY.",
+    )
     targets: Annotated[tuple[Text, ...], Field(min_length=1), OPTIONS["target"]] = ()
     ablate: Annotated[tuple[Text, ...], OPTIONS["ablate"]] = ()
     matrix: Annotated[dict[str, list[Any]], AfterValidator(_matrix), _MatrixSchema()] = Field(

@@ -99,6 +99,19 @@ def test_a_part_that_one_side_does_not_have_stays_unexplained(save: Save) -> Non
     assert one.whole.interval is None
 
 
+def test_the_switches_of_each_side_are_shown_where_they_were_counted(save: Save) -> None:
+    rng = np.random.default_rng(4)
+    for block in range(2):
+        for target, voluntary in (("bare-metal", 40), ("container", 60)):
+            counts = {"voluntary_switches": voluntary + block, "involuntary_switches": 300}
+            save(block=block, target=target, details={"measured_usage": counts}, **trial(rng))
+        save(block=block, target="vm", details={"measured_usage": {"voluntary_switches": "many"}}, **trial(rng))
+    shown = printed(explanation_document(save.explain()), 200)
+    assert "switches in the measured steps on bare-metal: 40.5 voluntary, 300 involuntary, mean of a trial" in shown
+    assert "switches in the measured steps on container: 60.5 voluntary" in shown
+    assert "switches in the measured steps on vm" not in shown
+
+
 def test_what_may_not_be_compared_is_not_explained_unless_forced(save: Save) -> None:
     rng = np.random.default_rng(3)
     save(**trial(rng))

@@ -68,7 +68,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
 
     def _judge(**fields: Any) -> JudgedClaim:
         claim = PublishedClaim(**{"sentence": "It costs.", "paper": "a paper A1", "advice": "bench run"} | fields)
-        monkeypatch.setattr(published, "published_claims", lambda: [claim])
+        monkeypatch.setattr(published, "published_claims", lambda *_: [claim])
         (judged,) = judge_claims(compare(load(sorted(path.parent for path in tmp_path.glob("*/trials"))))).claims
         return judged
 
@@ -84,7 +84,7 @@ def block(save: Save, number: int, **speeds: float) -> None:
 
 def test_the_shipped_claims_are_few_and_each_names_what_decides_it_or_why_nothing_does() -> None:
     claims = published_claims()
-    assert len(claims) <= 34
+    assert len(claims) <= 39
     assert len({claim.paper for claim in claims}) == len(claims)
     kinds = {"", "target", "ablation", "aggressor", "allocation", "jobs", "slow-downs", "by"}
     assert {claim.kind for claim in claims} == kinds
@@ -301,15 +301,16 @@ def comparison(save: Save) -> Comparison:
 
 def test_terminal_markdown_page_and_json_hold_the_same_verdicts(comparison: Comparison, tmp_path: Path) -> None:
     verdicts = [judged.verdict for judged in comparison.claims]
-    assert set(verdicts) == {"contradicted", "undecided", "not testable"}
+    assert set(verdicts) == {"contradicted", "undecided", "not testable", "confirmed in part"}
+    words = [judged.word for judged in comparison.claims]
     shown = printed(document(comparison), 500)
     page = write_report(load([tmp_path / "run"]), tmp_path / "report.html", claims=True).read_text()
     for pattern, text in (
-        (r"^([a-z ]+): .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", shown),
-        (r"^- ([a-z ]+): .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", as_markdown(comparison)),
-        (r"<strong>([a-z ]+):</strong> .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", page),
+        (r"^([a-z][a-z0-9 ,;-]*): .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", shown),
+        (r"^- ([a-z][a-z0-9 ,;-]*): .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", as_markdown(comparison)),
+        (r"<strong>([a-z][a-z0-9 ,;-]*):</strong> .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", page),
     ):
-        assert re.findall(pattern, text, re.MULTILINE) == verdicts
+        assert re.findall(pattern, text, re.MULTILINE) == words
     told = json.loads(comparison_output(comparison).model_dump_json())["published"]
     assert [row["verdict"] for row in told] == verdicts
     assert "to decide it: bench sweep run channels" in shown
@@ -346,7 +347,7 @@ def test_the_command_of_every_claim_is_accepted(bench: Bench, machine: Machine, 
 
 PLAN = Path(__file__).parents[2] / "plans/paper.toml"
 ALONE = {
-    ("synthetic", "throughput"): (1.0, 0.99, 0.93, 0.90),
+    ("synthetic", "throughput"): (1.0, 0.995, 0.93, 0.88),
     ("synthetic", "elapsed"): (1.0, 1.01, 1.12, 1.18),
     ("real", "throughput"): (1.0, 1.0, 0.97, 0.95),
 }
@@ -362,6 +363,10 @@ LAB = LabSpec.model_validate({"nodes": 3, "rate": "1gbit"})
 BASE = {"inception_v3": 57.0, "resnet50": 52.0, "alexnet": 284.0, "alexnet-small": 284.0}
 REAL_BASE = {"inception_v3": 54.0, "resnet50": 46.0, "alexnet": 282.0}
 """The throughput of bare metal in figures 6 and 8."""
+
+
+def forged_ratio(job: Mapping[str, Any], target: str, metric: str) -> float:
+    return ratio(job, target, metric)
 
 
 def ratio(job: Mapping[str, Any], target: str, metric: str) -> float:
@@ -398,8 +403,8 @@ def forge(directory: Path, save: Save, *scenarios: str, blocks: int = 5, images:
             drift = math.exp(0.3 * math.sin(block))  # of the machine, which the cells of a block share
             for target in TARGETS:
                 noise = math.exp(1e-4 * math.sin(block * len(target + cell.cell_id)))
-                speed = base * ratio(job, target, "throughput") * drift * noise
-                elapsed_s = 200 * ratio(job, target, "elapsed") / drift / noise
+                speed = base * forged_ratio(job, target, "throughput") * drift * noise
+                elapsed_s = 200 * forged_ratio(job, target, "elapsed") / drift / noise
                 for aggressor in (None, *(job["sharing"].aggressors if "sharing" in job else ())):
                     grown = 1 + ADDED[job["model"]][TARGETS.index(target)] if aggressor else 1.0
                     values: dict[str, Any] = {"throughput_per_s": speed / grown, "elapsed_s": elapsed_s * grown}
@@ -419,9 +424,38 @@ def founding(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_every_claim_of_the_paper_is_confirmed_by_its_printed_values(founding: Comparison) -> None:
-    of_paper = [judged for judged in founding.claims if judged.claim.paper.startswith(PAPERS_KEY)]
-    assert [(one.claim.paper, item) for one in of_paper for item in one.evidence if item.verdict != "confirmed"] == []
-    assert [judged.verdict for judged in of_paper] == ["confirmed"] * 17
+    of_paper = {judged.claim.paper.split()[1]: judged for judged in founding.claims if PAPERS_KEY in judged.claim.paper}
+    # Its conclusion has "less than 10 %", and its text 15 %: values between the two confirm the text alone.
+    conclusion = of_paper.pop("L21")
+    assert conclusion.verdict == "contradicted"
+    contradicting = {item.what for item in conclusion.evidence if item.verdict == "contradicted"}
+    assert contradicting == {f"{model} on container-vm" for model in REAL_BASE}
+    evidence = [(name, item) for name, one in of_paper.items() for item in one.evidence]
+    assert [(name, item) for name, item in evidence if item.verdict != "confirmed"] == []
+    assert {judged.verdict for judged in of_paper.values()} == {"confirmed"}
+    assert len(of_paper) == 21
+
+
+def test_with_bare_metal_and_a_container_in_a_vm_swapped_the_order_is_contradicted(
+    tmp_path: Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claims on order, equality and trend, each by the printed values of another target."""
+    swapped = {"bare-metal": "container-vm", "container-vm": "bare-metal", "container": "vm", "vm": "container"}
+
+    def swapped_ratio(job: Mapping[str, Any], target: str, metric: str) -> float:
+        return ratio(job, swapped[target], metric)
+
+    monkeypatch.setattr(f"{__name__}.forged_ratio", swapped_ratio)
+    directory = forge(tmp_path, save, "synthetic", "real", "distributed")
+    judged = judge_claims(compare(load([directory])), PAPERS_KEY).claims
+    verdicts = {one.claim.paper.split()[1]: one.verdict for one in judged}
+    assert {verdicts[name] for name in ("L18", "L19", "L20", "L22")} == {"contradicted"}
+    assert verdicts["L21"] == "confirmed", "every target is faster than the slowest"
+
+
+def test_the_claims_of_one_paper_are_judged_alone(founding: Comparison) -> None:
+    judged = judge_claims(founding, "resource-aware-gan").claims
+    assert {one.claim.paper.split()[0] for one in judged} == {"resource-aware-gan"}
 
 
 def test_models_and_victims_are_combined_across_the_cells_of_a_sweep(founding: Comparison) -> None:

@@ -282,12 +282,52 @@ def test_reproduce_measures_a_paper_and_judges_its_claims(
     words = ("reproduce", "gan-on-kubernetes", "--profile", "smoke", "--target", "bare-metal", "--out", "own")
     measured = ended_well(bench(*words))
     assert (tmp_path / "own/sweep.json").is_file()
-    assert "Published claims" in measured.stdout
+    assert measured.stdout.startswith("Published claims"), "its plan compares nothing with bare metal"
+    assert set(re.findall(r"\((\S+) [A-Z]\d+[:;)]", measured.stdout)) == {"gan-on-kubernetes"}
+    assert "bench compare own --by channels" in measured.stdout
     lines = (tmp_path / "measured").read_text().splitlines()
     assert {line.split()[0] for line in lines} == {"smoke"}
     monkeypatch.setattr("commands.reproduce.compare", lambda **_: None)
     assert bench(*words).exit_code == 0
     assert (tmp_path / "measured").read_text().splitlines() == lines, "what was measured is kept"
+
+
+def test_a_part_of_a_paper_has_the_models_and_blocks_that_are_named(bench: Bench) -> None:
+    words = ("reproduce", "gan-on-kubernetes", "--plan", "channels", "--dry-run", "--model", "dcgan", "--blocks", "5")
+    planned = ended_well(bench(*words)).stdout
+    assert planned.startswith("4 cells, 24 trials"), "two numbers of channels and of pixels; a warm-up block"
+    sets = ended_well(bench("reproduce", "distributed-gan", "--dry-run", "--model", "dcgan", "--blocks", "1")).stdout
+    assert sets.startswith("3 cells, 6 trials")
+    shared = ended_well(
+        bench("reproduce", "closer2018", "--dry-run", "--model", "alexnet-small", "--blocks", "5")
+    ).stdout
+    assert shared.startswith("1 cell, ")
+    other = bench("reproduce", "gan-on-kubernetes", "--model", "resnet50", "--dry-run")
+    refused(other, "is in no cell", "choose among")
+
+
+def test_a_plan_that_its_budget_ends_early_names_its_blocks() -> None:
+    told = {}
+    for hours in (1, 7, 13, 25):
+        planned = PlannedOutput.model_construct(blocks=10, total_s=20 * 3600.0, budget_s=hours * 3600.0)
+        told[hours] = planned.early_end
+    assert "within the first of 10 blocks: no figure is complete" in told[1]
+    assert "after about 3 of 10 blocks; no figure has the 5 blocks of a verdict by then" in told[7]
+    assert "after about 6 of 10 blocks; every figure then has these" in told[13]
+    assert told[25] == ""
+
+
+def test_a_rerun_is_compared_with_a_pack_of_earlier_records(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commands.compare.show.audited", lambda records, **_: records)
+    monkeypatch.setattr("commands.results.pack.recompute", lambda *_: {})
+    monkeypatch.setattr("commands.compare.show._draw", lambda *_: [])
+    words = ("reproduce", "gan-on-kubernetes", "--profile", "smoke", "--model", "gan", "--blocks", "2")
+    ended_well(bench(*words, "--out", "before"))
+    ended_well(bench("results", "pack", "before", "--out", "before.tar.gz"))
+    again = ended_well(bench(*words, "--out", "after", "--expect", "before.tar.gz"))
+    assert "after compared with before.tar.gz" in again.stdout
+    refused(bench(*words, "--out", "third", "--expect", "nothing.tar.gz"), "nothing.tar.gz cannot be unpacked")
+    assert not Path("third").exists()
 
 
 @pytest.mark.parametrize("words", ["--profile fast", "--target moon"])
@@ -379,7 +419,7 @@ def test_a_dry_run_of_a_sweep_lists_cells_time_and_place_and_that_its_budget_end
     assert done.stdout == planned.stdout
     assert "on bare-metal, container; a block: " in done.stdout
     assert "into results/night, by the engine local" in done.stdout
-    assert "incomplete: the budget of 20 s ends it after about 0." in done.stdout
+    assert "incomplete: the budget of 20 s ends it within the first of 3 blocks: no figure is complete" in done.stdout
     told = PlannedOutput.model_validate_json(bench("sweep", "plan", "night.toml", "--json").stdout)
     assert told.budget_s == 20.0
     assert told.early_end
