@@ -101,7 +101,10 @@ def _end_interrupted(ctx: click.Context) -> NoReturn:
     from provisioning import ledger
 
     remaining = ledger.end_held()
-    ended = f"these are left: {'; '.join(remaining)}" if remaining else "everything started is ended"
+    if remaining:
+        ended = f"these are left: {'; '.join(remaining)}"
+    else:
+        ended = "everything started is ended"
     click.echo(f"interrupted: {ended}; what was measured is kept", err=True)
     if remaining:
         click.echo("  what to do: bench clean removes them", err=True)
@@ -189,7 +192,8 @@ def _end_in_order_on_signals() -> None:
         listen(interrupt)
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    before, sys.unraisablehook = sys.unraisablehook, again
+    before = sys.unraisablehook
+    sys.unraisablehook = again
     listen(interrupt)
 
 

@@ -42,7 +42,8 @@ class DescribedSet(Part):
 
     @classmethod
     def of(cls, directory: Path, manifest: SetManifest) -> Self:
-        return cls(directory=str(directory), **manifest.model_dump(exclude={"files", "schema_version"}))
+        fields = manifest.model_dump(exclude={"files", "schema_version"})
+        return cls(directory=str(directory), **fields)
 
 
 class MadeOutput(Output, DescribedSet):
@@ -131,9 +132,9 @@ def data_make(
     directory = (out or data_folder(home()) / f"{kind}-{images}").absolute()
     note = partial(click.echo, err=True)
     with _progress("drawing") as progress:
-        made = make(directory, images, size, seed, classes, workers, progress, note, name)
+        generated = make(directory, images, size, seed, classes, workers, progress, note, name)
     if as_json:
-        MadeOutput.of(directory, made).tell()
+        MadeOutput.of(directory, generated).tell()
     else:
         click.echo(directory)
         where = "" if out is None else f":{directory}"
@@ -152,18 +153,18 @@ def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> N
       bench data verify
       bench data verify /fast/imagenet-like --json
     """
-    place = directory or newest(home())
+    data_set = directory or newest(home())
     with _progress("hashing") as progress:
-        differences = verify(place, workers, progress)
+        differences = verify(data_set, workers, progress)
     if as_json:
-        VerifiedOutput(directory=str(place.absolute()), differences=differences).tell()
+        VerifiedOutput(directory=str(data_set.absolute()), differences=differences).tell()
     elif differences:
         click.echo("\n".join(differences[:SHOWN]))
     else:
-        click.echo(f"{place} is whole")
+        click.echo(f"{data_set} is whole")
     if differences:
         raise BenchError(
-            f"{place}: {len(differences)} differences",
+            f"{data_set}: {len(differences)} differences",
             remedy="remove the directory, and give the bench data make that made it again",
         )
 
@@ -184,8 +185,8 @@ def data_disk(device: str, text: str) -> None:
     note = partial(click.echo, err=True)
     name, dataset = resolve(text, home(), note=note)
     data_device.write(device, dataset, note)
-    given = f"{name}:{dataset.directory}"
-    click.echo(f"train on it with: bench run --scenario real --data {given} --data-disk {device}", err=True)
+    source = f"{name}:{dataset.directory}"
+    click.echo(f"train on it with: bench run --scenario real --data {source} --data-disk {device}", err=True)
 
 
 @data.command("list")
@@ -200,12 +201,13 @@ def data_list(as_json: bool) -> None:
     """
     stored = generated_sets(home())
     if as_json:
-        SetsOutput(sets=[DescribedSet.of(each.directory, each.manifest) for each in stored]).tell()
+        described = [DescribedSet.of(stored_set.directory, stored_set.manifest) for stored_set in stored]
+        SetsOutput(sets=described).tell()
         return
-    for each in stored:
-        manifest = each.manifest
-        what = f"{manifest.images:,} images, {manifest.size or manifest.format}"
-        click.echo(f"{each.directory}  {what}  {manifest.size_bytes / 1e6:,.1f} MB")
+    for stored_set in stored:
+        manifest = stored_set.manifest
+        content = f"{manifest.images:,} images, {manifest.size or manifest.format}"
+        click.echo(f"{stored_set.directory}  {content}  {manifest.size_bytes / 1e6:,.1f} MB")
 
 
 @contextmanager
@@ -217,11 +219,12 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
             task = bar.add_task(what, total=None)
             yield lambda done, of: bar.update(task, completed=done, total=of)
         return
-    told = {0}
+    shown = {0}
 
     def tell(done: int, of: int) -> None:
-        if (tenth := done * 10 // of) not in told:
-            told.add(tenth)
+        tenth = done * 10 // of
+        if tenth not in shown:
+            shown.add(tenth)
             click.echo(f"{what}: {done} of {of}", err=True)
 
     yield tell

@@ -36,7 +36,8 @@ def _cloud_options() -> list[click.Parameter]:
     declared: dict[str, tuple[click.Option, dict[str, list[str]]]] = {}
     for name in CLOUDS:
         fields = {} if name in CLOUDS.failures() else CLOUDS.get(name).options.model_fields
-        for option in (Option(key, name, field) for key, field in fields.items()):
+        options = (Option(key, name, field) for key, field in fields.items())
+        for option in options:
             _, texts = declared.setdefault(option.name, (parameter_of(option), {}))
             texts.setdefault(option.help(), []).append(name)
     for parameter, texts in declared.values():
@@ -63,7 +64,13 @@ class HiredOutput(Output):
 @click.option("--from", "source", required=True, callback=choice([*CLOUDS]), help=f"Cloud: {', '.join(CLOUDS)}.")
 @click.option("--cloud", required=True, help="Its name in clouds.yaml.")
 @click.option("--within", help="Limit until all are ready, or else removed. Default: 15m, or 1h for ironic.")
-@click.option("--out", type=UserPath(), default="machines", show_default=True, help=f"Directory for {INVENTORY}.")
+@click.option(
+    "--out",
+    type=UserPath(),
+    default="machines",
+    show_default=True,
+    help=f"Directory for {INVENTORY}.",
+)
 def up(source: str, cloud: str, within: str | None, out: Path, **options: object) -> None:
     """Make machines, wait until SSH answers, and write an inventory of them. They stay until down removes them.
 
@@ -74,9 +81,10 @@ def up(source: str, cloud: str, within: str | None, out: Path, **options: object
       bench machines up --from nova --cloud lab --image debian-12 --flavor b8 --network lab --key me --count 3
       bench machines up --from ironic --cloud lab --resource-class r7 --image deb --network lab --public-key id.pub
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    order = MachineOrder.of(f"--from {source}", source, cloud, within, given)
-    with hired_machines(order, out, partial(click.echo, err=True), kept=True):
+    chosen = {name: value for name, value in options.items() if value is not None}
+    order = MachineOrder.of(f"--from {source}", source, cloud, within, chosen)
+    note = partial(click.echo, err=True)
+    with hired_machines(order, out, note, kept=True):
         pass
     measuring = NextStep(("bench", "run", "--inventory", str(out / INVENTORY)), "at the end: bench machines down --all")
     click.echo(f"{LABEL}:\n{measuring}")
@@ -93,7 +101,15 @@ def list_machines(as_json: bool) -> None:
       bench machines list --json
     """
     kept = [hired(entry) for entry in ledger.kept()]
-    listed = [HiredMachine(name=each.name, source=each.source, cloud=each.cloud, state=each.state()) for each in kept]
+    listed = [
+        HiredMachine(
+            name=machine_name.name,
+            source=machine_name.source,
+            cloud=machine_name.cloud,
+            state=machine_name.state(),
+        )
+        for machine_name in kept
+    ]
     if as_json:
         HiredOutput(machines=listed).tell()
         return
@@ -114,10 +130,12 @@ def down(names: tuple[str, ...], everything: bool) -> None:
       bench machines down virtbench-0123456789ab
       bench machines down --all
     """
-    kept = {hired(entry).name: remove for entry, remove in ledger.kept().items()}
+    removals = ledger.kept()
+    kept = {hired(entry).name: remove for entry, remove in removals.items()}
     if bool(names) == everything:
         raise RequestError("name machines, or give --all", remedy="bench machines list shows them")
-    if unknown := [name for name in names if name not in kept]:
+    unknown = [name for name in names if name not in kept]
+    if unknown:
         raise RequestError(f"no machine {unknown[0]!r} is hired", remedy=nearest(unknown[0], [*kept]))
     stuck = []
     if not kept:
@@ -129,4 +147,5 @@ def down(names: tuple[str, ...], everything: bool) -> None:
         except BenchError as error:
             stuck.append(error)
     if stuck:
-        raise CloudError("; ".join(error.message for error in stuck), remedy=stuck[0].remedy)
+        messages = (error.message for error in stuck)
+        raise CloudError("; ".join(messages), remedy=stuck[0].remedy)

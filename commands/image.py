@@ -97,7 +97,8 @@ def image_adopt(python: Path, sites: tuple[Path, ...]) -> None:
       bench image adopt --python /usr/bin/python3
       bench image adopt --python .venv/bin/python --site .venv/lib/python3.12/site-packages
     """
-    click.echo(adopt(python.absolute(), sites, partial(click.echo, err=True)).digest)
+    adopted = adopt(python.absolute(), sites, partial(click.echo, err=True))
+    click.echo(adopted.digest)
 
 
 @image.command("verify")
@@ -169,7 +170,8 @@ def image_list(as_json: bool) -> None:
       bench image list --json
     """
     if as_json:
-        ImagesOutput(images=[BuiltImage(**dict(image), tree=str(image.tree)) for image in images()]).tell()
+        built = [BuiltImage(**dict(image), tree=str(image.tree)) for image in images()]
+        ImagesOutput(images=built).tell()
         return
     for image in images():
         columns = [image.digest[:12], image.variant, image.created_at, str(image.directory), image.name or ""]

@@ -35,10 +35,11 @@ def _refuse_lost_words(ctx: click.Context, command: click.Command, words: Sequen
     options = {flag: option for option in command.params if isinstance(option, click.Option) for flag in option.opts}
     before: dict[str | None, str] = {}
     for word, following in zip_longest(words, words[1:], fillvalue=""):
-        flag, given, _ = word.partition("=")
-        if (option := options.get(flag)) is None:
+        flag, value, _ = word.partition("=")
+        option = options.get(flag)
+        if option is None:
             continue
-        if not (option.is_flag or option._flag_needs_value or given) and following.startswith("--"):
+        if not (option.is_flag or option._flag_needs_value or value) and following.startswith("--"):
             ctx.fail(f"{flag} needs a value; write {flag}={following} if {following} is the one")
         if not option.multiple and before.setdefault(option.name, flag) != flag:
             ctx.fail(f"{flag} would replace {before[option.name]}: give one of them")
@@ -70,7 +71,8 @@ class LazyGroup(SuggestingGroup):
         names = self.list_commands(ctx)
         room = formatter.width - 6 - max(map(len, names))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self._described(ctx, name).get_short_help_str(room)) for name in names])
+            rows = [(name, self._described(ctx, name).get_short_help_str(room)) for name in names]
+            formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin like this, and what completes the group's own options."""
@@ -86,7 +88,14 @@ class LazyGroup(SuggestingGroup):
             return super().get_command(ctx, name) or click.Command(name)
         module, _, attribute = self._lazy[name].partition(":")
         spec = find_spec(module)
-        tree = ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8")) if spec else ast.Module([], [])
-        function = next((node for node in tree.body if getattr(node, "name", None) == attribute), None)
-        text = ast.get_docstring(function) if isinstance(function, ast.FunctionDef) else None
+        if spec:
+            source = Path(str(spec.origin)).read_text(encoding="utf-8")
+            tree = ast.parse(source)
+        else:
+            tree = ast.Module([], [])
+        named = (node for node in tree.body if getattr(node, "name", None) == attribute)
+        function = next(named, None)
+        text = None
+        if isinstance(function, ast.FunctionDef):
+            text = ast.get_docstring(function)
         return click.Command(name, help=inspect.cleandoc(text or ""))

@@ -69,11 +69,16 @@ def _show(diagnosis: Diagnosis, checks: list[Check]) -> None:
     marks = 6  # columns, with the space between the columns
     room = console.width - max(len(f"{check.kind} {check.name}") for check in checks) - marks
     for check in sorted(checks, key=lambda check: (check.kind != "target", max(len(texts[check]) - room, 0))):
-        mark, text = Text("yes", "green") if check.usable else Text("no", "red"), texts[check]
+        if check.usable:
+            mark = Text("yes", "green")
+        else:
+            mark = Text("no", "red")
+        text = texts[check]
         if check.usable and check.substitute:
             text = f"{text}, with {check.substitute}"
             if not is_measured([check.substitute]):
-                mark, text = Text("path", "yellow"), f"{text}: not a measurement"
+                mark = Text("path", "yellow")
+                text = f"{text}: not a measurement"
         table.add_row(mark, f"{check.kind} {check.name}", Text(text))
     console.print(table)
 

@@ -78,7 +78,8 @@ def print_json(output: BaseModel, indent: int | None = 1) -> None:
     try:
         text = output.model_dump_json(indent=indent, by_alias=True)
     except ValueError:  # the name of a file need not be Unicode
-        text = json.dumps(cleaned(output.model_dump(mode="json", by_alias=True)), indent=indent)
+        plain = output.model_dump(mode="json", by_alias=True)
+        text = json.dumps(cleaned(plain), indent=indent)
     click.echo(text)
 
 
@@ -96,4 +97,5 @@ def schema(name: str | None) -> None:
     if name is None:
         click.echo("\n".join(OUTPUTS))
         return
-    click.echo(json.dumps(model_of(name).model_json_schema(mode="serialization"), indent=1))
+    schema = model_of(name).model_json_schema(mode="serialization")
+    click.echo(json.dumps(schema, indent=1))

@@ -84,4 +84,6 @@ def _stored_places() -> list[Path]:
     from suite.results.runs import find_runs, runs_and_sweeps
 
     results = results_directory()
-    return runs_and_sweeps([results]) if results.is_dir() and find_runs([results]) else []
+    if results.is_dir() and find_runs([results]):
+        return runs_and_sweeps([results])
+    return []

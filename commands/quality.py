@@ -1,7 +1,7 @@
 """``bench quality``: how good the images of kept models are, measured on this host after the run."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,8 +22,9 @@ from scenarios.datasets import resolve as datasets
 from scenarios.members import plugin_of
 from scenarios.reading import data_at
 from suite.errors import MeasurementError, RequestError, option
-from suite.job.datasets import GENERATED
+from suite.job.datasets import GENERATED, Dataset
 from suite.job.job import Job
+from suite.job.profiles import Sizes
 from suite.records.record import TrialRecord
 from suite.registries import WORKLOADS
 from suite.results.quality import Judge, ModelsQuality, Numbers, RunQuality, read_quality, write_quality
@@ -33,12 +34,14 @@ from suite.untrusted.console import PlainConsole
 from suite.untrusted.parse import parse_object
 from worker.spec import FEWEST_FOR_FID, QualitySpec, Spec
 
-_BATCH, _STEPS = 64, 1500
+_BATCH = 64
+_STEPS = 1500
 """Of the classifier's training."""
 _RELEASED = "6726825d"
 """How the SHA-256 of the weights begins that torch-fidelity's releases name, as their file's name shows."""
 _FID_TAKES = f"{FEWEST_FOR_FID:,} images or more, of three channels"
-_WITHIN_S, _SILENT_S = 6 * 3600.0, 10.0
+_WITHIN_S = 6 * 3600.0
+_SILENT_S = 10.0
 _MOST_MEMORY_BYTES = 8 << 30
 """Of each process. The features of 100,000 images on each side take 3 GB."""
 
@@ -55,10 +58,22 @@ class QualityOutput(Output):
 @click.option(
     "--samples", type=click.IntRange(10, 100_000), default=2048, show_default=True, help="Images on each side."
 )
-@click.option("--features", default="own", show_default=True, metavar="own|FILE", help="FILE: InceptionV3's weights.")
+@click.option(
+    "--features",
+    default="own",
+    show_default=True,
+    metavar="own|FILE",
+    help="FILE: InceptionV3's weights.",
+)
 @click.option("--reach", type=click.FloatRange(min=0, min_open=True), help="An own-frechet or FID: when is it reached?")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def quality(run: Path | None, samples: int, features: str, reach: float | None, as_json: bool) -> None:
+def quality(
+    run: Path | None,
+    samples: int,
+    features: str,
+    reach: float | None,
+    as_json: bool,
+) -> None:
     """Measure the images of the models that a run kept, on this host. Default: the latest run in results/.
 
     A classifier of the suite learns the classes of the real images. own-frechet is the Frechet distance of its features
@@ -76,12 +91,16 @@ def quality(run: Path | None, samples: int, features: str, reach: float | None, 
     records = [record for record in Run(directory).records() if record.kept and not record.warm_up]
     if not records:
         raise RequestError(f"{directory} kept no models", remedy=f"run it with {option('keep_model')} last or each")
-    file = None if features == "own" else Path(features).resolve()
+    file = None
+    if features != "own":
+        file = Path(features).resolve()
     before = read_quality(directory)
     digest = ListedFile.of(file).sha256 if file else None
-    measured = before.known(ModelsQuality(weights_sha256=digest, samples=samples, reach=reach, models={}))
+    wanted = ModelsQuality(weights_sha256=digest, samples=samples, reach=reach, models={})
+    measured = before.known(wanted)
     _check_reach(records, measured)
-    for job in {record.job.model: record.job for record in records}.values():
+    jobs = {record.job.model: record.job for record in records}
+    for job in jobs.values():
         digests = _digests(records, job.model)
         # A classifier is trained anew each time, and one of them measures all models of its workload.
         if not measured.covers(job.model, digests):
@@ -117,26 +136,23 @@ def _measured(
         raise RequestError(f"{run} trained on drawn images, which have no classes", remedy="train on a data set")
     data = request.data.data or GENERATED
     of_run = job.dataset.listing_sha256
-    _, dataset = datasets.resolve(data, home(), job.dataset.frame_stride, listing_sha256=of_run)
+    frame_stride = job.dataset.frame_stride
+    _, dataset = datasets.resolve(data, home(), frame_stride, listing_sha256=of_run)
     if dataset.sha256 != job.dataset.sha256:
         raise RequestError(f"{dataset.directory} is not the data set of {run}: it has changed", remedy="restore it")
-    sizes = {"batch": min(_BATCH, into.samples), "warmup_steps": 0, "steps": _STEPS, "epochs": None}
-    spec = Spec(
-        workload=WORKLOADS.place(job.model),
-        plugin=plugin_of(WORKLOADS, job.model, job.workload_sha256),
-        **{**job.sizes.model_dump(), **sizes},
-        threads=job.envelope.threads,
-        recipe="reference",
-        seed=0,
-        device="cpu",
-        devices=1,
-        parallel="none",
-        data=data_at(dataset.directory, dataset, job),
-    )
+    spec = _spec(job, job.sizes, dataset, into.samples)
     models = {digest: str((run / MODELS / f"{digest}.pt").absolute()) for digest in digests}
-    asked = QualitySpec(spec=spec, models=models, samples=into.samples, inception=str(file) if file else None)
-    readable = [str(path) for path in (dataset.directory, (run / MODELS).absolute(), file) if path]
-    *measured, done = _events_of(asked, readable)
+    quality_spec = QualitySpec(
+        spec=spec,
+        models=models,
+        samples=into.samples,
+        inception=str(file) if file else None,
+    )
+    readable = []
+    for path in (dataset.directory, (run / MODELS).absolute(), file):
+        if path:
+            readable.append(str(path))
+    *measured, done = _events_of(quality_spec, readable)
     judge = Judge(
         network_sha256=done["network_sha256"],
         data_sha256=dataset.sha256,
@@ -146,10 +162,28 @@ def _measured(
     return {str(event["weights_sha256"]): event["numbers"] for event in measured}, judge
 
 
+def _spec(job: Job, sizes: Sizes, dataset: Dataset, samples: int) -> Spec:
+    """Return how the classifier of the suite is trained: on the job's data, with few steps."""
+    shortened = {"batch": min(_BATCH, samples), "warmup_steps": 0, "steps": _STEPS, "epochs": None}
+    return Spec(
+        workload=WORKLOADS.place(job.model),
+        plugin=plugin_of(WORKLOADS, job.model, job.workload_sha256),
+        **{**sizes.model_dump(), **shortened},
+        threads=job.envelope.threads,
+        recipe="reference",
+        seed=0,
+        device="cpu",
+        devices=1,
+        parallel="none",
+        data=data_at(dataset.directory, dataset, job),
+    )
+
+
 def _events_of(request: QualitySpec, readable: Sequence[str]) -> list[dict[str, Any]]:
     """Run the worker's program on this machine, and return its events. Raises MeasurementError."""
     memory_bytes = min(_MOST_MEMORY_BYTES, psutil.virtual_memory().available)
-    events, shown_s = list[dict[str, Any]](), time.monotonic()
+    events = list[dict[str, Any]]()
+    shown_s = time.monotonic()
     with local_node((), None) as node, observing() as observer:
         process = node.start(
             [*own_python_argv(readable, memory_bytes), "-m", "worker.quality"], stdin=request.encoded()
@@ -166,7 +200,8 @@ def _events_of(request: QualitySpec, readable: Sequence[str]) -> list[dict[str, 
         why = str(last.get("message") or process.output_tail() or f"measuring ended with exit status {status}")
         # It reads as an unprivileged user, as jobs do.
         remedy = "let everybody read models and data set: chmod -R o+rX" if "Permission denied" in why else None
-        raise MeasurementError(why, kind=str(last.get("kind", "quality")), remedy=last.get("remedy") or remedy)
+        kind = str(last.get("kind", "quality"))
+        raise MeasurementError(why, kind=kind, remedy=last.get("remedy") or remedy)
     return events
 
 
@@ -175,22 +210,33 @@ def quality_document(records: list[TrialRecord], measured: ModelsQuality) -> Ite
     rows: dict[str, list[Numbers]] = {}
     for record in records:
         for model in record.kept:
-            when = "the last" if model.epoch is None else f"epoch {model.epoch}"
+            when = "the last"
+            if model.epoch is not None:
+                when = f"epoch {model.epoch}"
             row = rows.setdefault(f"{record.job.model} on {record.target}, {when}", [])
             row.append({**measured.models[model.weights_sha256], "training s": model.training_s})
     names = next(iter(rows.values()))[0]
-    table = tuple((Head(name), (*(_mean(row, each) for each in names), str(len(row)))) for name, row in rows.items())
+    table = tuple((Head(name), (*_means(row, names), str(len(row)))) for name, row in rows.items())
     note = {"own": "", "inception": f"; a FID takes {_FID_TAKES}"}[measured.features]
     caption = f"{measured.samples} images on each side, means over the trials{note}"
-    yield Table("model", "", tuple(map(Head, (*names, "trials"))), table, caption, compact=True)
+    heads = tuple(map(Head, (*names, "trials")))
+    yield Table("model", "", heads, table, caption, compact=True)
     if measured.weights_sha256 and not measured.weights_sha256.startswith(_RELEASED):
         yield Line("not the weights that torch-fidelity's releases name: compare with no published number", "warning")
     if measured.reach:
         first_s = [first.training_s for record in records if (first := measured.first_reached(record.kept))]
-        spent = f", on average after {number(fmean(first_s))} s of training" if first_s else ""
+        spent = ""
+        if first_s:
+            spent = f", on average after {number(fmean(first_s))} s of training"
         yield Line(f"{len(first_s)} of {len(records)} trials reach {number(measured.reach)}{spent}", "strong")
+
+
+def _means(row: list[Numbers], names: Iterable[str]) -> list[str | None]:
+    return [_mean(row, name) for name in names]
 
 
 def _mean(row: list[Numbers], name: str) -> str | None:
     values = [value for numbers in row if (value := numbers[name]) is not None]
-    return number(fmean(values)) if values else None
+    if values:
+        return number(fmean(values))
+    return None

@@ -194,7 +194,8 @@ def _known_to(cells: Sequence[Settings], options: Settings) -> Settings:
 def _plans() -> dict[str, dict[Path, Sweep]]:
     plans: dict[str, dict[Path, Sweep]] = {}
     for file in (plan_file(Path(name)) for name in shipped_plans()):
-        if (sweep := load_sweep(file)).paper:
+        sweep = load_sweep(file)
+        if sweep.paper:
             plans.setdefault(sweep.paper, {})[file] = sweep
     return plans
 
@@ -269,8 +270,13 @@ def _described(sweep: Sweep, note: Callable[[str], None]) -> PlannedOutput:
 def _summary(planned: PlannedOutput) -> str:
     refused = [cell for cell in planned.cells if cell.refused]
     reasons = "; ".join(dict.fromkeys(f"{cell.refused} ({cell.remedy})" for cell in refused))
-    time = f", about {format_duration(planned.total_s)}" if planned.total_s is not None else ""
+    if planned.total_s is not None:
+        time = f", about {format_duration(planned.total_s)}"
+    else:
+        time = ""
     text = f"{count(len(planned.cells), 'cell')}, {count(planned.trials, 'trial')}{time}"
     limits = [f"no measurement here: {', '.join(planned.path_only)}"] if planned.path_only else []
     text = "; ".join(filter(None, [text, *limits, planned.early_end]))
-    return f"{text}; {len(refused)} refused: {reasons}" if refused else text
+    if refused:
+        return f"{text}; {len(refused)} refused: {reasons}"
+    return text

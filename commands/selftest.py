@@ -113,7 +113,7 @@ def selftest(
     """
     if blocks < LEAST_BLOCKS:
         raise RequestError(f"--blocks {blocks}: an interval takes two blocks", remedy=f"give {LEAST_BLOCKS} or more")
-    targets = TARGETS if "all" in targets else tuple(dict.fromkeys(targets)) or ("bare-metal", "container")
+    targets = _targets(targets)
     injuries = KINDS if "all" in injuries else tuple(dict.fromkeys(injuries)) or KINDS
     options: dict[str, object] = {"target": targets, "cpus": cpus}
     options |= {"engine": engine} if engine else {}
@@ -130,10 +130,20 @@ def selftest(
     if as_json:
         click.echo(text.rstrip("\n"))
     else:
-        PlainConsole().print(Terminal(certificate_document(certificate)))
-        click.echo(f"certificate: {directory / FILE}", err=True)
+        _show(certificate, directory)
     if not certificate.passed:
         sys.exit(1)
+
+
+def _targets(names: tuple[str, ...]) -> tuple[str, ...]:
+    if "all" in names:
+        return TARGETS
+    return tuple(dict.fromkeys(names)) or ("bare-metal", "container")
+
+
+def _show(certificate: Certificate, directory: Path) -> None:
+    PlainConsole().print(Terminal(certificate_document(certificate)))
+    click.echo(f"certificate: {directory / FILE}", err=True)
 
 
 def prepared(chosen: Mapping[str, object], blocks: int, names: Sequence[str], note: Note) -> Prepared:
@@ -144,7 +154,8 @@ def prepared(chosen: Mapping[str, object], blocks: int, names: Sequence[str], no
     absent: list[Absent] = []
     errors: list[RequestError] = []
     for scenario, options in RUNS.items():
-        if not (wanted := injuries_of(scenario, names)):
+        wanted = injuries_of(scenario, names)
+        if not wanted:
             continue
         repeated = blocks if scenario == SYNTHETIC else min(blocks, FEW_BLOCKS)
         request = {"scenario": scenario, "blocks": repeated, "warmup_blocks": 0, **COMMON, **options, **chosen}
@@ -174,7 +185,8 @@ def _run(request: Mapping[str, object], wanted: Sequence[str], note: Note, check
     if emulated(run):
         fewer = EMULATED.get(str(request["scenario"]), {})
         run = ready(RunRequest.of({**request, **fewer}), lambda _already_noted: None, checks)
-    kept, absent = [], []
+    kept = []
+    absent = []
     for name in wanted:
         injury = get_injury(name)
         missing = tuple(target for target in run.plan.targets if target not in injury.targets)

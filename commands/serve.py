@@ -23,8 +23,20 @@ _MOST_MEMORY_BYTES = 8 << 30
 
 @click.command()
 @click.argument("model", type=UserPath())
-@click.option("--port", type=click.IntRange(1, 65535), default=5001, show_default=True, help="Port on loopback.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Requests answered at a time.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=5001,
+    show_default=True,
+    help="Port on loopback.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Requests answered at a time.",
+)
 def serve(model: Path, port: int, threads: int) -> None:
     """Serve a generator that a run has kept (--keep-model), on this machine until Ctrl-C.
 
@@ -38,7 +50,9 @@ def serve(model: Path, port: int, threads: int) -> None:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise RequestError(f"port {port}: {error.strerror}", remedy="give another one with --port") from error
-    shape = job.sizes.model_dump(include={"image_px", "channels"}) if job.sizes else {}
+    shape = {}
+    if job.sizes:
+        shape = job.sizes.model_dump(include={"image_px", "channels"})
     spec = ServeSpec(
         workload=WORKLOADS.place(job.model),
         dataset=job.data,
@@ -75,7 +89,8 @@ def _run(spec: ServeSpec) -> None:
     program = own_python_argv([str(spec.model_file)], memory_bytes, network=True)
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb", buffering=0) as orders, local_node((), None) as node:
-        process = node.start([*program, "-m", "worker", "--serve"], stdin=os.fdopen(reading, "rb"))
+        orders_end = os.fdopen(reading, "rb")
+        process = node.start([*program, "-m", "worker", "--serve"], stdin=orders_end)
         orders.write(spec.encoded() + b"\n")
         event: dict[str, object] = {}
         for event in map(parse_object, process.lines(float("inf"))):

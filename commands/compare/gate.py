@@ -90,7 +90,9 @@ def judged(
     stopped = any(map(open_ended, after.directories))
     regression = judge(before, after, bound, force=force, open_ended=stopped, baselines=numbers)
     named = (replace(one, notes=(change, *one.notes)) for one in regression.changes)
-    return replace(regression, changes=tuple(named)) if change else regression
+    if change:
+        return replace(regression, changes=tuple(named))
+    return regression
 
 
 def judge(old: Records, new: Records, fail_above: float | None, *, force: bool = False, **how: Any) -> Regression:  # noqa: ANN401 (those of ``regress``)
@@ -106,7 +108,10 @@ def judge(old: Records, new: Records, fail_above: float | None, *, force: bool =
         raise RequestError(f"your own code has changed: {change}", remedy="compare the two with --across code")
     if not regression.changes:
         named = "; ".join(f"{one.name}: {one.why}" for one in regression.missing) or "nothing was finished"
-        only = f"; the new run alone has {', '.join(regression.added)}" if regression.added else ""
+        if regression.added:
+            only = f"; the new run alone has {', '.join(regression.added)}"
+        else:
+            only = ""
         raise RequestError(
             f"the runs have no cell in common ({named}{only})",
             remedy="compare runs of one plan: workload, profile, engine and every other setting must agree",

@@ -41,7 +41,9 @@ def _state(version: str, *found: tuple[str, int, int]) -> bytes:
     installed_ns = Path(get_path("purelib")).stat().st_mtime_ns
     digest = hashlib.sha256(repr((version, installed_ns)).encode())
     for path, _, size in found:
-        content = b"" if path.endswith(".pt") else files.read(Path(path))
+        content = b""
+        if not path.endswith(".pt"):
+            content = files.read(Path(path))
         digest.update(f"\n{path} {size} {_sha256(content)}".encode(errors="backslashreplace"))
     return digest.digest()
 
@@ -61,16 +63,20 @@ def once(
     """
     console = PlainConsole()
     form = {"width": console.width, "colour": console.color_system, "encoding": console.encoding}
-    name = repr((*map(str, directories), *request.items(), *form.items()))
-    path = directories[0] / KEPT / _sha256(name.encode(errors="backslashreplace"))[:32]
+    texts = map(str, directories)
+    name = repr((*texts, *request.items(), *form.items()))
+    digest = _sha256(name.encode(errors="backslashreplace"))
+    path = directories[0] / KEPT / digest[:32]
     before = listing(directories) if listed is None else listed
-    if (printed := _kept(path, before)) is None:
+    printed = _kept(path, before)
+    if printed is None:
         with _recorded(silently=silently) as printed:
             written = make()
         with suppress(OSError, RequestError):  # the directory cannot be written to
             # Else a record came in meanwhile, and the output may have it or not.
             if before and before == listing(directories):
-                text = json.dumps([printed, {str(output): _sha256(files.read(output)) for output in written}]).encode()
+                digests = {str(output): _sha256(files.read(output)) for output in written}
+                text = json.dumps([printed, digests]).encode()
                 with files.whole(path, below=directories[0], sync=False) as file:
                     file.write(_seal(before, text) + b"\n" + text)
     elif not silently:
@@ -88,25 +94,34 @@ def _kept(path: Path, listed: Listing) -> Printed | None:
         if not hmac.compare_digest(seal, _seal(listed, text)):
             return None
         printed, written = json.loads(text)
-        whole = all(_sha256(files.read(Path(path))) == digest for path, digest in written.items())
+        digests = written.items()
+        whole = all(_sha256(files.read(Path(path))) == digest for path, digest in digests)
     except (OSError, RequestError):
         return None
-    return cast(Printed, printed) if whole else None
+    if whole:
+        return cast(Printed, printed)
+    return None
 
 
 def _seal(listed: Listing, text: bytes) -> bytes:
-    return hmac.new(_secret(), _state(suite_version(), *listed) + text, "sha256").hexdigest().encode()
+    key = _secret()
+    return hmac.new(key, _state(suite_version(), *listed) + text, "sha256").hexdigest().encode()
 
 
 class _Recorder:
     """Writes to a stream, and notes what was written; silently it notes it alone."""
 
     def __init__(self, stream: TextIO, number: int, printed: Printed, *, silently: bool) -> None:
-        self._stream, self._number, self._printed, self._silently = stream, number, printed, silently
+        self._stream = stream
+        self._number = number
+        self._printed = printed
+        self._silently = silently
 
     def write(self, text: str) -> int:
         self._printed.append((self._number, text))
-        return len(text) if self._silently else self._stream.write(text)
+        if self._silently:
+            return len(text)
+        return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever a stream has)
         return getattr(self._stream, name)
@@ -117,7 +132,8 @@ def _recorded(*, silently: bool) -> Iterator[Printed]:
     """Yield what is printed until the context ends."""
     printed: Printed = []
     before = sys.stdout, sys.stderr
-    recorders = (_Recorder(_raw(stream), number, printed, silently=silently) for number, stream in enumerate(before))
+    streams = enumerate(before)
+    recorders = (_Recorder(_raw(stream), number, printed, silently=silently) for number, stream in streams)
     output, errors = (cast(TextIO, CleanStream(cast(TextIO, recorder))) for recorder in recorders)
     with redirect_stdout(output), redirect_stderr(errors):
         yield printed
@@ -138,9 +154,11 @@ def listing(directories: Sequence[Path]) -> Listing:
 
 def _files(directories: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
     """Yield path, time and size of all that a comparison of directories reads. Raises OSError for a link among it."""
-    paths = [str(path) for path in (home() / CERTIFICATE, *(directory.parent / SWEEP for directory in directories))]
+    sweeps = (directory.parent / SWEEP for directory in directories)
+    paths = [str(path) for path in (home() / CERTIFICATE, *sweeps)]
     for top, folders, names in chain.from_iterable(map(os.walk, directories)):
-        folders[:] = sorted(name for name in folders if name != PLOTS and not name.startswith("."))
+        visible = (name for name in folders if name != PLOTS and not name.startswith("."))
+        folders[:] = sorted(visible)
         paths += [f"{top}/{name}" for name in sorted(names) if name.endswith(_READ)]
         if any(Path(top, name).is_symlink() for name in folders):
             raise OSError("a link leads to records elsewhere")

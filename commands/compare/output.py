@@ -58,7 +58,9 @@ class GateOutput(Columns):
 
 def gate_output(judged: Regression) -> GateOutput:
     output = GateOutput.model_validate(judged)
-    return output.model_copy(update={"answer": AnswerText.model_validate(answer(judged))}) if judged.outcome else output
+    if judged.outcome:
+        return output.model_copy(update={"answer": AnswerText.model_validate(answer(judged))})
+    return output
 
 
 class ExplanationOutput(Output):

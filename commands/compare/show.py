@@ -53,7 +53,8 @@ class Shown:
     """A comparison as ``bench compare`` shows it. Records are read when its text or its figures are wanted."""
 
     def __init__(self, chosen: Sequence[Path], options: Mapping[str, Any]) -> None:
-        self._chosen, self._options = chosen, options
+        self._chosen = chosen
+        self._options = options
 
     @cached_property
     def _made(self) -> Made:
@@ -90,7 +91,8 @@ def _print(form: str | None, comparison: Comparison, output: Callable[[], BaseMo
 
 
 def _make_targets(records: Records, chosen: Sequence[Path], options: Mapping[str, Any]) -> Made:
-    comparison, form = _compared(records, options), options["form"]
+    comparison = _compared(records, options)
+    form = options["form"]
     output: Callable[[], BaseModel] = partial(comparison_output, comparison)
     shown = _document(comparison, options)
     if options["explain"]:
@@ -227,7 +229,9 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Se
 def _certificate_of(records: Records) -> Certificate | None:
     """Return this machine's last certificate; None if there is none, or if the records are of another machine."""
     certificate = read_certificate(home() / FILE)
-    return certificate if certificate and speaks_for(certificate, records) else None
+    if certificate and speaks_for(certificate, records):
+        return certificate
+    return None
 
 
 def report_of(

@@ -85,7 +85,13 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
 @pipeline.command()
 @_place
 @click.option("--image", required=True, metavar="NAME@sha256:…", help="The suite's image in a registry, by its digest.")
-@click.option("--model", multiple=True, default=["gan"], show_default=True, help="A generator; repeat it for several.")
+@click.option(
+    "--model",
+    multiple=True,
+    default=["gan"],
+    show_default=True,
+    help="A generator; repeat it for several.",
+)
 @click.option(
     "--data",
     multiple=True,
@@ -105,7 +111,13 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0, (1 << 32) - 1), help="Random seed of the weights."
 )
-@click.option("--cpus", default=1, show_default=True, type=click.IntRange(1), help="CPUs of each pod.")
+@click.option(
+    "--cpus",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="CPUs of each pod.",
+)
 @click.option("--memory", default="2G", show_default=True, help="Memory of each pod.")
 @click.option("--claim", default="20G", show_default=True, help="Size of the volume.")
 @click.option(
@@ -132,7 +144,8 @@ def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) 
     requested = _checked(**given)
     if dry_run:
         items = [*training(requested), *service(requested)]
-        click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
+        listed = {"apiVersion": "v1", "kind": "List", "items": items}
+        click.echo(json.dumps(listed, indent=2))
         return
     cluster = Cluster.connect(context, namespace)
     cluster.demand(lifecycle.RIGHTS)
@@ -183,9 +196,13 @@ def _model(name: str, profile: str, data: Mapping[str, str]) -> PipelineModel:
     able = [name for name in WORKLOADS.own if WORKLOADS.get(name).makes_images]
     if name not in able:
         raise RequestError(f"--model {name}: the image holds no such generator", remedy=f"use {' or '.join(able)}")
-    shape = shape_of(data["dataset"]) if "claim" in data and WORKLOADS.get(name).channels else {}
+    if "claim" in data and WORKLOADS.get(name).channels:
+        shape = shape_of(data["dataset"])
+    else:
+        shape = {}
     try:
-        return PipelineModel(model=name, sizes=sizes_of(PROFILES[profile], name, shape), **data)
+        sizes = sizes_of(PROFILES[profile], name, shape)
+        return PipelineModel(model=name, sizes=sizes, **data)
     except RequestError as error:
         message = f"--model {name} cannot be trained on {data['dataset']}: {error.message}"
         raise RequestError(message, remedy="leave one of them out, or use another --profile") from error
@@ -202,7 +219,8 @@ def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
         # A ReadWriteOnce volume is on one node at a time: so one by one.
         if manifest["kind"] in ("Job", "Deployment"):
             lifecycle.follow(cluster, requested.name, manifest, _note)
-    hindrance = next(filter(None, (lifecycle.ask(cluster, requested, item) for item in requested.models)), None)
+    refusals = (lifecycle.ask(cluster, requested, item) for item in requested.models)
+    hindrance = next(filter(None, refusals), None)
     names = ", ".join(f"{item.model} {item.dataset}" for item in requested.models)
     _note(f"not reachable from here: {hindrance}" if hindrance else f"the service returned a test image of {names}")
     click.echo(f"inside the cluster: {address_of(cluster, requested.name)}")
@@ -224,7 +242,9 @@ def status(name: str, context: str | None, namespace: str | None, as_json: bool)
     cluster = Cluster.connect(context, namespace)
     parts = list(lifecycle.parts_of(cluster, name))
     answers = any(part.kind == "Deployment" and part.state == "ready" for part in parts)
-    address = address_of(cluster, name) if answers else None
+    address = None
+    if answers:
+        address = address_of(cluster, name)
     if as_json:
         PipelineOutput(
             name=name, context=cluster.context, namespace=cluster.namespace, parts=parts, address=address

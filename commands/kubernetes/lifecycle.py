@@ -48,7 +48,10 @@ class TrainedModel(BaseModel):
     peak_memory_bytes: Count | None
 
     def __str__(self) -> str:
-        epochs = f"{count(len(self.epoch_s), 'epoch')}, median {median(self.epoch_s):.2f} s, " if self.epoch_s else ""
+        if self.epoch_s:
+            epochs = f"{count(len(self.epoch_s), 'epoch')}, median {median(self.epoch_s):.2f} s, "
+        else:
+            epochs = ""
         return f"{epochs}{count(self.steps, 'step')} in {self.training_s:.1f} s"
 
 
@@ -91,7 +94,8 @@ _CLAIMS: dict[str, State] = {"Bound": "ready", "Lost": "failed"}
 
 def seen(cluster: Cluster, name: str, kind: str, live: Object) -> JobState:
     """Return the state of an object of the pipeline ``name``."""
-    own_name, status = live["metadata"]["name"], live.get("status", {})
+    own_name = live["metadata"]["name"]
+    status = live.get("status", {})
     if kind == "PersistentVolumeClaim":
         phase = status.get("phase", "Pending")
         return JobState(_CLAIMS.get(phase, "waiting"), phase, name=own_name)
@@ -99,11 +103,16 @@ def seen(cluster: Cluster, name: str, kind: str, live: Object) -> JobState:
         return JobState("ready", "", name=own_name)
     if kind == "Deployment" and (refused := condition(live, "ReplicaFailure")):
         return JobState("failed", refused["message"], fault("engine", refused["message"]), name=own_name)
-    labels = {**labels_of(name), "job-name": own_name} if kind == "Job" else labels_of(name, "serve")
+    if kind == "Job":
+        labels = {**labels_of(name), "job-name": own_name}
+    else:
+        labels = labels_of(name, "serve")
     pods = cluster.listed("v1/pods", labels)
     # A Deployment has neither of a Job's two ends: until it answers, its pod decides as that of a Job does.
     job = JobState.of_job(live, pods, [] if pods else events_of(cluster, own_name))
-    return replace(job, state="failed") if job.failure else job
+    if job.failure:
+        return replace(job, state="failed")
+    return job
 
 
 RIGHTS = {
@@ -116,7 +125,8 @@ RIGHTS = {
     "events": ("list",),
 }
 """What ``up`` needs; ``services/proxy`` besides, to ask for an image from here."""
-LOOKED_EVERY_S, SAID_WITHIN_S = 1.0, 30.0
+LOOKED_EVERY_S = 1.0
+SAID_WITHIN_S = 30.0
 SAID_LINES = 20
 MOST_SHOWN = 4
 """How many fields that another manager has added are shown."""
@@ -155,8 +165,10 @@ def ensure(cluster: Cluster, manifest: Object, *, dry_run: bool = False) -> None
 
 def _refuse_other(title: str, manifest: Object, live: Object) -> None:
     """Raise RequestError for an object without the pipeline's labels, and for a claim of another access mode."""
-    labels, there = manifest["metadata"]["labels"], live["metadata"].get("labels", {})
-    if missing := [f"{key}={value}" for key, value in labels.items() if there.get(key) != value]:
+    labels = manifest["metadata"]["labels"]
+    there = live["metadata"].get("labels", {})
+    missing = [f"{key}={value}" for key, value in labels.items() if there.get(key) != value]
+    if missing:
         raise RequestError(
             f"the {title} exists already, and does not belong to this pipeline: it has no label {missing[0]}",
             remedy="choose another --name, or remove it yourself; a claim that you made is used if it has "
@@ -179,7 +191,8 @@ def _refuse_additions(title: str, applied: Object) -> None:
         if (entry["manager"], entry["operation"]) == (FIELD_MANAGER, "Apply"):
             requested = entry["fieldsV1"]["f:spec"]
     for entry in managers:
-        if added := [f"spec{field}" for field in _additions(entry["fieldsV1"].get("f:spec", {}), requested)]:
+        added = [f"spec{field}" for field in _additions(entry["fieldsV1"].get("f:spec", {}), requested)]
+        if added:
             more = f" and {len(added) - MOST_SHOWN} more" if len(added) > MOST_SHOWN else ""
             fields = f"{', '.join(added[:MOST_SHOWN])}{more}"
             raise RequestError(
@@ -205,11 +218,15 @@ def follow(cluster: Cluster, name: str, manifest: Object, note: Callable[[str], 
 
     Raises MeasurementError for what has failed, and for what keeps it waiting over ``SCHEDULED_WITHIN_S``.
     """
-    kind, path = manifest["kind"], f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}"
-    shown, well_s = "", time.monotonic()
+    kind = manifest["kind"]
+    path = f"{cluster.path_of(manifest)}/{manifest['metadata']['name']}"
+    shown = ""
+    well_s = time.monotonic()
     while True:
         now = seen(cluster, name, kind, cluster.request("GET", path, patience_s=AWAY_AT_MOST_S))
-        words, fault, now_s = f"{now.state} {now.reason}".rstrip(), now.failure or now.hindrance, time.monotonic()
+        words = f"{now.state} {now.reason}".rstrip()
+        fault = now.failure or now.hindrance
+        now_s = time.monotonic()
         if words != shown and now.state != "failed":
             shown = words
             note(f"{kind} {now.name}: {words}")
@@ -266,7 +283,8 @@ def ask(cluster: Cluster, pipeline: Pipeline, item: PipelineModel) -> str | None
         if error.status == INTERNAL_ERROR:  # the service's own word: it could make no image
             raise
         return error.message
-    if (text := str(answer.get("text", "")))[1:4] != "PNG":
+    text = str(answer.get("text", ""))
+    if text[1:4] != "PNG":
         raise MeasurementError(
             f"Service {pipeline.name}-serve: no image, but {(text or json.dumps(answer))[:300]}",
             remedy=f"kubectl logs deployment/{pipeline.name}-serve has the reason",

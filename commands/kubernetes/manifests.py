@@ -24,12 +24,15 @@ AccessMode = Literal["ReadWriteOnce", "ReadWriteMany"]
 PORT = 5000
 DATASET = "synthetic"
 """The name of the data set of generators that are trained on drawn images."""
-_MODEL, _DATA = "/model", "/data"
+_MODEL = "/model"
+_DATA = "/data"
 _NAMESPACE = "NAMESPACE"
 """The variable of the service's container with its namespace."""
-INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
+INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
 """The labels with the name of the pipeline, and with ``train`` or ``serve``: the first is applied before the second."""
-_FIRST_ANSWER_S, _PROBED_EVERY_S = 600, 5
+_FIRST_ANSWER_S = 600
+_PROBED_EVERY_S = 5
 """How long loading may take, on a slow node."""
 
 
@@ -171,7 +174,8 @@ def _generator(pipeline: Pipeline, item: PipelineModel) -> Object:
 
 
 def _pod(pipeline: Pipeline, part: str, words: Sequence[str], volumes: Sequence[PodVolume] = ()) -> Object:
-    (interpreter, python_path), read_only = IMAGE_PYTHON, part == "serve"
+    (interpreter, python_path) = IMAGE_PYTHON
+    read_only = part == "serve"
     variables = {"PYTHONPATH": python_path, "HOME": "/tmp", "OMP_NUM_THREADS": str(pipeline.cpus)}  # noqa: S108 (inside)
     claim = {"persistentVolumeClaim": {"claimName": f"{pipeline.name}-model", "readOnly": read_only}}
     tmp = PodVolume("tmp", {"emptyDir": {}}, "/tmp")  # noqa: S108 (inside)

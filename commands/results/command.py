@@ -96,7 +96,9 @@ class ListEntry:
         }
         scenarios = ", ".join(dict.fromkeys(run.scenario for run in self.runs if run.scenario))
         cells = f"sweep of {count(len(self.runs), 'cell')}: " if self.is_sweep else ""
-        return f"{cells}{scenarios}, {names['models']} on {names['targets']}" if scenarios else f"{cells}no plan"
+        if scenarios:
+            return f"{cells}{scenarios}, {names['models']} on {names['targets']}"
+        return f"{cells}no plan"
 
 
 def entries(runs: Sequence[RunSummary], named: Sequence[Path]) -> list[ListEntry]:
@@ -121,7 +123,8 @@ def as_table(rows: Sequence[ListEntry]) -> Table:
         numeric = title in ("ok", "failed", "blocks")
         table.add_column(title, justify="right" if numeric else "left", overflow="fold", min_width=width)
     for entry in rows:
-        unreadable = f" +{count} unreadable" if (count := entry.total("unreadable")) else ""
+        count = entry.total("unreadable")
+        unreadable = f" +{count} unreadable" if count else ""
         table.add_row(
             entry.directory,
             entry.started_at[:16].replace("T", " "),
@@ -191,7 +194,10 @@ def show(name: str | None, as_json: bool) -> None:
     if record:
         click.echo(json.dumps(record_json(record), indent=1) if as_json else "\n".join(record_lines(record)))
         return
-    run = find_run(name) if name else latest()
+    if name:
+        run = find_run(name)
+    else:
+        run = latest()
     if as_json:
         run_output(run).tell()
     else:
@@ -248,7 +254,10 @@ def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -
         raise RequestError("--format parquet needs a file", remedy="name it with --out trials.parquet")
     records = load(find_runs(places or [results_directory()]), warm_ups=True)
     skipped: list[AnalysisWarning] = []
-    tables = steps_tables(records, skipped) if steps else iter([trials_table(records)])
+    if steps:
+        tables = steps_tables(records, skipped)
+    else:
+        tables = iter([trials_table(records)])
     if out:
         click.echo(f"{write(tables, form, out)} rows: {out}", err=True)
     else:

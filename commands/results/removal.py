@@ -32,7 +32,8 @@ def removable(place: Path) -> Contents:
         raise RequestError(f"{place} belongs to another user (uid {owner_uid})", remedy="remove it as that user")
     if contains(directory, Path.cwd()):
         raise RequestError(f"{place} is or holds the working directory", remedy="leave it first: cd")
-    if sweep := sweep_of_cell(directory):
+    sweep = sweep_of_cell(directory)
+    if sweep:
         raise RequestError(f"{place} is a cell of a sweep", remedy=f"remove the whole sweep: {sweep}")
     contents = contents_of(directory)
     _refuse_what_is_used(place, contents)
@@ -40,9 +41,11 @@ def removable(place: Path) -> Contents:
 
 
 def _refuse_what_is_used(place: Path, contents: Contents) -> None:
-    if mounted := [point for point in ledger.mounts() if point.is_relative_to(contents.directory)]:
+    mounted = [point for point in ledger.mounts() if point.is_relative_to(contents.directory)]
+    if mounted:
         raise RequestError(f"something is mounted on {mounted[0]}", remedy="unmount it first, or leave it there")
-    if other := next(_other_runs(contents), None):
+    other = next(_other_runs(contents), None)
+    if other:
         raise RequestError(f"{place} holds another run: {other}", remedy="move it to another directory first")
     writing = [Path(entry.what) for entry in ledger.living() if entry.kind == "run-directory"]
     if any(contains(contents.directory, path) for path in writing) or holders(contents.directory):

@@ -55,7 +55,8 @@ def record_json(path: Path) -> Any:  # noqa: ANN401 (any value of JSON)
 def record_lines(path: Path) -> Iterator[str]:
     """Yield what a reader looks for first; the rest is in the JSON."""
     record = _read(path)
-    outcome, throughput = record.outcome, record.throughput_per_s
+    outcome = record.outcome
+    throughput = record.throughput_per_s
     spans = {name: getattr(record, name) for name in ("elapsed_s", "open_s", "close_s")}
     words = {
         f"{record.job.scenario}, {record.job.model} on {record.target}": True,
@@ -114,27 +115,32 @@ class ShownRunOutput(Output):
 
 
 def run_output(run: Path) -> ShownRunOutput:
-    found = list(headers(run))
-    counts = Counter((header.job.model, header.arm, header.ok) for header in found if not header.warm_up)
+    heads = list(headers(run))
+    counts = Counter((header.job.model, header.arm, header.ok) for header in heads if not header.warm_up)
+    measured = dict.fromkeys((model, arm) for model, arm, _ in counts)
+    arms = [
+        ArmCount(model=model, target=arm, ok=counts[model, arm, True], failed=counts[model, arm, False])
+        for model, arm in measured
+    ]
+    failures = [
+        Failure(trial_id=header.trial_id, kind=header.error_kind, message=header.error_message)
+        for header in heads
+        if not header.ok
+    ]
     return ShownRunOutput(
         summary=summarise(run),
         plan=stored_plan(run),
-        hosts=list(dict.fromkeys(header.host for header in found)),
-        arms=[
-            ArmCount(model=model, target=arm, ok=counts[model, arm, True], failed=counts[model, arm, False])
-            for model, arm in dict.fromkeys((model, arm) for model, arm, _ in counts)
-        ],
-        failures=[
-            Failure(trial_id=header.trial_id, kind=header.error_kind, message=header.error_message)
-            for header in found
-            if not header.ok
-        ],
+        hosts=list(dict.fromkeys(header.host for header in heads)),
+        arms=arms,
+        failures=failures,
     )
 
 
 def run_lines(run: Path) -> Iterator[str]:
     described = run_output(run)
-    summary, plan, job = described.summary, described.plan, described.plan.job
+    summary = described.summary
+    plan = described.plan
+    job = described.plan.job
     yield f"{run.resolve().name}  {run}"
     yield f"  {summary.started_at or 'no trial yet'} to {summary.last_at or 'now'}"
     yield f"  scenario {job.scenario}, data {job.data}, profile {job.profile}, recipe {job.recipe}"

@@ -178,7 +178,8 @@ class RunLog:
     """Copies standard error into ``bench.log`` of a run from when that has begun: a refused request leaves none."""
 
     def __init__(self, run: Path) -> None:
-        self._run, self._pending = run, ""
+        self._run = run
+        self._pending = ""
         with suppress(OSError):
             if os.path.samestat(os.fstat(2), (run / LOG).stat()):  # as bench web starts runs
                 return
@@ -241,14 +242,18 @@ def _tell(records: list[TrialRecord], store: Run, *, as_json: bool) -> None:
     click.echo(f"{measured} measured, {len(failed)} failed: {store.directory}", err=True)
     if failed:
         click.echo(f"the first failure in full: bench results show {store.directory}/{failed[0]}", err=True)
-    chosen, options, comparison = [store.directory], plain(), None
-    listed, shown = listing(chosen), Shown(chosen, options)
+    chosen = [store.directory]
+    options = plain()
+    comparison = None
+    listed = listing(chosen)
+    shown = Shown(chosen, options)
     try:
         comparison = shown.comparison
     except RequestError as error:  # what was measured stays measured
         click.echo(f"no answer: {error.message}", err=True)
     if as_json:
-        trials, where = [record.trial_id for record in records], str(store.directory)
+        trials = [record.trial_id for record in records]
+        where = str(store.directory)
         told = answer_output(comparison) if comparison else None
         RunOutput(
             run_id=stored_plan(store.directory).run_id,

@@ -28,7 +28,8 @@ def decided_by_default(resolved: Resolved, host_memory_bytes: int, note: Note) -
             )
         return resolved
     margin = repetitions.margin or DECIDING_MARGIN
-    request = request.changed(until=DECIDED, margin=margin, budget=repetitions.budget or DECIDING_BUDGETS[0])
+    budget = repetitions.budget or DECIDING_BUDGETS[0]
+    request = request.changed(until=DECIDED, margin=margin, budget=budget)
     if _fits_in_turns(resolved, host_memory_bytes):
         request = _in_turns(request)
     return replace(resolved, inputs=replace(resolved.inputs, request=request))
@@ -58,7 +59,8 @@ def _fits_in_turns(resolved: Resolved, host_memory_bytes: int) -> bool:
     if not isinstance(scenario, TurnScenario) or scenario.hinders_turns(request):
         return False
     instances = len(site.targets) + request.repetitions.aa
-    return instances * max(envelope.memory_bytes for envelope in site.envelopes(resolved.inputs)) <= host_memory_bytes
+    envelopes = site.envelopes(resolved.inputs)
+    return instances * max(envelope.memory_bytes for envelope in envelopes) <= host_memory_bytes
 
 
 def _in_turns(request: RunRequest) -> RunRequest:

@@ -28,7 +28,8 @@ from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
 from suite.targets import VMS
 from suite.units import count, format_duration, parse_duration_s, parse_share
 
-RECORD_BYTES, STEP_BYTES = 16_000, 90
+RECORD_BYTES = 16_000
+STEP_BYTES = 90
 """The size of a record, and what each measured step adds to it."""
 _LOOKED_AT = 5
 """The newest runs in which the sizes of models are looked up."""
@@ -97,7 +98,8 @@ def with_trial_limit(made: Ready, store: Run) -> Ready:
 
     A run that continues has the limit of its beginning, whatever has been measured or extended since.
     """
-    plan, budget_s = made.plan, made.repetitions.budget_s
+    plan = made.plan
+    budget_s = made.repetitions.budget_s
     if plan.request and plan.request.measurement.trial_timeout:
         return made
     stored = store.plan()
@@ -120,8 +122,10 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
 
     ``examined_s`` are the seconds that checking this machine has taken; the run takes them again.
     """
-    durations, finished = earlier_durations(store), set(store.finished())
-    plan, begun = made.plan, begun_blocks(store)
+    durations = earlier_durations(store)
+    finished = set(store.finished())
+    plan = made.plan
+    begun = begun_blocks(store)
 
     def left_of(blocks: int) -> list[float]:
         """Return the seconds of each trial that so many blocks still need, with the warm-up."""
@@ -139,7 +143,8 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
     if asked.budget_s is not None:  # a block that is begun is finished
         budget_s = asked.budget_s - spent_s(store) - sum(left_of(begun))
         in_budget = begun + max(0, math.ceil(budget_s / sum(block)))
-        least, most = min(least, in_budget), min(most, in_budget)
+        least = min(least, in_budget)
+        most = min(most, in_budget)
     left = left_of(least)
     seconds = examined_s + ANSWER_S + sum(left)
     return Forecast(
@@ -170,7 +175,9 @@ def _fewest(plan: Plan, asked: RepetitionOptions, store: Run) -> tuple[int, bool
     if asked.difference is None:
         return LEAST_BLOCKS + (0 if asked.decides else EXTRA_BLOCKS), False
     detection = known_detection(plan, asked, asked.difference, store)
-    return (detection.blocks, True) if detection else (GROWTH * PILOT_BLOCKS, False)
+    if detection:
+        return (detection.blocks, True)
+    return (GROWTH * PILOT_BLOCKS, False)
 
 
 def _targets(plan: Plan, durations: Durations) -> dict[str, Guess]:
@@ -251,13 +258,18 @@ def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     if plan.defaults:
         yield f"defaults: {plan.defaults}"
     for target in plan.targets:
-        if switched := [label_of(name) for name in arms(target, plan.ablations)]:
+        switched = [label_of(name) for name in arms(target, plan.ablations)]
+        if switched:
             yield f"  {target} also: {', '.join(switched)}"
-    cpus, memory = format_cpu_list(job.envelope.cpus), job.envelope.memory_bytes / GIB
+    cpus = format_cpu_list(job.envelope.cpus)
+    memory = job.envelope.memory_bytes / GIB
     yield f"each has: CPUs {cpus}, {memory:.3g} GiB, {job.envelope.threads} threads"
     yield f"ends: {_end(expected, asked)}"
     yield _trials(expected)
-    longest = f" to {format_duration(expected.most_s)}" if expected.most_s > expected.seconds else ""
+    if expected.most_s > expected.seconds:
+        longest = f" to {format_duration(expected.most_s)}"
+    else:
+        longest = ""
     yield f"time: about {format_duration(expected.seconds)}{longest}"
     if asked.decides and asked.budget and expected.most_blocks < LEAST_BLOCKS:
         held = count(expected.most_blocks, "block")
@@ -291,4 +303,6 @@ def _end(expected: Forecast, asked: RepetitionOptions) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e9 else f"{max(size_bytes / 1e6, 0.1):.2g} MB"
+    if size_bytes >= 1e9:
+        return f"{size_bytes / 1e9:.3g} GB"
+    return f"{max(size_bytes / 1e6, 0.1):.2g} MB"

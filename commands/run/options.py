@@ -39,7 +39,9 @@ def positive(_ctx: click.Context, param: click.Parameter, value: int | None) -> 
 
 def shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
     """Return the share that the text says. Raises RequestError where it says none."""
-    return None if value is None else parse_share(value)
+    if value is None:
+        return None
+    return parse_share(value)
 
 
 def latest() -> Path:
@@ -47,7 +49,8 @@ def latest() -> Path:
     results = results_directory()
     run = latest_run(results)
     several = len(list(results.glob(f"*/{PLAN}")))
-    if later := empty_after(run):
+    later = empty_after(run)
+    if later:
         click.echo(f"{later} is newer and has no record yet: this is {run}", err=True)
     elif several > 1:
         click.echo(f"{run}: written last of {several} runs in {results}/", err=True)

@@ -22,10 +22,14 @@ class Outlook:
     """Wraps an observer: knows how many blocks the run is expected to have, and says how far it is."""
 
     def __init__(self, observer: Lines | Display, plan: Plan, store: Run) -> None:
-        self.phase, self.clock, self.note = observer.phase, observer.clock, observer.note
+        self.phase = observer.phase
+        self.clock = observer.clock
+        self.note = observer.note
         self.blocks = plan.blocks
         """The blocks that are expected in all."""
-        self._observer, self._store, self._ratios = observer, store, plan.job.sharing is None
+        self._observer = observer
+        self._store = store
+        self._ratios = plan.job.sharing is None
         trials = list(plan.trials_of(0))
         self._of_block = sum(not trial.warm_up for trial in trials)
         self._warm_ups = len(trials) - self._of_block
@@ -50,7 +54,8 @@ class Outlook:
         if self.deadline_s is None or not block_s:
             return self.blocks
         left_s = self.deadline_s - time.monotonic() - block_s * trials_left / self._of_block
-        return min(self.blocks, block + 1 + max(0, math.ceil(left_s / block_s)))
+        more = math.ceil(left_s / block_s)
+        return min(self.blocks, block + 1 + max(0, more))
 
     def spent(self, done: str, more: str = "") -> bool:
         """Return whether the budget is spent; if so, say that the run stops."""
@@ -90,12 +95,14 @@ class Outlook:
             self.note(f"{count(failed, 'failed trial')} {fate}: they count as failed")
 
     def begun(self) -> None:
-        if kept := self.kept():
+        kept = self.kept()
+        if kept:
             self.note(f"{kept} of {self.trials} trials are there already and are kept")
 
     def block_ended(self, block: int, *, at_least: bool = False) -> None:
         """Say the intervals so far, and the blocks and the time to go of the whole."""
-        done, blocks = block + 1, self.blocks_in_budget(block)
+        done = block + 1
+        blocks = self.blocks_in_budget(block)
         if done >= blocks or not self._allowance.left():
             return
         with self._allowance.spending():

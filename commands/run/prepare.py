@@ -87,7 +87,9 @@ class Ready:
     @property
     def repetitions(self) -> RepetitionOptions:
         """Return how often it is measured, with what the suite has chosen by default."""
-        return self.plan.request.repetitions if self.plan.request else RepetitionOptions()
+        if self.plan.request:
+            return self.plan.request.repetitions
+        return RepetitionOptions()
 
     @property
     def open_target(self) -> OpenTarget:
@@ -95,7 +97,8 @@ class Ready:
 
 
 def _with_dataset(plan: Plan, dataset: Dataset) -> Plan:
-    jobs = tuple(job.model_copy(update={"dataset": dataset}) for job in plan.jobs)
+    numbered_jobs = (job.model_copy(update={"dataset": dataset}) for job in plan.jobs)
+    jobs = tuple(numbered_jobs)
     return plan.model_copy(update={"jobs": jobs})
 
 
@@ -113,7 +116,8 @@ def _snapshot_of(dataset: Dataset, note: Note) -> Dataset:
         private = context.with_resource(ledger.directory(parent, "snapshot"))
         if dataset.size_bytes > _NOTED_BYTES:
             note(f"copying {dataset.directory}: {dataset.size_bytes / 1e9:.1f} GB")
-        snapshots[dataset.directory] = files_of(Path(dataset.directory), note, private / FILES)
+        kept_files = private / FILES
+        snapshots[dataset.directory] = files_of(Path(dataset.directory), note, kept_files)
     return snapshots[dataset.directory]
 
 
@@ -139,8 +143,10 @@ def ready(
 
 def plan_of(resolved: Resolved, note: Note) -> Plan:
     """Return the plan of a run. Raises RequestError for what cannot be run."""
-    inputs, site = resolved.inputs, resolved.site
-    request, scenario = inputs.request, inputs.scenario
+    inputs = resolved.inputs
+    site = resolved.site
+    request = inputs.request
+    scenario = inputs.scenario
     for model in resolved.models:
         scenario.check_model(request, model)
     check_ratios(request, scenario, site.targets)
@@ -160,25 +166,34 @@ def _patient(plan: Plan) -> Plan:
     if plan.request and plan.request.measurement.trial_timeout:
         return plan
     # Not from earlier trials: a run that continues must have the limit of its beginning.
-    slowest_s = max((rough_s(trial) for trial in plan.trials_of(0) if is_emulated(trial)), default=0.0)
+    emulated_s = (rough_s(trial) for trial in plan.trials_of(0) if is_emulated(trial))
+    slowest_s = max(emulated_s, default=0.0)
     limit_s = max(plan.trial_timeout_s, math.ceil(PATIENCE * slowest_s))
     return plan.model_copy(update={"trial_timeout_s": limit_s})
 
 
 def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
-    request, dataset = resolved.inputs.request, resolved.inputs.dataset
+    request = resolved.inputs.request
+    dataset = resolved.inputs.dataset
     if not resolved.inputs.scenario.trains:
         return None
     if dataset and not WORKLOADS.get(architecture(model)).has_images:
         raise RequestError(f"{model} has no images, and reads no data set", remedy=f"use another {option('scenario')}")
     names = ("batch", *EXTENTS, "channels", "steps", "warmup_steps", "epochs")
     changed = {name: int(value) for name in names if (value := request.value(name)) is not None}
-    given = shape_of(dataset.kind) if dataset and WORKLOADS.get(architecture(model)).channels else {}
-    sizes = sizes_of(profile, model, given | changed)
-    images, devices = dataset.images if dataset else 0, request.gpus.devices or 1
-    if every := request.measurement.checkpoint_every:
+    if dataset and WORKLOADS.get(architecture(model)).channels:
+        shape = shape_of(dataset.kind)
+    else:
+        shape = {}
+    sizes = sizes_of(profile, model, shape | changed)
+    images = dataset.images if dataset else 0
+    devices = request.gpus.devices or 1
+    every = request.measurement.checkpoint_every
+    if every:
         return between_checkpoints(sizes, every, warmed_up=request.measurement.preempt is None)
-    return in_epochs(model, sizes, images, devices) if sizes.epochs else sizes
+    if sizes.epochs:
+        return in_epochs(model, sizes, images, devices)
+    return sizes
 
 
 def between_checkpoints(sizes: Sizes, steps: int, *, warmed_up: bool = True) -> Sizes:
@@ -208,19 +223,22 @@ def in_epochs(model: str, sizes: Sizes, images: int, devices: int) -> Sizes:
 def _plan(
     resolved: Resolved, site: Mapping[str, Any], ablations: tuple[str, ...], scratch_bytes: dict[str, int]
 ) -> Plan:
-    request, scenario = resolved.inputs.request, resolved.inputs.scenario
-    asked, repetitions = request.measurement, request.repetitions
-    blocks, warmup_blocks = repetitions.blocks or 1, repetitions.warmup_blocks
+    request = resolved.inputs.request
+    scenario = resolved.inputs.scenario
+    measurement = request.measurement
+    repetitions = request.repetitions
+    blocks = repetitions.blocks or 1
+    warmup_blocks = repetitions.warmup_blocks
     if warmup_blocks is None:
         warmup_blocks = int(repetitions.open_ended or blocks >= LEAST_BLOCKS_TO_WARM_UP)
     turns = scenario.turns(request)
-    designs = [None, turns] if asked.design == "both" else [turns]
+    designs = [None, turns] if measurement.design == "both" else [turns]
     return Plan(
         jobs=tuple(_job(resolved, site, model, design) for design in designs for model in resolved.models),
         targets=resolved.site.targets,
         blocks=blocks,
         seed=repetitions.seed,
-        trial_timeout_s=asked.trial_timeout or resolved.profile.trial_timeout_s,
+        trial_timeout_s=measurement.trial_timeout or resolved.profile.trial_timeout_s,
         aa=repetitions.aa,
         ablations=ablations,
         warmup_blocks=warmup_blocks,
@@ -231,20 +249,25 @@ def _plan(
 
 
 def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alternating | None) -> Job:
-    request, scenario = resolved.inputs.request, resolved.inputs.scenario
-    asked, gpus, profile = request.measurement, request.gpus, resolved.profile
+    request = resolved.inputs.request
+    scenario = resolved.inputs.scenario
+    measurement = request.measurement
+    gpus = request.gpus
+    profile = resolved.profile
     sizes = _sizes(resolved, profile, model)
     if sizes and turns:
         sizes = sizes.model_copy(update={"steps": turns.rounds * turns.burst_steps})
-    workload = WORKLOADS.get(architecture(model)) if scenario.workloads else None
+    workload = None
+    if scenario.workloads:
+        workload = WORKLOADS.get(architecture(model))
     registry = WORKLOADS if workload else scenario.members
     part = dict(scenario.part(request, profile, model))
     return Job(
         scenario=request.scenario,
         model=model,
         data=resolved.data,
-        profile=asked.profile,
-        recipe=asked.recipe,
+        profile=measurement.profile,
+        recipe=measurement.recipe,
         sizes=sizes,
         **_declared(workload),
         unit=scenario.unit(request, model),
@@ -257,10 +280,10 @@ def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alterna
         isa=request.targets.isa,
         dataset=resolved.inputs.dataset,
         **_reading(resolved, model),
-        checkpoint=None if asked.checkpoint == "off" else asked.checkpoint,
-        preemption=parse_preemption(asked.preempt) if asked.preempt else None,
-        generate=asked.generate,
-        keep_model=asked.keep_model,
+        checkpoint=None if measurement.checkpoint == "off" else measurement.checkpoint,
+        preemption=parse_preemption(measurement.preempt) if measurement.preempt else None,
+        generate=measurement.generate,
+        keep_model=measurement.keep_model,
         workload_sha256=source_sha256(registry, architecture(model)) if registry else None,
         options={**_options_of_engine(resolved), **part.pop("options", {})},
         turns=turns,
@@ -279,12 +302,13 @@ def _declared(workload: Workload | None) -> dict[str, Any]:
 
 def _reading(resolved: Resolved, model: str) -> dict[str, Any]:
     """Return the fields of a job that say how it reads its data set; none if it reads none."""
-    asked, scenario = resolved.inputs.request.data, resolved.inputs.scenario
+    data = resolved.inputs.request.data
+    scenario = resolved.inputs.scenario
     if not (resolved.inputs.dataset and scenario.reads and scenario.workloads):
         return {}
     crop = WORKLOADS.get(architecture(model)).crop
-    loading = Loading(decoder=asked.decoder, loader_workers=asked.loader_workers, crop=crop)
-    return {"page_cache": asked.cache or "cold", "loading": loading}
+    loading = Loading(decoder=data.decoder, loader_workers=data.loader_workers, crop=crop)
+    return {"page_cache": data.cache or "cold", "loading": loading}
 
 
 def _options_of_engine(resolved: Resolved) -> dict[str, Any]:
@@ -292,20 +316,30 @@ def _options_of_engine(resolved: Resolved) -> dict[str, Any]:
     site = resolved.site
     if "container" not in site.targets:
         return {}
-    own = [each.name for each in OPTIONS.values() if each.engine == site.choices.engine and each.about.meaning]
-    values = {name: resolved.inputs.request.value(name) for name in own if name not in Layers.model_fields}
+    names = [
+        declared.name
+        for declared in OPTIONS.values()
+        if declared.engine == site.choices.engine and declared.about.meaning
+    ]
+    values = {}
+    for name in names:
+        if name not in Layers.model_fields:
+            values[name] = resolved.inputs.request.value(name)
     return {name: value for name, value in values.items() if value is not None}
 
 
 def refuse_changed(dataset: Dataset) -> None:
     """Raise RequestError if the directory no longer holds what was planned: a sweep plans hours before it packs."""
-    place = dataset.directory
+    directory = dataset.directory
     try:
-        now = files_of(Path(place)).sha256 if dataset.kind == FILES else sha256_now(dataset)
+        if dataset.kind == FILES:
+            now = files_of(Path(directory)).sha256
+        else:
+            now = sha256_now(dataset)
     except OSError as error:
-        raise RequestError(f"cannot read {place}: {error.strerror}", remedy="see who may read it") from error
+        raise RequestError(f"cannot read {directory}: {error.strerror}", remedy="see who may read it") from error
     if now != dataset.sha256:
-        message = f"{place} has changed since this command read it"
+        message = f"{directory} has changed since this command read it"
         raise RequestError(message, remedy="repeat the command when nothing writes to it")
 
 

@@ -50,7 +50,9 @@ class Value(click.ParamType[Any]):
         self.name = {int: "number", Path: "file"}.get(declared.kind, "name" if declared.choices() else "text")
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002 (click's)
-        return "|".join(self._declared.choices()) if self.names_choices else None
+        if self.names_choices:
+            return "|".join(self._declared.choices())
+        return None
 
     @property
     def names_choices(self) -> bool:
@@ -86,8 +88,12 @@ class RequestCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the request in place of its options; what stands behind ``--`` is a program. Raises RequestError."""
-        end = args.index("--") if "--" in args else len(args)
-        ctx.allow_extra_args, ctx.meta[ALL_OPTIONS] = True, ALL_OPTIONS in args[:end]
+        if "--" in args:
+            end = args.index("--")
+        else:
+            end = len(args)
+        ctx.allow_extra_args = True
+        ctx.meta[ALL_OPTIONS] = ALL_OPTIONS in args[:end]
         rest = super().parse_args(ctx, args[:end])
         if rest and not ctx.resilient_parsing:
             words = shlex.join(rest)
@@ -106,8 +112,12 @@ class RequestCommand(click.Command):
         return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        scenario, in_full = ctx.params.get("scenario"), bool(ctx.meta.get(ALL_OPTIONS))
-        groups = grouped_options(scenario) if in_full else _page(scenario)
+        scenario = ctx.params.get("scenario")
+        in_full = bool(ctx.meta.get(ALL_OPTIONS))
+        if in_full:
+            groups = grouped_options(scenario)
+        else:
+            groups = _page(scenario)
         by_name = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
         own = [parameter for parameter in self.get_params(ctx) if parameter.name not in OPTIONS]
         for title, options in groups.items():
@@ -177,7 +187,10 @@ def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str
         raise RequestError("no program behind --", remedy="give one: bench run -- python train.py")
     scenario = str(given.get("scenario", COMMAND))
     if given.get(COMMAND) or not OPTIONS[COMMAND].known_to(scenario):
-        other = option(COMMAND) if given.get(COMMAND) else f"{option('scenario')} {given['scenario']}"
+        if given.get(COMMAND):
+            other = option(COMMAND)
+        else:
+            other = f"{option('scenario')} {given['scenario']}"
         raise RequestError(f"a program behind -- and {other} exclude each other", remedy="give one of them")
     usual: dict[str, object] = {"scenario": scenario, "command_files": Path()}
     if OPTIONS["throughput"].known_to(scenario):

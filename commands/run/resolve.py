@@ -51,16 +51,21 @@ def resolve(
     words = (adopt(word) if files(word) else word for word in scenario.models(request))
     models = tuple(dict.fromkeys(words))
     kind = site_of(request)
-    data, dataset = str(request.data.data).partition(":")[0], None
+    data = str(request.data.data).partition(":")[0]
+    dataset = None
     if not (scenario.reads and kind.holds_data(request)):
         data, dataset = data_of(request, scenario, note)
     kind.refuse_request(request)
     inputs = RunInputs(request, scenario, _image_of(request), dataset, note, checks, lifetime)
     if not request.targets.target:
-        inputs = inputs.on((BASELINE,)) if scenario.arms(request) else kind.with_usual_targets(inputs)
+        if scenario.arms(request):
+            inputs = inputs.on((BASELINE,))
+        else:
+            inputs = kind.with_usual_targets(inputs)
     inputs = replace(inputs, request=with_baseline(inputs.request, scenario, note))
     site = kind.resolve(inputs)
-    return Resolved(replace(inputs, dataset=site.dataset(inputs)), site, models, data)
+    with_data = replace(inputs, dataset=site.dataset(inputs))
+    return Resolved(with_data, site, models, data)
 
 
 def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
@@ -81,7 +86,8 @@ def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
         for why in failures.values():
             note(f"left out: {why}")
         if failures:
-            request = request.changed(**{declared.name: tuple(name for name in names if name not in failures)})
+            loadable = tuple(name for name in names if name not in failures)
+            request = request.changed(**{declared.name: loadable})
     return request
 
 
@@ -98,11 +104,14 @@ def _refused(request: RunRequest, names: Sequence[str]) -> dict[str, str]:
 
 def with_baseline(request: RunRequest, scenario: PlannedScenario, note: Note) -> RunRequest:
     """Return the request, with bare metal added if an option needs ratios to it."""
-    asked = request.repetitions
-    reasons = {"until": asked.until, "detect": asked.detect, "aa": asked.aa}
+    repetitions = request.repetitions
+    reasons = {"until": repetitions.until, "detect": repetitions.detect, "aa": repetitions.aa}
     if isinstance(scenario, TurnScenario) and not request.targets.ablate:
         reasons["design"] = bool(request.measurement.turns)
-    needing = [option(name) for name, value in reasons.items() if value]
+    needing = []
+    for name, value in reasons.items():
+        if value:
+            needing.append(option(name))
     if not needing or BASELINE in request.targets.target or not scenario.normalised or scenario.arms(request):
         return request
     note(spelled(f"{option('target')} {BASELINE} is added: {needing[0]} needs ratios to it"))

@@ -110,7 +110,9 @@ def known_detection(plan: Plan, asked: RepetitionOptions, difference: float, sto
     if stored is None and (earlier := _earlier_records(plan)):
         detection = plan_detection(earlier, difference, most=most, source="earlier")
     # A run that continues keeps what was planned, unless it is asked for something else.
-    return detection if detection and detection.serves(difference, most) else None
+    if detection and detection.serves(difference, most):
+        return detection
+    return None
 
 
 def _earlier_records(plan: Plan) -> "Records | None":
@@ -154,7 +156,10 @@ def _blocks(plan: Plan, store: Run, outlook: Outlook) -> Generator[Step, None, b
     for block in _unfinished(plan, store):
         if block >= begun and outlook.spent(f"{block} of {count(plan.blocks, 'block')}"):
             return False
-        grown = plan if outlook.deadline_s is None else plan.model_copy(update={"blocks": max(block + 1, begun)})
+        if outlook.deadline_s is None:
+            grown = plan
+        else:
+            grown = plan.model_copy(update={"blocks": max(block + 1, begun)})
         yield grown, block
         outlook.block_ended(block)
     return True
@@ -171,13 +176,17 @@ def _warm_up(plan: Plan, store: Run, outlook: Outlook) -> Generator[Step, None, 
 def begun_blocks(store: Run) -> int:
     """Return how many blocks the stored plan has; 0 if nothing but the warm-up was measured."""
     stored = store.plan()
-    return stored.blocks if stored and not all(header.warm_up for header in headers(store.directory)) else 0
+    if stored and not all(header.warm_up for header in headers(store.directory)):
+        return stored.blocks
+    return 0
 
 
 def _blocks_of(store: Run, most: int) -> int:
     """Return how many blocks the stored plan has, at most so many; 1 where nothing is stored."""
     stored = store.plan()
-    return min(stored.blocks, most) if stored else 1
+    if stored:
+        return min(stored.blocks, most)
+    return 1
 
 
 def _unfinished(plan: Plan, store: Run) -> list[int]:
@@ -202,7 +211,10 @@ def announcement(sizing: Detection, left_s: float | None) -> str:
             f"a chance of 80 % ({why})"
         )
     takes = "more blocks than can be run" if sizing.needed is None else f"about {sizing.needed} blocks"
-    sees = "nothing that is small" if sizing.detectable is None else f"{_percent(sizing.detectable)}"
+    if sizing.detectable is None:
+        sees = "nothing that is small"
+    else:
+        sees = f"{_percent(sizing.detectable)}"
     return (
         f"a difference of {_percent(sizing.difference)} takes {takes} ({why}); the most that are asked for, "
         f"{sizing.blocks} blocks{time_left} detect {sees}: give more with --max-blocks, or a larger --detect"

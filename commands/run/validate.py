@@ -37,7 +37,8 @@ def refuse_ignored(request: RunRequest) -> None:
 
 def check_profile(request: RunRequest) -> None:
     """Raise RequestError for a profile of GPUs with anything but a training on one instance with GPUs."""
-    profile, traits = PROFILES[request.measurement.profile], traits_of(request.scenario)
+    profile = PROFILES[request.measurement.profile]
+    traits = traits_of(request.scenario)
     needs = {
         f"{option('device')} cuda": request.gpus.device == "cuda",
         f"{option('scenario')} synthetic or real": traits.trains and not (traits.joined or traits.neighbours),
@@ -74,21 +75,22 @@ def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[
 
 def check_preemption(plan: Plan) -> None:
     """Raise RequestError, in one sentence, if jobs of the plan cannot be preempted and go on."""
-    preemption, by = plan.job.preemption, option("preempt")
+    preemption = plan.job.preemption
+    by = option("preempt")
     if preemption is None:
         return
     for trial in plan.trials_of(0):
         job = trial.job
         if job.reproducible is False:
-            told = f"{by}: {job.model} does not end with the same weights twice"
-            raise RequestError(told, remedy=f"use another {option('model')}, or leave it out")
+            message = f"{by}: {job.model} does not end with the same weights twice"
+            raise RequestError(message, remedy=f"use another {option('model')}, or leave it out")
         if job.dataset and trial.target in VMS:
-            told = f"{by}: a virtual machine that reads a data set has no disk for checkpoints"
-            raise RequestError(told, remedy=f"leave vm and container-vm out, or use {option('scenario')} synthetic")
+            message = f"{by}: a virtual machine that reads a data set has no disk for checkpoints"
+            raise RequestError(message, remedy=f"leave vm and container-vm out, or use {option('scenario')} synthetic")
         least_s = (ROUGH_EMULATED_S if is_emulated(trial) else ROUGH_OPENED_S)[trial.target] / ROUGH_WITHIN
         if preemption.mean_s < least_s:
-            told = f"{by}: opening {trial.target} and starting the job take {least_s:g} s or more"
-            raise RequestError(told, remedy=f"give a mean of {10 * least_s:g}s or more")
+            message = f"{by}: opening {trial.target} and starting the job take {least_s:g} s or more"
+            raise RequestError(message, remedy=f"give a mean of {10 * least_s:g}s or more")
 
 
 def check_turns(
@@ -99,7 +101,8 @@ def check_turns(
         return
     if not isinstance(scenario, TurnScenario):
         raise _refusal(request, scenario.no_turns)
-    if hindrance := scenario.hinders_turns(request):
+    hindrance = scenario.hinders_turns(request)
+    if hindrance:
         raise _refusal(request, *hindrance)
     if at_the_site:
         raise _refusal(request, at_the_site)
@@ -112,8 +115,8 @@ def check_turns(
 
 
 def _refusal(request: RunRequest, why: str, remedy: str = "") -> RequestError:
-    asked = f"{option('design')} {request.measurement.design} with {option('scenario')} {request.scenario}"
-    return RequestError(f"{asked}: {why}", remedy=remedy or f"leave {option('design')} out")
+    combination = f"{option('design')} {request.measurement.design} with {option('scenario')} {request.scenario}"
+    return RequestError(f"{combination}: {why}", remedy=remedy or f"leave {option('design')} out")
 
 
 def fitted(plan: Plan, host_memory_bytes: int, note: Note) -> Plan:
@@ -121,14 +124,18 @@ def fitted(plan: Plan, host_memory_bytes: int, note: Note) -> Plan:
 
     Raises RequestError, with the arithmetic, where these do not fit either.
     """
-    if not (why := _lacking_memory(plan, host_memory_bytes)):
+    why = _lacking_memory(plan, host_memory_bytes)
+    if not why:
         return plan
     partners = [target for target in plan.targets if target != BASELINE or plan.aa]
-    pairs = [
-        job.model_copy(update={"turns": turns})
-        for job in plan.jobs
-        for turns in ([job.turns.model_copy(update={"partner": one}) for one in partners] if job.turns else [None])
-    ]
+    pairs = []
+    for job in plan.jobs:
+        if job.turns is None:
+            pairs.append(job)
+            continue
+        for partner in partners:
+            turns = job.turns.model_copy(update={"partner": partner})
+            pairs.append(job.model_copy(update={"turns": turns}))
     paired = plan.model_copy(update={"jobs": tuple(pairs)})
     more = _lacking_memory(paired, host_memory_bytes) if BASELINE in plan.targets else why
     if more:
@@ -138,7 +145,9 @@ def fitted(plan: Plan, host_memory_bytes: int, note: Note) -> Plan:
 
 
 def _lacking_memory(plan: Plan, host_memory_bytes: int) -> str:
-    count = max((len(group) for group in together(plan.trials_of(0)) if group[0].job.turns), default=0)
+    groups = together(plan.trials_of(0))
+    sizes = (len(group) for group in groups if group[0].job.turns)
+    count = max(sizes, default=0)
     each_bytes = plan.job.envelope.memory_bytes
     if count * each_bytes <= host_memory_bytes:
         return ""
@@ -160,8 +169,8 @@ def check_data(plan: Plan, devices: int) -> None:
     if plan.job.page_cache != "warm":
         return
     # Every block has the same instances.
-    places = [place for trial in plan.trials_of(0) for place in trial.instances or [trial.job]]
-    memory_bytes = min(place.envelope.memory_bytes for place in places)
+    places = [instance for trial in plan.trials_of(0) for instance in trial.instances or [trial.job]]
+    memory_bytes = min(instance.envelope.memory_bytes for instance in places)
     most_bytes = MOST_OF_MEMORY * memory_bytes
     if plan.job.dataset.size_bytes > most_bytes:
         raise RequestError(
@@ -176,10 +185,11 @@ def ablations_of(inputs: RunInputs, site: Site, capability: CpuCapability | None
 
     Raises RequestError for one that was named, and that would switch nothing.
     """
-    request, scenario = inputs.request, inputs.scenario
-    asked = request.targets.ablate
+    request = inputs.request
+    scenario = inputs.scenario
+    wanted = request.targets.ablate
     kept = []
-    for name in asked:
+    for name in wanted:
         try:
             ablations.check((name,), site.targets)
             refuse_ablation(name, site, request.measurement.recipe, scenario)
@@ -194,7 +204,7 @@ def ablations_of(inputs: RunInputs, site: Site, capability: CpuCapability | None
                 lower(capability)
             kept.append(name)
         except RequestError as error:
-            if not set(asked) >= set(ABLATIONS.own):
+            if not set(wanted) >= set(ABLATIONS.own):
                 raise
             inputs.note(f"left out: {error.message}")
     return (*kept, *scenario.arms(request))

@@ -64,7 +64,10 @@ def block(block: int, name: str, scratch: Path | None, given: Path | None, on_no
         outbox.mark_sent(receive_file(directory, line))
     else:
         raise MeasurementError("the sweep's files did not all arrive", kind="connection")
-    ended = threading.Event() if given else _end_with_standard_input()
+    if given:
+        ended = threading.Event()
+    else:
+        ended = _end_with_standard_input()
 
     def send() -> None:
         for path in outbox.unsent():
@@ -91,8 +94,11 @@ class SendingObserver:
     """Wraps an observer: sends the files that a trial has left before the next trial begins."""
 
     def __init__(self, observer: Observer, send: Callable[[], None]) -> None:
-        self.trial_started, self.phase, self.note = observer.trial_started, observer.phase, observer.note
-        self._observer, self._send = observer, send
+        self.trial_started = observer.trial_started
+        self.phase = observer.phase
+        self.note = observer.note
+        self._observer = observer
+        self._send = send
 
     def trial_finished(self, record: TrialRecord) -> None:
         self._observer.trial_finished(record)

@@ -1,7 +1,7 @@
 """``bench sweep`` and ``bench sweep run``."""
 
 import sys
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,11 +151,14 @@ def measure(
 
 
 def _run(request: SweepRequest, only_block: int | None, busy: Busy | None) -> SweepEnd:
-    directory, sweep = request.directory, request.sweep
+    directory = request.directory
+    sweep = request.sweep
     earlier = stop_request(directory.path)
     backend = backend_of(sweep)
     # Of one block alone the runner holds a lock, so that other machines can run other blocks.
-    lock = locked(directory.path, WHOLE, take_over=request.take_over) if only_block is None else nullcontext()
+    lock: AbstractContextManager[object] = nullcontext()
+    if only_block is None:
+        lock = locked(directory.path, WHOLE, take_over=request.take_over)
     # With the ledger's entry, ``bench clean`` finds what a killed sweep has left half written.
     with lock, ledger.holding("run-directory", str(directory.path.absolute())):
         if only_block is not None:
@@ -176,7 +179,8 @@ def _run(request: SweepRequest, only_block: int | None, busy: Busy | None) -> Sw
 
 
 def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, earlier: StopRequest | None) -> SweepEnd:
-    directory, sweep = request.directory, request.sweep
+    directory = request.directory
+    sweep = request.sweep
     with ExitStack() as stack:
         for cell in cells_of(sweep):
             stack.enter_context(directory.cell(cell.cell_id, sweep.budget.retries).sealed())
@@ -191,7 +195,8 @@ def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, earlier
 def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> bool:
     records = directory.failed(planned.budget.retries)
     failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
-    where, measured = str(directory.path), len(end.made)
+    where = str(directory.path)
+    measured = len(end.made)
     if as_json:
         SweepOutput(name=planned.name, directory=where, measured=measured, failed=failed, ended_early=end.reason).tell()
     else:

@@ -50,7 +50,8 @@ def schedule_run(
       bench sweep schedule-run nightly --into results/nightly --keep 14 --fail-above 5%
     """
     check_gate(baseline, fail_above, keep)
-    words, share = notify_argv(notify) if notify else None, parse_share(fail_above) if fail_above else None
+    words = notify_argv(notify) if notify else None
+    share = parse_share(fail_above) if fail_above else None
     if baseline:
         refuse_itself(baseline, into)
     with Run(into).exclusive():  # two firings at once would measure each other
@@ -131,7 +132,9 @@ def _compared(out: Path, old: Sequence[Path], fail_above: float | None, *, ok: b
         raise RequestError(f"{out} holds no run to compare")
     gate = judged([find_runs([baseline]) for baseline in old], runs, fail_above)
     result = {"baselines": list(map(str, old)), "gate": gate_output(gate).model_dump(mode="json")}
-    return result | {"outcome": gate.outcome, "exit_code": gate.exit_code} if ok and gate.exit_code else result
+    if ok and gate.exit_code:
+        return result | {"outcome": gate.outcome, "exit_code": gate.exit_code}
+    return result
 
 
 def _remove_older(into: Path, keep: int, old: Sequence[Path]) -> list[str]:
@@ -139,7 +142,8 @@ def _remove_older(into: Path, keep: int, old: Sequence[Path]) -> list[str]:
 
     A directory without a result of a firing, the baselines, and what another process holds are never removed.
     """
-    firings, removed = _firings(into), []
+    firings = _firings(into)
+    removed = []
     # The one that has just ended has no result yet, and is one of those to keep.
     for firing in firings[: max(0, len(firings) - keep + 1)]:
         if holders(firing) or any(contains(firing, baseline) for baseline in old):

@@ -24,7 +24,8 @@ class PlanFile(click.Path):
     """A plan file of the user's, or the bare name of a plan that comes with the suite."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        return plan_file(Path(os.fsdecode(super().convert(value, param, ctx))))
+        path = super().convert(value, param, ctx)
+        return plan_file(Path(os.fsdecode(path)))
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def resolve(sweep: Sweep, note: Note) -> list[Planned]:
     cells = cells_of(sweep)
     note(f"{count(len(cells), 'cell')}; checking this machine")
     planned = [_requested(sweep, cell) for cell in cells]
-    checks = doctor.examine({cell.request.targets.engine for cell in planned if cell.request})
+    engines = {cell.request.targets.engine for cell in planned if cell.request}
+    checks = doctor.examine(engines)
     say = cache(note)  # a note holds for all cells
     return [_checked(sweep, cell, checks, say) for cell in planned]
 
@@ -72,9 +74,11 @@ def _checked(sweep: Sweep, cell: Planned, checks: Sequence[Check], note: Note) -
 def resolve_all(sweep: Sweep, note: Note) -> list[Planned]:
     """Return every cell, checked on this machine. Raises RequestError that names all that cannot be run here."""
     planned = resolve(sweep, note)
-    if refused := {cell.cell.cell_id: cell.refusal for cell in planned if cell.refusal}:
+    refused = {cell.cell.cell_id: cell.refusal for cell in planned if cell.refusal}
+    if refused:
         reasons = "; ".join(f"{name}: {error.message}" for name, error in refused.items())
-        remedies = dict.fromkeys(error.remedy for error in refused.values() if error.remedy)
+        remedies_of = (error.remedy for error in refused.values() if error.remedy)
+        remedies = dict.fromkeys(remedies_of)
         raise RequestError(
             f"{len(refused)} of {count(len(planned), 'cell')} cannot be run here: {reasons}",
             remedy="; ".join([*remedies, "or exclude such cells in the plan"]),

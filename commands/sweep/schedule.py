@@ -124,7 +124,10 @@ def _remove(name: str) -> None:
 
 
 def _install(job: ScheduledJob, kind: str | None, *, dry_run: bool) -> None:
-    timer: Timer = TIMERS.get(kind)() if dry_run and kind else choose(kind)
+    if dry_run and kind:
+        timer: Timer = TIMERS.get(kind)()
+    else:
+        timer = choose(kind)
     rendered = timer.render(job)
     if dry_run:
         click.echo(f"# {job.name} would run at {job.schedule.text}, by {timer.kind}; nothing is installed.")
@@ -135,7 +138,8 @@ def _install(job: ScheduledJob, kind: str | None, *, dry_run: bool) -> None:
     Path(job.log).parent.mkdir(parents=True, exist_ok=True)
     timer.install(job.name, rendered)
     click.echo(f"installed: {job.name} ({timer.kind}, {job.schedule.text})", err=True)
-    if why := timer.asleep():
+    why = timer.asleep()
+    if why:
         click.echo(f"warning: firings will be missed: {why}", err=True)
 
 

@@ -45,13 +45,15 @@ def widths_of(run: Path) -> Widths:
 
 def matrix(status: SweepStatus, widths: Mapping[str, Widths]) -> Table:
     """Return a table with a row per cell and a column per arm: trials done of all, failures, width of the interval."""
-    targets = list(dict.fromkeys(name for cell in status.cells for name in cell.arms))
+    names = (name for cell in status.cells for name in cell.arms)
+    targets = list(dict.fromkeys(names))
     table = Table(
         Column("cell", no_wrap=True), *targets, title=f"{status.name}: {status.state}", title_justify="left", box=None
     )
     for cell in status.cells:
         cell_widths = widths.get(cell.cell_id, {})
-        table.add_row(cell.cell_id, *(_entry(cell, target, cell_widths) for target in targets))
+        entries = (_entry(cell, target, cell_widths) for target in targets)
+        table.add_row(cell.cell_id, *entries)
     return table
 
 
@@ -62,7 +64,9 @@ def _entry(cell: CellStatus, target: str, widths: Widths) -> Text:
     widest = [width for name, width in widths.items() if width is not None and f" on {target}," in f"{name},"]
     width = f" ±{max(widest):.1%}" if widest else ""
     of = counts.done + counts.failed + counts.running + counts.missing
-    failed = f", {counts.failed} failed" if counts.failed else ""
+    failed = ""
+    if counts.failed:
+        failed = f", {counts.failed} failed"
     style = "red" if counts.failed else "cyan" if counts.running else "dim" if counts.missing else "green"
     return Text(f"{counts.done}/{of}{failed}{' running' if counts.running else ''}{width}", style)
 
@@ -73,10 +77,15 @@ def lines(status: SweepStatus) -> list[str]:
     shown = [f"now: trial {now.number} of {now.of}, {now.trial} of {now.cell}, by {now.owner}" for now in running]
     if status.blocks_left:
         rough = ", ROUGH" if status.left_source == "rough" else ""
-        seconds = "unknown" if status.left_s is None else f"{format_duration(status.left_s)}{rough}"
-        trials, blocks = count(status.count("missing"), "trial"), count(len(status.blocks_left), "block")
+        if status.left_s is None:
+            seconds = "unknown"
+        else:
+            seconds = f"{format_duration(status.left_s)}{rough}"
+        trials = count(status.count("missing"), "trial")
+        blocks = count(len(status.blocks_left), "block")
         shown.append(f"left: {trials} in {blocks}, time {seconds}")
-    if failed := status.count("failed"):
+    failed = status.count("failed")
+    if failed:
         shown.append(f"{count(failed, 'trial')} failed: see their records")
     return shown
 
@@ -120,7 +129,9 @@ class SweepDisplay(Display):
             self._matrix = matrix(status, self._widths)
 
     def _shown(self, line: Text) -> RenderableType:
-        return Group(self._matrix, line) if self._matrix else line
+        if self._matrix:
+            return Group(self._matrix, line)
+        return line
 
 
 ENDS_WITHIN_S = 120
@@ -180,7 +191,8 @@ def _latest() -> Path:
 def _stamp(path: Path) -> object:
     """Return a value that changes with every trial that begins or ends: the locks name what runs."""
     try:
-        return [(file.name, file.stat().st_mtime_ns) for file in lock_files(path)]
+        locks = lock_files(path)
+        return [(file.name, file.stat().st_mtime_ns) for file in locks]
     except FileNotFoundError:
         return None  # removed in between: look again
 

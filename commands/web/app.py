@@ -48,12 +48,18 @@ class WebSettings:
 
     def secret(self, purpose: str) -> str:
         """Return a value that nobody can derive without the token."""
-        return hmac.new(self.token.encode(), purpose.encode(), "sha256").hexdigest()
+        mac = hmac.new(self.token.encode(), purpose.encode(), "sha256")
+        return mac.hexdigest()
 
 
 def create_app(web: WebSettings, pages: Iterable[Blueprint]) -> Flask:
     app = Flask(__name__)
-    app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    app.jinja_options = {
+        "autoescape": True,
+        "undefined": StrictUndefined,
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+    }
     # Marks that turn the direction of text would show a name as another one.
     app.jinja_options["finalize"] = lambda value: clean(value) if type(value) is str else value
     app.extensions["web"] = web
@@ -82,7 +88,8 @@ def settings() -> WebSettings:
 
 def admitted() -> bool:
     """Return whether the request comes from a browser that was given the token."""
-    return _same(request.cookies.get(settings().secret("name")), settings().secret("cookie"))
+    cookie = request.cookies.get(settings().secret("name"))
+    return _same(cookie, settings().secret("cookie"))
 
 
 def _same(value: str | None, expected: str) -> bool:
@@ -119,13 +126,18 @@ def protected(response: Response) -> Response:
 
 def error_page(error: Exception) -> tuple[str, int]:
     """Return a page with what is wrong and what to do; the reason of a fault goes to the output of bench web alone."""
-    status, message, remedy = 500, f"{request.path} cannot be shown: bench web has printed why", None
+    status = 500
+    message = f"{request.path} cannot be shown: bench web has printed why"
+    remedy = None
     title = "Page not found" if isinstance(error, NotFound) else "Could not be done"
     refusal = of_system(error) if isinstance(error, OSError) else error
     if isinstance(refusal, HTTPException):
-        status, message = refusal.code or 500, refusal.description or refusal.name
+        status = refusal.code or 500
+        message = refusal.description or refusal.name
     elif isinstance(refusal, BenchError):
-        status, message, remedy = 400, refusal.message, refusal.remedy
+        status = 400
+        message = refusal.message
+        remedy = refusal.remedy
     else:
         traceback.print_exception(error)
     return render_template("error.html.j2", title=title, message=message, remedy=remedy), status

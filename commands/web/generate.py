@@ -27,7 +27,9 @@ from suite.results.files import read_small
 from suite.untrusted.parse import parse_object
 
 PAGES = Blueprint("generate", __name__)
-WITHIN_S, MOST_BYTES, MOST_PX = 10.0, 4 << 20, 2048
+WITHIN_S = 10.0
+MOST_BYTES = 4 << 20
+MOST_PX = 2048
 """The bounds of an answer, and of each side of its image."""
 _Name = Annotated[str, Field(max_length=100)]
 _Url = Annotated[str, Field(pattern=r"^http://([A-Za-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?/?$")]
@@ -51,7 +53,8 @@ class ServedModels(BaseModel):
 def read_services(path: Path) -> Mapping[str, str]:
     """Return the addresses of a file of services by their places. Raises RequestError."""
     try:
-        return TypeAdapter(dict[_Name, _Url]).validate_python(tomllib.loads(read_small(path).decode()))
+        table = tomllib.loads(read_small(path).decode())
+        return TypeAdapter(dict[_Name, _Url]).validate_python(table)
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a table of addresses"
         raise RequestError(f"--services {path}: {why}", remedy='write vm = "http://127.0.0.1:5001" for each') from error
@@ -59,7 +62,8 @@ def read_services(path: Path) -> Mapping[str, str]:
 
 def _asked(url: str, path: str, body: bytes | None = None) -> tuple[bytes, float | None]:
     """Return the answer of a service, and the milliseconds that it took by its own clock. Raises RequestError."""
-    address, begin_s = urlsplit(url), time.monotonic()
+    address = urlsplit(url)
+    begin_s = time.monotonic()
     try:
         with closing(HTTPConnection(str(address.hostname), address.port or 80, timeout=WITHIN_S)) as peer:
             peer.connect()
@@ -88,7 +92,8 @@ def _shown(content: bytes) -> str:
         with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
             if max(image.size) > MOST_PX:
                 raise ValueError(f"it is larger than {MOST_PX} px")
-            Image.frombytes("RGB", image.size, image.convert("RGB").tobytes()).save(png, "PNG")
+            pixels = image.convert("RGB").tobytes()
+            Image.frombytes("RGB", image.size, pixels).save(png, "PNG")
     except Exception as error:  # (Pillow raises what it likes for a damaged file)
         raise RequestError("the answer is not a PNG that can be shown") from error
     return b64encode(png.getvalue()).decode()
@@ -105,7 +110,8 @@ def _row(url: str, name: str, seed: int) -> Mapping[str, Any]:
         if not name:
             return {"offered": offered}
         names = offered[name].model_dump(include={"dataset", "model"})
-        content, took_ms = _asked(url, "/generate", json.dumps({**names, "seed": seed}).encode())
+        body = json.dumps({**names, "seed": seed})
+        content, took_ms = _asked(url, "/generate", body.encode())
         facts = {"epoch_s": offered[name].epoch_s, "took_ms": took_ms, "memory_bytes": served.memory_bytes}
         return {"offered": offered, "image": _shown(content), **facts}
     except RequestError as error:
@@ -117,9 +123,19 @@ def _row(url: str, name: str, seed: int) -> Mapping[str, Any]:
 @PAGES.get("/generate")
 def generate() -> str:
     """Show the form and, if a model is chosen, what each service makes of the seed."""
-    name, seed, services = request.args.get("model", ""), request.args.get("seed", 0, int), settings().services
+    name = request.args.get("model", "")
+    seed = request.args.get("seed", 0, int)
+    services = settings().services
     seed %= 1 << 32
     with ThreadPoolExecutor(len(services) or 1) as pool:
-        rows = dict(zip(services, pool.map(lambda url: _row(url, name, seed), services.values()), strict=True))
-    offered = sorted({offered for row in rows.values() for offered in row["offered"]})
-    return render_template("generate.html.j2", name=name, seed=seed, rows=rows, offered=offered)
+        answers = pool.map(lambda url: _row(url, name, seed), services.values())
+        rows = dict(zip(services, answers, strict=True))
+    devices_offered = {offered for row in rows.values() for offered in row["offered"]}
+    offered = sorted(devices_offered)
+    return render_template(
+        "generate.html.j2",
+        name=name,
+        seed=seed,
+        rows=rows,
+        offered=offered,
+    )

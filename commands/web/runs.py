@@ -57,7 +57,8 @@ _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 def located(name: str) -> Path:
     """Return the directory of a run by its path below the results. What is not there, and links, are 404."""
-    run, parts = settings().results, name.split("/")
+    run = settings().results
+    parts = name.split("/")
     inside = [run := run / part for part in parts]
     links = any(path.is_symlink() for path in (*inside, run / TRIALS))
     if links or {"", ".", ".."} & {*parts} or not (is_run(run) or (run / LOG).is_file()):
@@ -67,7 +68,8 @@ def located(name: str) -> Path:
 
 def _live(template: str, shown: object, values: Callable[[], Mapping[str, Any]]) -> Response:
     """Return a page, or the part that the script refreshes: nothing, at little cost, if it has what is ``shown``."""
-    tag, layout = hashlib.sha256(repr(shown).encode()).hexdigest(), "part" if "part" in request.args else "base"
+    tag = hashlib.sha256(repr(shown).encode()).hexdigest()
+    layout = "part" if "part" in request.args else "base"
     if layout == "part" and tag in request.if_none_match:
         return Response(status=304)
     response = Response(render_template(template, layout=f"{layout}.html.j2", **values()))
@@ -152,9 +154,13 @@ def _answer(run: Path, state: RunState, running: Mapping[Path, ProcessIdentity])
 @PAGES.get("/")
 def listing(*, choosing: bool = False) -> Response:
     """Show the runs as the address sorts and filters them; those that were written last come first."""
-    results, running, query = settings().results, processes(), request.args
+    results = settings().results
+    running = processes()
+    query = request.args
     times = _times(results)
-    sort, word, number = query.get("sort", "date"), query.get("state", ""), max(0, query.get("page", 0, int))
+    sort = query.get("sort", "date")
+    word = query.get("state", "")
+    number = max(0, query.get("page", 0, int))
     text = query.get("text", "").strip()
     chosen = [run for run in times if _matches(text, run.relative_to(results), run, times)]
     if word in WORDS:
@@ -207,8 +213,10 @@ def _matches(text: str, name: Path, run: Path, times: Mapping[Path, tuple[int, .
 @PAGES.get("/runs/<path:name>")
 def one(name: str) -> Response:
     """Show a run: its state and progress, ratios, the end of its log, and its facts."""
-    run, running = located(name), processes()
-    state, times = state_of(run, running), written(run)
+    run = located(name)
+    running = processes()
+    state = state_of(run, running)
+    times = written(run)
     answered = _answer(run, state, running)
 
     def values() -> Mapping[str, Any]:
@@ -232,7 +240,9 @@ def _typed(command: str) -> RunRequest | None:
         words = shlex.split(command)
         end = words.index("--out")
         request_words = [word for word in words[2:end] if word not in BUSY_FLAGS.values()]
-        return request_of(run_command, request_words) if words[:2] == ["bench", "run"] else None
+        if words[:2] == ["bench", "run"]:
+            return request_of(run_command, request_words)
+        return None
     except (ValueError, click.ClickException, RequestError):  # a log that somebody has written, or of an older suite
         return None
 
@@ -313,7 +323,8 @@ def report() -> AnyResponse:
     names = request.args.getlist("run")
     if not names:
         raise RequestError("no run is named", remedy="choose runs in the list")
-    if (page := _report([*map(located, names)])) is None:
+    page = _report([*map(located, names)])
+    if page is None:
         return redirect(url_for("runs.compare", run=names), 303)
     response = Response(page, headers={"Content-Security-Policy": REPORT_POLICY})
     if "save" in request.args:

@@ -56,7 +56,8 @@ def _words(run: Path) -> list[str]:
     """Return the words after ``bench`` that the form stands for. Raises RequestError at its first mistake."""
     chosen: dict[str, object] = {}
     for name, declared in OPTIONS.items():
-        if values := _values(declared, request.values.getlist(name)):
+        values = _values(declared, request.values.getlist(name))
+        if values:
             chosen[name] = True if declared.kind is bool else tuple(values) if declared.repeatable else values[0]
     busy = BUSY_FLAGS.get(request.values.get("busy", ""))
     return [*RunRequest.of(chosen).command()[1:], *([busy] if busy else []), "--out", str(run)]

@@ -41,7 +41,9 @@ class RunFacts(NamedTuple):
 
     @property
     def done(self) -> int:
-        return self.summary.ok + self.summary.failed if self.summary else 0
+        if self.summary:
+            return self.summary.ok + self.summary.failed
+        return 0
 
     @property
     def complete(self) -> bool:
@@ -51,13 +53,17 @@ class RunFacts(NamedTuple):
     def end(self) -> str:
         """Return the state with which its log ends; empty for a log without an end."""
         line = ["", *_END.findall(self.log or "")][-1]
-        return "refused" if line == "bench: " and not self.done else _ENDED.get(line, "")
+        if line == "bench: " and not self.done:
+            return "refused"
+        return _ENDED.get(line, "")
 
     @property
     def progress(self) -> tuple[int, int, str]:
         """Return the trials that have ended, all that are expected, and the time to go, as the terminal shows them."""
         *_, (number, total, left) = (("0", "0", ""), *_PROGRESS.findall(self.log or ""))
-        return (int(number), max(int(number), int(total)), left) if int(total) else (self.done, self.planned, "")
+        if int(total):
+            return (int(number), max(int(number), int(total)), left)
+        return (self.done, self.planned, "")
 
 
 class RunState(NamedTuple):
@@ -101,7 +107,8 @@ def processes() -> Mapping[Path, ProcessIdentity]:
 
 def state_of(run: Path, running: Mapping[Path, ProcessIdentity]) -> RunState:
     """Return the state of a run, given the processes that write runs now."""
-    about, directory = facts(run, written(run)), next((path for path in (run, run.parent) if path in running), None)
+    about = facts(run, written(run))
+    directory = next((path for path in (run, run.parent) if path in running), None)
     if directory is None or (directory != run and about.complete):
         return _ended(run, about)
     number, total, _ = about.progress
@@ -110,13 +117,17 @@ def state_of(run: Path, running: Mapping[Path, ProcessIdentity]) -> RunState:
     if (about.log or "").rstrip().rpartition("\n")[2].startswith("waiting: "):
         return RunState("waiting", "waiting for another bench", directory)
     text = f"running {min(number + 1, total)} of {total}"
-    return RunState("running", text, directory) if total else RunState("waiting", "starting", directory)
+    if total:
+        return RunState("running", text, directory)
+    return RunState("waiting", "starting", directory)
 
 
 def _ended(run: Path, about: RunFacts) -> RunState:
     if about.complete and about.summary:
         failed = about.summary.failed
-        return RunState("failed", f"failed: {failed} of {about.done}") if failed else RunState("finished", "finished")
+        if failed:
+            return RunState("failed", f"failed: {failed} of {about.done}")
+        return RunState("finished", "finished")
     if about.log == "" and time() - (run / LOG).lstat().st_mtime < STARTS_WITHIN_S:
         return RunState("waiting", "starting")
     # A log without an end is that of a run which was killed.

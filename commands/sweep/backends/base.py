@@ -101,13 +101,16 @@ def options_of(model: type[T], sweep: Sweep) -> T:
         return model.model_validate(sweep.engine.table)
     except ValidationError as error:
         # An unknown key first: a misspelt one is often also missing.
-        first = min(error.errors(include_url=False), key=lambda item: item["type"] != "extra_forbidden")
+        details = error.errors(include_url=False)
+        first = min(details, key=lambda item: item["type"] != "extra_forbidden")
         key = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
             keys = ["kind", *model.model_fields]
-            message, remedy = f"unknown key engine.{key} of the engine {sweep.engine.kind}", nearest(key, keys)
+            message = f"unknown key engine.{key} of the engine {sweep.engine.kind}"
+            remedy = nearest(key, keys)
         elif first["type"] == "missing":
-            message, remedy = f"engine.{key} is missing", f"add {key} to [engine]"
+            message = f"engine.{key} is missing"
+            remedy = f"add {key} to [engine]"
         else:
             message = f"engine.{key} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}"
             remedy = "docs/guide/clusters.md lists all keys"

@@ -119,7 +119,8 @@ class Dispatcher:
         """
         try:
             for executor in self._executors:
-                self._threads.append(threading.Thread(target=self._attend, args=(executor,), name=executor.name))
+                thread = threading.Thread(target=self._attend, args=(executor,), name=executor.name)
+                self._threads.append(thread)
                 self._threads[-1].start()
             self._wait()
         except BaseException:
@@ -163,9 +164,9 @@ class Dispatcher:
                 self._losses[block] += 1
                 self._return(executor, back=self._losses[block] < LOSSES_ALLOWED)
                 if not self._stopped:
-                    what = "gets no more" if failures == FAILURES_ALLOWED else "is tried again"
+                    outcome = "gets no more" if failures == FAILURES_ALLOWED else "is tried again"
                     reason = f"{error.message}; {error.remedy or ''}"
-                    self._note(f"block {block}: lost on {executor.name}, which {what} ({reason})")
+                    self._note(f"block {block}: lost on {executor.name}, which {outcome} ({reason})")
             else:
                 failures = 0
                 self._note(f"block {block}: ended on {executor.name}")

@@ -32,7 +32,8 @@ from suite.sweep.file import Sweep
 from suite.sweep.file_transfer import ENDED, FILE, GIVEN, encode, encode_file, packed
 from suite.units import count
 
-SWEEP_LABEL, BLOCK_LABEL = "virtbench.dev/sweep", "virtbench.dev/block"
+SWEEP_LABEL = "virtbench.dev/sweep"
+BLOCK_LABEL = "virtbench.dev/block"
 """The labels by which Jobs and their pods are found."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -57,12 +58,14 @@ class KubernetesBackend(Backend):
     options = KubernetesOptions
 
     def run(self, request: SweepRequest) -> SweepEnd:
-        options, cluster = options_of(KubernetesOptions, request.sweep), _cluster(request.sweep)
+        options = options_of(KubernetesOptions, request.sweep)
+        cluster = _cluster(request.sweep)
         cluster.demand(RIGHTS)
         # What the cluster refuses is a wrong request as long as no block was handed out.
         for block in blocks_left(request)[:1]:
             submit(cluster, _job(request, options, block), dryRun="All")
-        return run_rounds(request, partial(_by_jobs, request, options, cluster), options.at_once)
+        by_jobs = partial(_by_jobs, request, options, cluster)
+        return run_rounds(request, by_jobs, options.at_once)
 
     def dry_run(self, request: SweepRequest) -> None:
         """Print the manifests as ``kubectl apply`` takes them, a document for each object."""
@@ -75,7 +78,8 @@ class KubernetesBackend(Backend):
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:
-            queued = jobs(_cluster(sweep), {SWEEP_LABEL: label(sweep, directory)})
+            labels = {SWEEP_LABEL: label(sweep, directory)}
+            queued = jobs(_cluster(sweep), labels)
         except BenchError as error:  # the records are here all the same
             return [f"the cluster cannot be seen from here: {error.message}"]
         return [f"in the cluster: block {job.block}, {job.state} {job.reason}".rstrip() for job in queued]
@@ -84,7 +88,8 @@ class KubernetesBackend(Backend):
         return self.cancel(sweep, directory, waiting_alone=True)
 
     def cancel(self, sweep: Sweep, directory: Path, *, waiting_alone: bool = False) -> list[str]:
-        cluster, labelled = _cluster(sweep), label(sweep, directory)
+        cluster = _cluster(sweep)
+        labelled = label(sweep, directory)
         queued = jobs(cluster, {SWEEP_LABEL: labelled})
         removed = [job for job in queued if not waiting_alone or (job.state == "waiting" and not job.begun)]
         if removed:
@@ -102,9 +107,11 @@ def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster
     logs = request.directory.path / LOGS
 
     def start(block: int) -> JobProcess:
-        return JobProcess(cluster, _job(request, options, block), logs, options.poll_s)
+        job = _job(request, options, block)
+        return JobProcess(cluster, job, logs, options.poll_s)
 
-    names = [f"kubernetes-{number}" for number in range(min(len(blocks), options.at_once))]
+    process_count = min(len(blocks), options.at_once)
+    names = [f"kubernetes-{number}" for number in range(process_count)]
     run_on(dict.fromkeys(names, start), request, blocks, stay="the Jobs stay in the cluster")
 
 
@@ -117,9 +124,15 @@ def label(sweep: Sweep, directory: Path) -> str:
 def _job(request: SweepRequest, options: KubernetesOptions, block: int) -> Object:
     directory = request.directory.path.absolute()
     # What a dry run prints is whole before the directory is there, and can be applied by hand.
-    plan = encode("sweep.json", request.directory.acceptable(request.sweep, cells_of(request.sweep)).text())
-    records = [encode_file(directory, path) for path in files_to_send(directory, block) if path.name != "sweep.json"]
-    return manifest(options, label(request.sweep, directory), block, packed([plan, *records, GIVEN]))
+    cells = cells_of(request.sweep)
+    accepted = request.directory.acceptable(request.sweep, cells)
+    plan = encode("sweep.json", accepted.text())
+    records = []
+    for path in files_to_send(directory, block):
+        if path.name != "sweep.json":
+            records.append(encode_file(directory, path))
+    content = packed([plan, *records, GIVEN])
+    return manifest(options, label(request.sweep, directory), block, content)
 
 
 def manifest(options: KubernetesOptions, sweep: str, block: int, given: str) -> Object:
@@ -145,7 +158,8 @@ def manifest(options: KubernetesOptions, sweep: str, block: int, given: str) -> 
         template["spec"].update(hostPID=True, automountServiceAccountToken=False, securityContext={"runAsUser": 0})
         template["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     queued = {QUEUE: options.queue} if options.queue else {}
-    name, labels = f"{sweep}-{block:03d}", {**labels, **queued}
+    name = f"{sweep}-{block:03d}"
+    labels = {**labels, **queued}
     job = job_manifest(name, labels, template, podFailurePolicy=POD_FAILURES, ttlSecondsAfterFinished=KEPT_S)
     # A Job that the pod of a CronJob has made is removed with that pod.
     job["metadata"]["ownerReferences"] = owners()
@@ -173,11 +187,16 @@ class BlockJob(JobState):
 
 def jobs(cluster: Cluster, labels: Mapping[str, str]) -> list[BlockJob]:
     """Return the Jobs in the cluster with these labels: of a sweep, or of one block of it."""
-    live, pods = (cluster.listed(kind, labels) for kind in ("batch/v1/jobs", "v1/pods"))
+    kinds = ("batch/v1/jobs", "v1/pods")
+    live, pods = (cluster.listed(kind, labels) for kind in kinds)
     states = []
     for job in live:
-        name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-        its = [pod for pod in pods if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", []))]
+        name = job["metadata"]["name"]
+        uid = job["metadata"]["uid"]
+        its = []
+        for pod in pods:
+            if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", [])):
+                its.append(pod)
         states.append(BlockJob.of_job(job, its, [] if its else events_of(cluster, name)))
     return states
 
@@ -193,10 +212,12 @@ def remove_all(cluster: Cluster, sweep: str, removed: Sequence[BlockJob]) -> Non
 
     Raises MeasurementError if some are still there after ``GONE_WITHIN_S``.
     """
-    blocks, owning = {str(job.block) for job in removed}, set()
+    blocks = {str(job.block) for job in removed}
+    owning = set()
     for job in removed:
         its = {SWEEP_LABEL: sweep, BLOCK_LABEL: str(job.block)}
-        owning |= {pod["metadata"]["uid"] for pod in cluster.listed("v1/pods", its)}
+        pods = cluster.listed("v1/pods", its)
+        owning |= {pod["metadata"]["uid"] for pod in pods}
         remove(cluster, job.name)
 
     def remaining() -> Iterator[str]:
@@ -222,7 +243,8 @@ class JobProcess:
 
         Raises RequestError for a Job that this cluster takes from nobody.
         """
-        self._cluster, self._poll_s = cluster, poll_s
+        self._cluster = cluster
+        self._poll_s = poll_s
         self._labels = {name: job["metadata"]["labels"][name] for name in (SWEEP_LABEL, BLOCK_LABEL)}
         self._job = BlockJob("waiting", "", name=job["metadata"]["name"])
         self._log = logs / f"kubernetes-{self._job.block:03d}.log"
@@ -265,7 +287,8 @@ class JobProcess:
         output = self._output.setdefault(pod, [])
         old = len(output)
         try:
-            for number, line in enumerate(self._cluster.log_lines(pod, CONTAINER, SILENT_S)):
+            log_lines = self._cluster.log_lines(pod, CONTAINER, SILENT_S)
+            for number, line in enumerate(log_lines):
                 if number < old:
                     continue
                 output.append("" if line.startswith(FILE) else line)
@@ -294,7 +317,10 @@ class JobProcess:
             pass
 
     def lost(self) -> BenchError:
-        output = "\n".join(self._output.get(str(self._job.pod), []))
+        pod = str(self._job.pod)
+        written = self._output.get(pod, [])
+        output = "\n".join(written)
         bench = [line for line in output.splitlines() if line.startswith("bench: ")]
         refused = f"exit code {RequestError.exit_code}" in self._job.reason
-        return lost("\n".join(bench), self._job.reason or "its pod has ended", self._log, refused=refused)
+        reason = self._job.reason or "its pod has ended"
+        return lost("\n".join(bench), reason, self._log, refused=refused)

@@ -42,7 +42,9 @@ def run_block(request: SweepRequest, block: int) -> SweepEnd:
     converged = request.directory.converged(request.sweep)
 
     def stop_rule(run: CellRun) -> str | None:
-        return "it needs no further block" if run.directory.name in converged else None
+        if run.directory.name in converged:
+            return "it needs no further block"
+        return None
 
     return run_here(request, [block], stop_rule)
 
@@ -69,13 +71,16 @@ class Runner:
         Every trial is saved before the next begins. Raises StoreError when a record cannot be written, RequestError
         when another process runs one of the blocks or when a cell's run was begun under another plan.
         """
-        blocks, directory, retries = list(blocks), self.request.directory, self.request.sweep.budget.retries
+        blocks = list(blocks)
+        directory = self.request.directory
+        retries = self.request.sweep.budget.retries
         cells = [(item.ready, item.cell.cell_id) for item in self.request.planned if item.ready]
         runs = [(ready, directory.cell(cell_id, retries)) for ready, cell_id in cells]
         for ready, run in runs:
             run.begin(ready.plan)
         missing = _missing(runs, blocks)
-        total = sum(1 for ready, _ in runs for block in blocks for _ in ready.plan.trials_of(block))
+        trials = (1 for ready, _ in runs for block in blocks for _ in ready.plan.trials_of(block))
+        total = sum(trials)
         if missing < total:
             self.request.observer.note(f"{total - missing} of {count(total, 'trial')} are there already and are kept")
         observer = _SweepObserver(self.request.observer, directory, missing, self.made)
@@ -86,10 +91,12 @@ class Runner:
 
     def _run_blocks(self, runs: Runs, blocks: Sequence[int], observer: "_SweepObserver") -> str | None:
         # The budget counts what the trials of the records took, and from now on what this process takes.
-        budget, directory = self.request.sweep.budget, self.request.directory.path
+        budget = self.request.sweep.budget
+        directory = self.request.directory.path
         begin_s = time.monotonic()
         if budget.total_s is not None:
-            begin_s -= sum(header.duration_s for _, run in runs for header in headers(run.directory))
+            durations_s = (header.duration_s for _, run in runs for header in headers(run.directory))
+            begin_s -= sum(durations_s)
         for block in blocks:
             left = [(ready, run) for ready, run in runs if not self._has_converged(run)]
             if not left:
@@ -106,7 +113,8 @@ class Runner:
         return None
 
     def _has_converged(self, run: CellRun) -> bool:
-        name, why = run.directory.name, self.stop_rule(run) if self.stop_rule else None
+        name = run.directory.name
+        why = self.stop_rule(run) if self.stop_rule else None
         if why and name not in self._converged:
             self._converged.add(name)
             self.request.observer.note(f"{name} is done: {why}")
@@ -131,10 +139,20 @@ class _SweepObserver:
     Appends every record to ``made``, those of a block that is stopped, too.
     """
 
-    def __init__(self, observer: Observer, directory: SweepDirectory, total: int, made: list[TrialRecord]) -> None:
-        self.phase, self.note = observer.phase, observer.note
-        self._observer, self._directory, self._made = observer, directory, made
-        self._number, self._total = 0, total
+    def __init__(
+        self,
+        observer: Observer,
+        directory: SweepDirectory,
+        total: int,
+        made: list[TrialRecord],
+    ) -> None:
+        self.phase = observer.phase
+        self.note = observer.note
+        self._observer = observer
+        self._directory = directory
+        self._made = made
+        self._number = 0
+        self._total = total
         self.lock: Lock | None = None
         self.cell = ""
 

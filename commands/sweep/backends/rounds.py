@@ -39,12 +39,14 @@ def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once:
         run(blocks)
         if stop_requested(request.directory.path):
             break
-        if lost := sorted({*blocks} & {*blocks_left(request)}):
+        lost = sorted({*blocks} & {*blocks_left(request)})
+        if lost:
             raise MeasurementError(
                 f"{len(lost)} of {count(len(blocks), 'block')} not completed: {', '.join(map(str, lost))}",
                 remedy=f"their logs are in {request.directory.path / 'logs'}; bench sweep run tries them again",
             )
-    records = [record for key, record in _records(request).items() if before.get(key) != record]
+    later = _records(request)
+    records = [record for key, record in later.items() if before.get(key) != record]
     return SweepEnd(records, "it was asked to stop" if stop_requested(request.directory.path) else None)
 
 
@@ -58,7 +60,8 @@ def run_on(
     receive = Receiver(request.sweep, request.directory)
     executors = [Executor(name, open_block, receive) for name, open_block in openers.items()]
     try:
-        Dispatcher(executors, blocks, request.observer.note, partial(stop_requested, request.directory.path)).run()
+        stop = partial(stop_requested, request.directory.path)
+        Dispatcher(executors, blocks, request.observer.note, stop).run()
     except KeyboardInterrupt:
         if stay:
             request.observer.note(f"{stay}; bench sweep run follows them again")
@@ -82,9 +85,11 @@ def stream(
     words = [*command, "--name", job_name(request.sweep, directory)]
 
     def start(block: int) -> StreamProcess:
-        files = [encode_file(directory, path) for path in files_to_send(directory, block)]
+        paths = files_to_send(directory, block)
+        files = [encode_file(directory, path) for path in paths]
         log = directory / LOGS / f"{name}.log"
-        return StreamProcess(wrap([*words, str(block)]), files, log, without=without)
+        argv = wrap([*words, str(block)])
+        return StreamProcess(argv, files, log, without=without)
 
     return start
 
@@ -103,17 +108,20 @@ def next_round(request: SweepRequest, at_once: int) -> list[int]:
     if not request.sweep.open_ended:
         return blocks_left(request)
     decision = decisions_of(request.sweep)
-    decisions = {run.directory.name: decision(run) for run in _runs(request)}
+    runs = _runs(request)
+    decisions = {run.directory.name: decision(run) for run in runs}
     converged = [name for name, verdict in decisions.items() if verdict.stop]
     if not request.dry_run:
         request.directory.write_converged(request.sweep, converged)
-    return _left(request, converged)[: max(at_once, *(verdict.at_least for verdict in decisions.values()))]
+    wanted = (verdict.at_least for verdict in decisions.values())
+    return _left(request, converged)[: max(at_once, *wanted)]
 
 
 def files_to_send(directory: Path, block: int) -> list[Path]:
     """Return what a machine needs of the output directory to run a block, with what the block has there already."""
     of_sweep = (directory / name for name in ("sweep.json", POOL, CONVERGED))
-    of_block = (path for name in files_of_block(block) for path in directory.glob(f"*/*/{name}"))
+    names = files_of_block(block)
+    of_block = (path for name in names for path in directory.glob(f"*/*/{name}"))
     paths = (*of_sweep, *directory.glob(f"*/{PLAN}"), *of_block)
     return [path for path in paths if path.is_file() and not path.is_symlink()]
 
@@ -130,7 +138,9 @@ def estimate_s(request: SweepRequest) -> float | None:
     for run in _runs(request):
         directories = (run.directory, *sorted(results.glob(f"*/{run.directory.name}")))
         plan = next(filter(None, map(_readable_plan, directories)), None)
-        guesses = [durations.guess(*plan.trials_of(block)) for block in blocks] if plan else []
+        guesses = []
+        if plan:
+            guesses = [durations.guess(*plan.trials_of(block)) for block in blocks]
         if not guesses or any(guess.source != "records" for guess in guesses):
             return None
         seconds += max(guess.seconds for guess in guesses)
@@ -139,15 +149,18 @@ def estimate_s(request: SweepRequest) -> float | None:
 
 def _runs(request: SweepRequest) -> list[CellRun]:
     retries = request.sweep.budget.retries
-    return [request.directory.cell(cell.cell_id, retries) for cell in cells_of(request.sweep)]
+    cells = cells_of(request.sweep)
+    return [request.directory.cell(cell.cell_id, retries) for cell in cells]
 
 
 def _records(request: SweepRequest) -> dict[tuple[str, str], TrialRecord]:
-    return {(run.directory.name, record.trial_id): record for run in _runs(request) for record in run.records()}
+    runs = _runs(request)
+    return {(run.directory.name, record.trial_id): record for run in runs for record in run.records()}
 
 
 def _left(request: SweepRequest, converged: Collection[str]) -> list[int]:
-    blocks, left = range(request.sweep.block_count), set[int]()
+    blocks = range(request.sweep.block_count)
+    left = set[int]()
     for run in _runs(request):
         if run.directory.name not in converged:
             plan = run.plan()
@@ -177,8 +190,11 @@ def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
         return should_stop_run(records, sweep, max_blocks=most)
 
     def detect(run: CellRun) -> "Decision":
-        plan, blocks = run.plan(), range(sweep.block_count)
-        whole = len(blocks) - len(run.left(plan, blocks)) if plan else 0
+        plan = run.plan()
+        blocks = range(sweep.block_count)
+        whole = 0
+        if plan:
+            whole = len(blocks) - len(run.left(plan, blocks))
         return should_stop_detecting(lambda: load([run.directory]), sweep.difference or 0.0, whole, most=len(blocks))
 
     return until if sweep.until else detect

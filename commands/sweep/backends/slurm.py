@@ -95,11 +95,11 @@ class Slurm(Backend):
         job = os.environ.get("SLURM_JOB_ID")
         if job is None:
             return
-        own = len(os.sched_getaffinity(0))
+        cpu_count = len(os.sched_getaffinity(0))
         of_job = re.match(r"\d+", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-        if of_job and own < int(of_job[0]):
+        if of_job and cpu_count < int(of_job[0]):
             raise RequestError(
-                f"the block may use {own} of the {count(int(of_job[0]), 'CPU')} of its job",
+                f"the block may use {cpu_count} of the {count(int(of_job[0]), 'CPU')} of its job",
                 remedy="start it by bench sweep run, which asks for all of them",
             )
         try:
@@ -107,7 +107,8 @@ class Slurm(Backend):
             sharing = set(_ask(["squeue", "--noheader", f"--jobs={job}", "--format=%h"]).split())
         except BenchError:  # the controller is away, or this node has no squeue: --exclusive was given
             return
-        if shared := sorted(sharing - {"NO"}):
+        shared = sorted(sharing - {"NO"})
+        if shared:
             raise RequestError(
                 f"other jobs may run on the node of the block (OverSubscribe={', '.join(shared)})",
                 remedy="choose a partition that is not OverSubscribe=FORCE in [engine]",
@@ -125,7 +126,8 @@ class Slurm(Backend):
 
     def queue(self, sweep: Sweep, directory: Path) -> list[str]:
         try:
-            waiting = [task for task in tasks(selection(sweep, directory)) if not task.ended]
+            sweep_tasks = tasks(selection(sweep, directory))
+            waiting = [task for task in sweep_tasks if not task.ended]
         except BenchError as error:  # the records are here all the same
             return [f"the queue cannot be seen from here: {error.message}"]
         return [f"in the queue: block {task.block} of job {task.job}, {task}" for task in waiting]
@@ -135,17 +137,20 @@ class Slurm(Backend):
 
     def cancel(self, sweep: Sweep, directory: Path, *, waiting_alone: bool = False) -> list[str]:
         selected = selection(sweep, directory)
-        removed = [task for task in tasks(selected) if task.state == "PD" or not (waiting_alone or task.ended)]
+        listed = tasks(selected)
+        removed = [task for task in listed if task.state == "PD" or not (waiting_alone or task.ended)]
         if removed:
             _ask(["scancel", *selected, *(["--state=PENDING"] if waiting_alone else [])])
         return [f"block {task.block} of job {task.job} was removed from the queue ({task})" for task in removed]
 
 
 def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
-    directory, note = request.directory.path, request.observer.note
+    directory = request.directory.path
+    note = request.observer.note
     before = tasks(selection(request.sweep, directory))
     queued = {task.block for task in before if not task.ended}
-    if new := [block for block in blocks if block not in queued]:
+    new = [block for block in blocks if block not in queued]
+    if new:
         (directory / LOGS).mkdir(exist_ok=True)
         job, cluster = submit(_script(request, options, new))
         if cluster:  # a later command may have another environment
@@ -156,18 +161,22 @@ def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -
     ended = [task for task in before if task.ended]
     followed = FollowedQueue(selection(request.sweep, directory), options.poll_s, note, ended)
     names = [f"slurm-{number}" for number in range(min(len(blocks), MOST_FOLLOWED))]
-    run_on(dict.fromkeys(names, partial(TaskProcess, followed)), request, blocks, stay="the jobs stay in the queue")
+    openers = dict.fromkeys(names, partial(TaskProcess, followed))
+    run_on(openers, request, blocks, stay="the jobs stay in the queue")
 
 
 def _by_salloc(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -> None:
-    name, limit = job_name(request.sweep, request.directory.path), time_limit(options, estimate_s(request))
+    name = job_name(request.sweep, request.directory.path)
+    limit = time_limit(options, estimate_s(request))
     # A job for each block, which waits in the queue until a node is free. Not of srun alone, which takes --exclusive
     # for its task as well, and gives it one CPU of the node.
     job = ["salloc", "--quiet", *resources(options, name, limit)]
     task = ["srun", "--quiet", "--kill-on-bad-exit=1", "--nodes=1", "--ntasks=1", "--cpu-bind=none"]
     command = [*job, *task, options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
-    names = [f"salloc-{number}" for number in range(min(len(blocks), options.at_once or AT_ONCE))]
-    run_on({name: stream(request, name, command, without=own_variables()) for name in names}, request, blocks)
+    salloc_count = min(len(blocks), options.at_once or AT_ONCE)
+    names = [f"salloc-{number}" for number in range(salloc_count)]
+    openers = {name: stream(request, name, command, without=own_variables()) for name in names}
+    run_on(openers, request, blocks)
 
 
 def time_limit(options: SlurmOptions, estimate_s: float | None) -> str | None:
@@ -193,7 +202,8 @@ def resources(options: SlurmOptions, name: str, limit: str | None) -> list[str]:
         **{key: value or of_user(key) for key, value in of_plan.items()},
     }
     words = ["--exclusive", *(f"--{key}={value}" for key, value in wanted.items() if value)]
-    return list(dict.fromkeys([*words, *options.further, *clusters(options)]))
+    further = clusters(options)
+    return list(dict.fromkeys([*words, *options.further, *further]))
 
 
 def of_user(key: str) -> str | None:
@@ -219,14 +229,21 @@ def clusters(options: SlurmOptions) -> list[str]:
 
 
 def _script(request: SweepRequest, options: SlurmOptions, blocks: Sequence[int]) -> str:
-    file, directory = request.file.absolute(), request.directory.path.absolute()
-    run = [options.bench or BENCH, "sweep", "run", str(file), "--out", str(directory), "--take-over", "--only-block"]
+    file = request.file.absolute()
+    directory = request.directory.path.absolute()
+    bench = options.bench or BENCH
+    run = [bench, "sweep", "run", str(file), "--out", str(directory), "--take-over", "--only-block"]
     limit = time_limit(options, estimate_s(request))
     return script(options, job_name(request.sweep, directory), directory, run, blocks, limit)
 
 
 def script(
-    options: SlurmOptions, name: str, directory: Path, command: Sequence[str], blocks: Iterable[int], limit: str | None
+    options: SlurmOptions,
+    name: str,
+    directory: Path,
+    command: Sequence[str],
+    blocks: Iterable[int],
+    limit: str | None,
 ) -> str:
     """Return the script for sbatch. ``command`` runs one block, whose number is put behind it.
 
@@ -234,7 +251,9 @@ def script(
     Raises RequestError for a word that no quotes can hold.
     """
     log = str(directory / LOGS / "slurm").replace("%", "%%") + "-%A_%a.log"
-    at_once = f"%{options.at_once}" if options.at_once else ""
+    at_once = ""
+    if options.at_once:
+        at_once = f"%{options.at_once}"
     options_of_sbatch = [
         *resources(options, name, limit),
         f"--array={format_cpu_list(blocks)}{at_once}",
@@ -268,7 +287,10 @@ def submit(text: str) -> tuple[str, str | None]:
     Raises CommandError with Slurm's objection, and MeasurementError for an answer without a number.
     """
     # The script's options again on the command line: a wrapper of sbatch may read them there alone.
-    words = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
+    words = []
+    for line in text.splitlines():
+        if line.startswith("#SBATCH "):
+            words.append(shlex.split(line)[1])
     answer = call(["sbatch", "--parsable", *words], text, remedy=REMEDY, without=own_variables())
     if not (jobs := [*SUBMITTED.finditer(answer)]):  # a site's own words may come before it
         raise _unreadable("sbatch", answer)
@@ -308,13 +330,16 @@ class ArrayTask:
     def __str__(self) -> str:
         if self.state == "PD":
             return f"waiting ({self.reason})"
-        return f"ended ({self.state})" if self.ended else f"{self.state} on {self.node}".replace("R on", "running on")
+        if self.ended:
+            return f"ended ({self.state})"
+        return f"{self.state} on {self.node}".replace("R on", "running on")
 
 
 def selection(sweep: Sweep, directory: Path) -> list[str]:
     """Return the options by which squeue and scancel find a sweep's jobs, in the cluster that took them or would."""
     try:
-        kept = CLUSTER_NAME.fullmatch((directory / CLUSTER).read_text(errors="replace").strip())
+        named = (directory / CLUSTER).read_text(errors="replace")
+        kept = CLUSTER_NAME.fullmatch(named.strip())
     except FileNotFoundError:
         kept = None
     where = [f"--clusters={kept[0]}"] if kept else clusters(options_of(SlurmOptions, sweep))
@@ -326,10 +351,14 @@ def tasks(selected: Sequence[str]) -> list[ArrayTask]:
 
     Raises MeasurementError for an answer that is not Slurm's.
     """
-    listed, form = [], ("--array", "--states=all", "--noheader", "--format=%F|%K|%t|%N|%r")
+    listed = []
+    form = ("--array", "--states=all", "--noheader", "--format=%F|%K|%t|%N|%r")
     for line in _ask(["squeue", *selected, *form]).splitlines():
-        if task := TASK.fullmatch(line.strip()):
-            listed.append(ArrayTask(task["job"], int(task["block"]), task["state"], task["reason"], task["node"]))
+        task = TASK.fullmatch(line.strip())
+        if task:
+            number = int(task["block"])
+            task_of_block = ArrayTask(task["job"], number, task["state"], task["reason"], task["node"])
+            listed.append(task_of_block)
         elif not NO_TASK.fullmatch(line.strip()):
             raise _unreadable("squeue", line)
     return listed
@@ -355,9 +384,17 @@ def _unreadable(program: str, text: str) -> MeasurementError:
 class FollowedQueue:
     """The tasks of a sweep in the queue, which is asked once for all blocks that are followed."""
 
-    def __init__(self, selected: list[str], poll_s: float, note: Callable[[str], None], ended: list[ArrayTask]) -> None:
+    def __init__(
+        self,
+        selected: list[str],
+        poll_s: float,
+        note: Callable[[str], None],
+        ended: list[ArrayTask],
+    ) -> None:
         """``note`` gets each change, but not of the tasks that had ``ended`` before."""
-        self._selected, self.poll_s, self._note = selected, poll_s, note
+        self._selected = selected
+        self.poll_s = poll_s
+        self._note = note
         self._asking = threading.Lock()
         self._asked_s = -math.inf
         self._newest = {task.block: task for task in ended}
@@ -372,7 +409,9 @@ class FollowedQueue:
             if time.monotonic() - self._asked_s >= self.poll_s:
                 self._look()
                 self._asked_s = time.monotonic()
-            unseen = ArrayTask("", block, "", "", "") if self._patience.away else None
+            unseen = None
+            if self._patience.away:
+                unseen = ArrayTask("", block, "", "", "")
             return self._newest.get(block, unseen)
 
     def _look(self) -> None:
@@ -401,7 +440,8 @@ class TaskProcess:
     where = ""
 
     def __init__(self, followed: FollowedQueue, block: int) -> None:
-        self._followed, self._block = followed, block
+        self._followed = followed
+        self._block = block
         self._stopped = threading.Event()
 
     def lines(self) -> Generator[str, None, None]:

@@ -27,8 +27,10 @@ class Ssh(Backend):
 def _machines(request: SweepRequest) -> dict[str, OpenBlock]:
     """Return what starts a block on each machine that the plan names. Raises RequestError."""
     options = options_of(SshOptions, request.sweep)
-    nodes = {node.name: node for node in read_inventory(request.file.absolute().parent / options.inventory).nodes}
-    if unknown := [name for name in options.nodes if name not in nodes]:
+    inventory = request.file.absolute().parent / options.inventory
+    nodes = {node.name: node for node in read_inventory(inventory).nodes}
+    unknown = [name for name in options.nodes if name not in nodes]
+    if unknown:
         raise RequestError(
             f"engine.nodes: {unknown[0]!r} is not in the inventory", remedy=nearest(unknown[0], [*nodes])
         )
@@ -36,7 +38,9 @@ def _machines(request: SweepRequest) -> dict[str, OpenBlock]:
     machines = {}
     for name, node in nodes.items():
         if not options.nodes or name in options.nodes:
-            home = ["env", f"VIRTBENCH_HOME={node.directory}"] if "directory" in node.model_fields_set else []
+            home = []
+            if "directory" in node.model_fields_set:
+                home = ["env", f"VIRTBENCH_HOME={node.directory}"]
             wrap = partial(ssh_argv, destination(node.host, node.port, node.ssh_config))
             command = [*home, node.bench or "bench", *BLOCK, *scratch]
             machines[name] = stream(request, name, command, wrap)
