@@ -220,7 +220,8 @@ class _ServedTrial:
                 throughput_per_s=throughput_of(asked),
                 timeline=Timeline(
                     **served.ends(elapsed_s),
-                    imports_s=served.between("started", "launched"),
+                    # On the host's clock: the worker dates its start before the line that launch_s ends with.
+                    imports_s=max(0.0, launched_s - served.events["started"].arrived_s),
                     build_s=max(0.0, answered_s - launched_s),
                     measured_s=asked.between("answered", "metrics"),
                 ),

@@ -84,6 +84,8 @@ def test_a_server_is_measured_from_its_start_to_its_end_and_the_path_apart(measu
     assert metrics["inside-latency"].value < metrics["latency-p50"].value
     assert 20 < found.throughput_per_s <= 100
     assert metrics["start-to-ready"].value < metrics["cold-start"].value
+    before_s = found.timeline.launch_s + found.timeline.imports_s + found.timeline.build_s
+    assert before_s == pytest.approx(metrics["cold-start"].value), "no part counts twice"
     assert found.details["ended_by"] == "TERM"
     assert found.details["processes_left"] == []
     assert found.details["failed"] == {}
