@@ -45,9 +45,10 @@ def _facts(comparison: Comparison) -> Iterator[str]:
     circumstances = [claim.around for claim in claimed]
     yield from dict.fromkeys(f"host {' and '.join(around.hosts)}" for around in circumstances if around.hosts)
     yield from dict.fromkeys(around.engine for around in circumstances if around.engine)
-    blocks = max((claim.found.blocks for claim in claimed), default=0)
-    yield count(blocks, "block")
-    yield str(comparison.jobs[0])
+    # A comparison of the values of a key has contrasts alone.
+    yield count(max((contrast.blocks for contrast in comparison.contrasts), default=0), "block")
+    jobs = dict.fromkeys(contrast.job for contrast in comparison.contrasts)
+    yield from map(str, list(comparison.jobs or jobs)[:1])
     if len(comparison.trials):
         yield str(comparison.trials["started_at"].min())[:10]
     names = dict.fromkeys(chain.from_iterable(summary.substitutes for summary in comparison.summaries))
