@@ -24,6 +24,7 @@ from analysis.compare.by import compare_by
 from analysis.compare.comparison import compare
 from analysis.compare.published import judge_claims, published_claims
 from analysis.compare.results import Comparison, JudgedClaim, PublishedClaim
+from analysis.figures.drawing import MARKERS
 from analysis.figures.plots import Picture, pictures
 from analysis.figures.reference import PAPERS_KEY, kind_of, normalised
 from analysis.load.records import load
@@ -494,6 +495,15 @@ def patches(axes: Axes, *, dotted: bool) -> list[Rectangle]:
     return [one for one in found if (one.get_linestyle() == ":") == dotted]
 
 
+def measured_marks(axes: Axes) -> dict[float, float]:
+    """Return the height of each measured mark by its place on the axis: of bars, and of the dots of ratios."""
+    heights = {one.get_x() + one.get_width() / 2: one.get_height() for one in patches(axes, dotted=False)}
+    for line in axes.lines:
+        if line.get_marker() in (*MARKERS.values(), "P"):
+            heights |= dict(zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True))
+    return heights
+
+
 def test_figures_2_to_10_show_the_printed_values_on_the_papers_marks(founding: Comparison) -> None:
     drawn: dict[int, Picture] = {}
     for job in founding.jobs:
@@ -510,7 +520,7 @@ def test_figures_2_to_10_show_the_printed_values_on_the_papers_marks(founding: C
     marked, outlined = {}, {}
     for number, picture in drawn.items():
         axes = picture.drawing.chart.axes[0]
-        bars = {one.get_x() + one.get_width() / 2: one.get_height() for one in patches(axes, dotted=False)}
+        bars = measured_marks(axes)
         for x, y in marks(axes):
             assert min(abs(x - middle) + abs(y - height) for middle, height in bars.items()) < 0.1, (number, x, y)
         for box in patches(axes, dotted=True):
