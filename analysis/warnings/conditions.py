@@ -144,6 +144,13 @@ def unchecked_clocks(trials: pd.DataFrame) -> "pd.Series[float]":
     return share.where(by_its_clock & short & ~unknown, 0)
 
 
+def stolen_from_guests(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return the share of the measured steps' CPU time that the kernel of a guest had none of its virtual CPUs for."""
+    whole_s = trials["clock_span_s"] * trials["cpus"]
+    share: pd.Series[float] = trials["inside_steal_s"] / whole_s
+    return share.where(trials["target"].isin(VMS))
+
+
 def short_on_gpu(trials: pd.DataFrame) -> "pd.Series[float]":
     """Return the seconds by which the measured span of a training on a GPU is too short for its clocks to settle."""
     trains_on_gpu = trials["device"].eq("cuda") & trials["throughput_per_s"].notna()
@@ -157,6 +164,12 @@ DISTURBANCES = (
         "the hypervisor below this host took CPU time away",
         "this host is a virtual machine with neighbours: take a dedicated one, or more blocks",
         *(lambda t: t["steal_s"] / (t["interval_s"] * t["cpus"]), 0.005, _share("of the CPU time"), 0.05),
+    ),
+    Disturbance(
+        "guest-steal",
+        "the host took CPU time away from a guest's virtual CPUs",
+        "keep the CPUs of the envelope free of other work (--cpus): QEMU's own threads run there, too",
+        *(stolen_from_guests, 0.005, _share("of the CPU time"), 0.05),
     ),
     Disturbance(
         OTHER_LOAD,

@@ -205,6 +205,14 @@ def _foreign_share(gpu: GpuUsage) -> float | None:
     return gpu.utilisation_before
 
 
+def _steal_s(usage: Any) -> float | None:  # noqa: ANN401 (as below)
+    """Return the seconds that were taken from the CPUs seen inside in the measured steps; None for another note."""
+    seconds = usage.get("steal_s") if isinstance(usage, dict) else None
+    if isinstance(seconds, float | int) and 0 <= seconds < MOST:
+        return float(seconds)
+    return None
+
+
 def _cpu_s(usage: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
     """Return the CPU seconds of the worker in the measured steps; None for a note of another kind."""
     if isinstance(usage, dict):
@@ -367,6 +375,7 @@ TABLE = (
     Column("device", "job.devices.device", CATEGORY),
     Column("devices", "details.devices", _DEVICES),
     Column("steps_cpu_s", "details.measured_usage", FieldType(Any, "number", _cpu_s)),
+    Column("inside_steal_s", "details.measured_usage", FieldType(Any, "number", _steal_s)),
     Column("loader_workers", "data_use.loader_workers", COUNT),
     Column("data_sha256", "data_use.sha256", TEXT),
     Column("data_bytes", "data_use.asked_bytes", COUNT),

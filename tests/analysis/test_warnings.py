@@ -37,6 +37,7 @@ def during(**conditions: Any) -> dict[str, Any]:
     ("of_vm", "kind", "word"),
     [
         (during(interval_s=10, steal_s=1), "steal-time", "5 % of the CPU time"),
+        ({"details": {"measured_usage": {"steal_s": 1.5}}, "clock_span_s": 5.0}, "guest-steal", "15 % of the CPU time"),
         (during(interval_s=10, other_cpu_s=4), "other-load", "20 % of the CPU time"),
         (during(interval_s=10, throttled_s=2), "throttled", "20 % of the time"),
         (during(thermal_throttles=3), "thermal-throttling", "3 times"),
