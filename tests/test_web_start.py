@@ -73,7 +73,7 @@ def test_the_form_has_the_options_that_the_scenario_knows(client: FlaskClient, s
     page = client.get(f"/start?scenario={scenario}").text
     assert "Can be measured here: container." in page
     names = {name for name in OPTIONS if f'name="{name}"' in page}
-    hidden = {"inventory", "command", "command_files", "versus"}
+    hidden = {"inventory", "command", "command_files", "versus", "bodies"}
     assert names == {name for name, declared in OPTIONS.items() if declared.known_to(scenario)} - hidden
     assert page.index('name="target"') < page.index('name="seed"'), "the common ones first"
     for identity in re.findall(r'aria-describedby="([^"]+)"', page):

@@ -93,8 +93,12 @@ class Parts:
         )
 
 
-def _switches(record: Any) -> tuple[float, float] | None:  # noqa: ANN401 (decoded by the table of columns)
-    usage = record.details and record.details.measured_usage
+def _switches(record: Any) -> tuple[float, float] | None:  # noqa: ANN401 (decoded by the table of columns, or whole)
+    details = record.details
+    if isinstance(details, dict):
+        usage = details.get("measured_usage")
+    else:
+        usage = details and details.measured_usage
     counts = []
     for name in ("voluntary_switches", "involuntary_switches"):
         number = usage.get(name) if isinstance(usage, dict) else None

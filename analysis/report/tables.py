@@ -435,6 +435,6 @@ def interference_lines(comparison: Comparison, job: ComparedJob) -> Iterator[str
         sentences = []
         for claim in published_claims(reference.PAPERS_KEY):
             if "aggressor" in claim.where:
-                sentences.append(claim.sentence.removeprefix("Beside another job, "))
+                sentences.append(claim.sentence.removeprefix("Next to another job, "))
         paper = citation(reference.PAPERS_KEY)
         yield f"{paper}, figure 10 (beside AlexNet at batch 512): {'; '.join(sentences)}"

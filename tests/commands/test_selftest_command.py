@@ -28,7 +28,7 @@ def test_an_injury_that_is_not_applied_is_reported_as_not_found_and_measured_onc
     assert {one.injury: one.found for one in made.findings} == {"nothing": True, "late-steps": False}
     assert "it was not there in 2 of 2 blocks, by the worker's clock" in made.findings[1].note
     assert certificate(here / "home") == made
-    assert "6 trials, about 58 s, ROUGH, within a factor of 5" in result.stderr
+    assert "6 trials, about 82 s, ROUGH, within a factor of 5" in result.stderr
     assert "found 1 of 2 injuries" in " ".join(result.stdout.split())
     assert sum(event.startswith("measure") for event in machine.events) == 6
     names = [f"synthetic-resnet50-bare-metal{arm}-b000" for arm in ("+late-steps", "+nothing", "")]

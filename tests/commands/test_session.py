@@ -28,7 +28,7 @@ SESSIONS: dict[str, tuple[int, int, Settings]] = {
     "a temporary directory that is gone": (0o022, 4096, {"TMPDIR": "/nowhere"}),
     "few open files": (0o022, 64, {}),
 }
-FREE = re.compile(r"[\d.]+ Gi?B free")
+FREE = re.compile(r"[\d.]+ Gi?B free|a boot sector, [\d.]+ s")
 """Space that changes from one moment to the next."""
 TOGETHER = (
     ("a mask that hides all from others", "another language", "nobody's home", "few open files"),

@@ -39,7 +39,10 @@ def spec_of(model: str, **changes: Any) -> Spec:
         "device": "cpu",
         "devices": 1,
         "parallel": "none",
-    } | changes
+    }
+    if workload.communicates:
+        values |= {"threads": 2, "devices": 2, "parallel": "ddp"}
+    values |= changes
     return parse_spec(json.dumps({name: value for name, value in values.items() if value is not None}))
 
 
