@@ -93,7 +93,8 @@ def waited_s(port: int, seconds: float) -> float:
     [
         pytest.param(200, HALF, "", id="200 half requests"),
         pytest.param(1500, b"", "", id="1,500 connections"),
-        pytest.param(300, WHOLE * 5, "slowly", id="300 slow readers"),
+        # On two shared CPUs a service took from 0.1 to 8 s; why it takes so much CPU time then is not known.
+        pytest.param(300, WHOLE * 5, "slowly", id="300 slow readers", marks=pytest.mark.thorough),
         pytest.param(10_000, HALF, "", id="10,000 half requests", marks=pytest.mark.thorough),
         pytest.param(10_000, b"", "", id="10,000 connections", marks=pytest.mark.thorough),
     ],
