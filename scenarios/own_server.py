@@ -16,13 +16,13 @@ from scenarios.job import metrics_of, recordable, throughput_of
 from scenarios.reading import TEMPORARY
 from scenarios.served_pair import Launch, ServedPair, ServiceScenario
 from scenarios.served_requests import bodies_of, digest_of
-from scenarios.serving_options import CHAT, MODELS, READY_WITHIN_S, ServingOptions
+from scenarios.serving_options import CHAT, MODELS, READY_WITHIN_S, ServingOptions, load_of
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Note, Observer
 from suite.job.command import CommandJob, parse_command
 from suite.job.datasets import Dataset
 from suite.job.profiles import EXTENTS, Profile
-from suite.job.serving import LOADS, TOKEN_LOADS, Limit, OwnServer, Serving, parse_limit, parse_rates
+from suite.job.serving import LOADS, TOKEN_LOADS, Limit, OwnServer, Serving, parse_limit
 from suite.plan import Trial, planned
 from suite.records.record import MetricValue, Timeline
 from suite.request.request import RunRequest
@@ -93,14 +93,9 @@ class OwnServing(ServiceScenario):
         return "tokens" if self._server.api == "openai" else "requests"
 
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
-        asked = request.options(ServingOptions)
-        load = (TOKEN_LOADS if self._server.api == "openai" else LOADS)[profile.name]
-        serving = Serving(
-            requests=asked.requests or load.requests,
-            rates=parse_rates(asked.rates) if asked.rates else load.rates,
-            clients=asked.clients or load.clients,
-            server=self._server,
-        )
+        loads = TOKEN_LOADS if self._server.api == "openai" else LOADS
+        load = load_of(request.options(ServingOptions), loads[profile.name])
+        serving = Serving(**load.model_dump(), server=self._server)
         return {"serving": serving, "command": self._command}
 
     def measure(self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: Context) -> Measurement:

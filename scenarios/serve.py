@@ -12,11 +12,11 @@ from scenarios.job import metrics_of, recordable, throughput_of
 from scenarios.members import plugin_of
 from scenarios.own_server import OwnServing
 from scenarios.served_pair import Launch, ServedPair, ServiceScenario
-from scenarios.serving_options import ServingOptions
+from scenarios.serving_options import ServingOptions, load_of
 from suite.errors import RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer
 from suite.job.profiles import EXTENTS, Profile
-from suite.job.serving import LOADS, TOKEN_LOADS, Serving, parse_rates
+from suite.job.serving import LOADS, TOKEN_LOADS, Serving
 from suite.job.sharing import sizes_of
 from suite.plan import Trial, planned
 from suite.records.record import MetricValue, Timeline
@@ -67,11 +67,9 @@ class Serve(ServiceScenario):
         changed = {name: int(value) for name in (*EXTENTS, "channels") if (value := request.value(name)) is not None}
         sizes = sizes_of(profile, model, changed)
         options = request.options(ServingOptions)
-        load = (TOKEN_LOADS if sizes.tokens else LOADS)[profile.name]
+        loads = TOKEN_LOADS if sizes.tokens else LOADS
         serving = Serving(
-            requests=options.requests or load.requests,
-            rates=parse_rates(options.rates) if options.rates else load.rates,
-            clients=options.clients or load.clients,
+            **load_of(options, loads[profile.name]).model_dump(),
             **sizes.model_dump(include={*EXTENTS, "depth"}),
             channels=sizes.channels or (None if sizes.tokens else 3),
         )

@@ -12,6 +12,7 @@ from suite.job.serving import (
     MOST_REQUESTS,
     PUBLISHED_PORTS,
     Api,
+    Load,
     Method,
     parse_limit,
     parse_path,
@@ -113,4 +114,16 @@ class ServingOptions(OptionGroup):
         f"Most latency at a sustained rate: p99=500ms. The knee is the highest of the {option('rates')} that keeps it.",
         parse=parse_limit,
         idle_without=_OWN,
+    )
+
+
+def load_of(options: ServingOptions, profile: Load) -> Load:
+    """Return the load of the options; the profile gives what they leave out."""
+    rates = profile.rates
+    if options.rates:
+        rates = parse_rates(options.rates)
+    return Load(
+        requests=options.requests or profile.requests,
+        rates=rates,
+        clients=options.clients or profile.clients,
     )
