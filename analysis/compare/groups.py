@@ -224,8 +224,7 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
     peak_bytes = trials["serving_peak_memory_bytes"]
     elapsed_s = trials["elapsed_s"]
     share = (trials["batch"] * devices / trials["global_batch"]).fillna(1.0)
-    # Whoever prices trials has added columns one by one; a copy holds all of them in few blocks again.
-    return trials.copy().assign(
+    return trials.assign(
         cost_steps=steps / (trials["batch"] * trials["steps"] / 1000),
         cost_startup=(whole - steps).mask(takes_turns),
         cost_ratio=all_in / whole.where(whole > 0) * share,

@@ -103,7 +103,9 @@ def with_job(
     for metric, values in columns.items():
         if values.notna().any():
             measured[metric] = values
-    table = trials.assign(**{metric.column: values for metric, values in measured.items()})
+    priced = pd.DataFrame({metric.column: values for metric, values in measured.items()}, index=trials.index)
+    # At once: columns that are inserted one by one each stay apart in memory, and pandas warns of many.
+    table = pd.concat([trials, priced], axis="columns")
     currency = prices.currency if prices else ""
     ordered = [metric for metric in job_metrics(currency) if metric in measured]
     return replace(records, trials=table, metrics=(*records.metrics, *ordered))
