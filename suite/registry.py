@@ -62,30 +62,10 @@ class Registry:
     """The options that the suite's own members declare, as ``own``; None where each has them as its ``options``."""
     variants: "tuple[Registry, str] | None" = None
     """Another registry whose added members are members of this one, too, and what makes each from its name."""
-    _loaded: dict[str, Any] = field(
-        default_factory=dict,
-        init=False,
-        compare=False,
-        repr=False,
-    )
-    _adopted: dict[str, str] = field(
-        default_factory=dict,
-        init=False,
-        compare=False,
-        repr=False,
-    )
-    _refused: dict[str, str] = field(
-        default_factory=dict,
-        init=False,
-        compare=False,
-        repr=False,
-    )
-    _failed: dict[str, RequestError] = field(
-        default_factory=dict,
-        init=False,
-        compare=False,
-        repr=False,
-    )
+    _loaded: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _adopted: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _refused: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _failed: dict[str, RequestError] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def _places(self) -> dict[str, EntryPoint]:

@@ -1,4 +1,4 @@
-"""What ``import virtbench`` offers: thin calls of the functions behind ``bench run``, ``compare`` and ``results``."""
+"""The functions of ``import virtbench``: thin calls of those behind ``bench run``, ``compare`` and ``results``."""
 
 import warnings
 from collections.abc import Mapping

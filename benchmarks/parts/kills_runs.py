@@ -1,4 +1,4 @@
-"""What ``kills.py`` kills: runs of every scenario on every target and engine of this machine, and other commands."""
+"""The victims of ``kills.py``: runs of every scenario, target and engine of this machine, and other commands."""
 
 import random
 from collections import Counter

@@ -109,7 +109,7 @@ def probe_kvm(*, anew: bool = False, within_s: float | None = None) -> KvmProbe:
 
 
 class _Tried(NamedTuple):
-    """What came of booting a guest: why it does not, and whether the answer can be kept."""
+    """The result of booting a guest: the reason if it does not boot, and whether the answer can be kept."""
 
     reason: str | None
     is_kept: bool = True

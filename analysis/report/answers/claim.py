@@ -269,7 +269,7 @@ class Claim:
 
     @property
     def _disturbances(self) -> list[Disturbed]:
-        """What has disturbed the trials of either side."""
+        """Return the disturbances of the trials of either side."""
         disturbed = self.around.disturbed
         return [*disturbed.get(self.target, ()), *disturbed.get(self._base, ())]
 
