@@ -39,7 +39,8 @@ from suite.records.environment import Environment
 from suite.registries import WORKLOADS
 from suite.request.repetitions import RepetitionOptions
 from suite.request.request import OPTIONS, RunRequest
-from suite.sweep.estimate import is_emulated, rough_s
+from suite.sweep.estimate import is_emulated, rough_s, with_lasting_bursts
+from suite.targets import VMS
 from suite.untrusted.console import PlainConsole
 from worker.data.sets import steps_of_epoch
 from worker.environment import collect
@@ -262,7 +263,7 @@ def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alterna
         workload = WORKLOADS.get(architecture(model))
     registry = WORKLOADS if workload else scenario.members
     part = dict(scenario.part(request, profile, model))
-    return Job(
+    job = Job(
         scenario=request.scenario,
         model=model,
         data=resolved.data,
@@ -290,6 +291,15 @@ def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alterna
         **site,
         **part,
     )
+    return _with_bursts(resolved, job)
+
+
+def _with_bursts(resolved: Resolved, job: Job) -> Job:
+    """Return the job with bursts that last, unless their steps were given or a target emulates its CPU."""
+    emulates = job.layers.accelerator == "tcg" and not VMS.isdisjoint(resolved.site.targets)
+    if emulates or resolved.inputs.request.measurement.burst_steps or not resolved.profile.decides:
+        return job
+    return with_lasting_bursts(job)
 
 
 def _declared(workload: Workload | None) -> dict[str, Any]:

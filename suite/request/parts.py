@@ -28,6 +28,8 @@ ROUNDS = 8
 BURST_STEPS = 2
 """The turns of a job in a block, and the steps of one, unless the request gives others. Longer bursts decide later
 (``benchmarks/deciding_by_default.py``)."""
+LEAST_BURST_S = 0.25
+"""What the bursts of short steps should last: those of 16 ms differed by 15 % on a shared host."""
 _LEAST_MEMORY_BYTES = 1 << 20
 """A bare number below it is no memory of a target: its unit was forgotten."""
 _IN_TURNS = (given("design", "alternating", "both"),)
@@ -218,7 +220,7 @@ class MeasurementOptions(OptionGroup):
     burst_steps: Count | None = about(
         None,
         f"Steps, or probe measurements, per turn, with {option('design')} alternating or both. Default: "
-        f"{BURST_STEPS} steps, 1 measurement.",
+        f"{BURST_STEPS} steps, or as many as should take {LEAST_BURST_S} s if they are short; 1 measurement.",
         needs=_IN_TURNS,
     )
     trial_timeout: Count | None = about(

@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from suite.job.sharing import architecture
 from suite.plan import Trial
 from suite.records.headers import RecordHeader, headers
 from suite.registries import WORKLOADS
+from suite.request.parts import LEAST_BURST_S
 from suite.results.store import TRIALS
 from suite.targets import VMS
 from suite.trial_names import arm_name
@@ -48,6 +50,7 @@ ROUGH_EMULATION = 300.0
 """How much longer computing takes on an emulated CPU."""
 ROUGH_SETTLING_S = 3.0
 """What settling takes beside its least seconds: building the network, and the last windows."""
+MOST_BURST_STEPS = 64
 ROUGH_WITHIN = 5
 """The factor within which these rules are right."""
 ROUGH_EXCHANGE_S = 1.0
@@ -239,6 +242,21 @@ def rough_s(trial: Trial) -> float:
     if job.sizes.settle_s:
         settling_s = job.sizes.settle_s + ROUGH_SETTLING_S
     return opened_s + settling_s + max(training_s, job.sizes.least_s or 0.0)
+
+
+def with_lasting_bursts(job: Job) -> Job:
+    """Return a job that takes turns with as many steps in each as last ``LEAST_BURST_S``, or with its own if more.
+
+    Their number comes from what the workload declares, and from nothing measured: runs of one job stay comparable.
+    """
+    if not (job.sizes and job.turns):
+        return job
+    step_s = _computing_s(job, emulated=False)
+    lasting_steps = min(MOST_BURST_STEPS, math.ceil(LEAST_BURST_S / step_s))
+    burst_steps = max(job.turns.burst_steps, lasting_steps)
+    turns = job.turns.model_copy(update={"burst_steps": burst_steps})
+    sizes = job.sizes.model_copy(update={"steps": turns.rounds * burst_steps})
+    return job.model_copy(update={"turns": turns, "sizes": sizes})
 
 
 def _computing_s(job: Job, *, emulated: bool) -> float:

@@ -36,6 +36,7 @@ from suite.measurable import EMULATED_CPU
 from suite.plan import Detection, Plan, Trial
 from suite.process_identity import ProcessIdentity
 from suite.progress import Lines
+from suite.request.parts import BURST_STEPS
 from suite.request.request import RunRequest
 from suite.results.store import Run, stored_plan
 from suite.targets import TARGETS
@@ -518,12 +519,30 @@ def emulating(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("emulating")
+def test_the_bursts_of_short_steps_last_unless_they_are_given_or_nothing_is_decided(bench: Bench) -> None:
+    in_turns = ("--model", "vae", "--design", "alternating")
+
+    def steps_of_bursts(*words: str) -> int:
+        _, plan, _ = planned_by_default(bench, *in_turns, *words)
+        assert plan.job.turns
+        assert plan.job.sizes
+        assert plan.job.sizes.steps == plan.job.turns.rounds * plan.job.turns.burst_steps
+        return plan.job.turns.burst_steps
+
+    assert steps_of_bursts() > BURST_STEPS
+    assert steps_of_bursts("--burst-steps", "3") == 3
+    assert steps_of_bursts("--target", "bare-metal", "--target", "vm") == BURST_STEPS
+    assert steps_of_bursts("--profile", "smoke") == BURST_STEPS
+
+
+@pytest.mark.usefixtures("emulating")
 def test_a_run_that_says_nothing_of_its_end_is_decided_in_turns_within_a_budget(bench: Bench) -> None:
     request, plan, printed = planned_by_default(bench)
     repetitions = request.repetitions
     assert (repetitions.until, repetitions.margin, repetitions.budget) == ("decided", "5%", "10m")
     assert (plan.targets, plan.margin, plan.warmup_blocks) == (("bare-metal", "container"), 0.05, 1)
     assert plan.job.turns
+    assert plan.job.turns.burst_steps == BURST_STEPS, "ResNet-50's steps are long"
     assert "in turns, until decided at 5 %, at most 10 min; --blocks 5 for a fixed number" in printed
 
 

@@ -5,13 +5,21 @@ from typing import Any
 
 import pytest
 
-from suite.job.job import Devices
+from suite.job.job import Alternating, Devices
 from suite.job.profiles import PROFILES
 from suite.plan import Trial
 from suite.records.headers import RecordHeader, headers
 from suite.records.record import Timeline
 from suite.registries import WORKLOADS
-from suite.sweep.estimate import ROUGH_OPENED_S, ROUGH_WITHIN, Durations, is_emulated, rough_s
+from suite.sweep.estimate import (
+    MOST_BURST_STEPS,
+    ROUGH_OPENED_S,
+    ROUGH_WITHIN,
+    Durations,
+    is_emulated,
+    rough_s,
+    with_lasting_bursts,
+)
 from tests.reference import REPOSITORY
 from tests.suite.conftest import make_plan, make_record
 
@@ -111,3 +119,26 @@ def test_a_gpu_is_forecast_by_its_own_speed_and_with_what_settles_it() -> None:
 
 def test_a_workload_of_a_package_that_is_gone_ends_no_forecast() -> None:
     assert rough_s(trial_of("gan", "smoke").with_job(model="of-another-package")) > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "burst_steps"),
+    [("resnet50", 2), ("alexnet", 2), ("gan", 6), ("vae", 31), ("collectives", MOST_BURST_STEPS)],
+)
+def test_bursts_of_short_steps_last_so_that_their_noise_averages_out(model: str, burst_steps: int) -> None:
+    trial = trial_of(model, "quick", turns=Alternating(rounds=8, burst_steps=2))
+
+    lasting = with_lasting_bursts(trial.job)
+
+    assert lasting.turns == Alternating(rounds=8, burst_steps=burst_steps)
+    assert lasting.sizes is not None
+    assert lasting.sizes.steps == 8 * burst_steps
+    assert with_lasting_bursts(lasting) == lasting
+
+
+def test_longer_bursts_than_the_least_stay_as_they_are() -> None:
+    trial = trial_of("vae", "quick", turns=Alternating(rounds=8, burst_steps=100))
+
+    lasting = with_lasting_bursts(trial.job)
+
+    assert lasting.turns == trial.job.turns
