@@ -49,6 +49,7 @@ FIGURES = Registry(
         "interference-map": "analysis.figures.interference:heat_map",
         "trials": "analysis.figures.points:every_trial",
         "latency": "analysis.figures.points:latency_lines",
+        "latency-by-rate": "analysis.figures.rates:rate_lines",
         "scaling": "analysis.figures.points:speed_up_lines",
         "by": "analysis.figures.bars:value_bars",
         "together": "analysis.figures.points:together_lines",

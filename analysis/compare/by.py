@@ -1,8 +1,9 @@
 """Contrasts between cells: each value of a key over the first one, on every target. They are never overheads.
 
-A key is a setting of the job, or where it ran. Both sides agree in all settings but the keys and whatever follows from
-these, which is named at the ratio. Cells of one sweep are paired by (sweep, block); all others are independent samples:
-see ``statistics.two_samples``. Machines are also compared with the median of the others.
+A key is a setting of the job, where it ran, or the rate of requests inside a trial. Both sides agree in all settings
+but the keys and whatever follows from these, which is named at the ratio. Cells of one sweep are paired by (sweep,
+block); all others are independent samples: see ``statistics.two_samples``. Machines are also compared with the median
+of the others.
 """
 
 import math
@@ -30,6 +31,7 @@ from analysis.compare.contrasts import (
     valued,
 )
 from analysis.compare.pairing import decided_by, have_failed, may_decide, plain, substitutes_of
+from analysis.compare.rates import RATE, at_each_rate
 from analysis.compare.results import (
     Arm,
     CellTrials,
@@ -80,6 +82,8 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     Raises RequestError for an unknown key, for one with a single value, for a base that no record has, and where the
     plans state different margins and none is given.
     """
+    if RATE in keys:
+        records = at_each_rate(records)
     trials = _placed(plain(records.trials)).sort_values("started_at", kind="stable")
     terms = Terms(terms_of(records.directories, margin).margin)
     jobs = settings_of(trials)
@@ -165,7 +169,8 @@ def settings_of(trials: pd.DataFrame) -> list[Settings]:
     sites = {run: _site(run) for run in runs.unique()}
     context = runs.map(lambda run: sites[run].get("context"))
     inventory = runs.map(lambda run: sites[run].get("inventory"))
-    places = trials[[*_COLUMNS, _POOL]].assign(
+    further = [name for name in (RATE,) if name in trials]
+    places = trials[[*_COLUMNS, _POOL, *further]].assign(
         host=host,
         machine=pd.Series(labels, trials.index, dtype=object).fillna(host),
         context=context.fillna(_NONE),

@@ -52,7 +52,8 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
     multiple=True,
     metavar="KEY",
     shell_complete=complete_key,
-    help="Compare the values of a setting, or of host, machine, context, inventory, place.",
+    help="Compare the values of a setting, or of host, machine, context, inventory, place; or the rates of requests: "
+    "rate.",
 )
 @click.option(
     "--base", multiple=True, metavar="VALUE", help="With --by: the value to compare with. Default: the first."

@@ -42,10 +42,12 @@ def by_document(comparison: Comparison) -> Iterator[Element]:
 
 def by_answer(comparison: Comparison) -> Answer:
     """Return the answer of the values of keys, by the metric that decides; which machines are slow is its fact."""
-    decisive = [row for row in rows_by_key(comparison) if row.metric.name == row.job.traits.deciding[0]]
+    rows = list(rows_by_key(comparison))
+    measured = {row.metric.name for row in rows}
     claims = []
-    for row in decisive:
-        if row.verdict:
+    for row in rows:
+        decisive = next((name for name in row.job.traits.deciding if name in measured), None)
+        if row.metric.name == decisive and row.verdict:
             claims.append(Claim(row, row.model, Circumstances()))
     facts = tuple(slow_machines(comparison))
     if not claims:
@@ -56,13 +58,13 @@ def by_answer(comparison: Comparison) -> Answer:
             facts,
         )
     several = len({job_on(claim.found.arm) for claim in claims}) > 1
-    rows = []
+    answers = []
     for claim in claims:
         arm = claim.found.arm
         names = (job_on(arm), *arm.cell) if several else arm.cell
-        rows.append(row_of(claim, ", ".join(filter(None, names))))
+        answers.append(row_of(claim, ", ".join(filter(None, names))))
     worst = max(range(len(claims)), key=lambda number: abs(claims[number].slower or 0.0))
-    return formed(rows, WORDS, _next(comparison, claims), facts, [rows[worst]])
+    return formed(answers, WORDS, _next(comparison, claims), facts, [answers[worst]])
 
 
 def _next(comparison: Comparison, claims: Sequence[Claim]) -> NextStep | None:
