@@ -12,15 +12,15 @@ from typing import Any
 from scenarios.command import command_data_set
 from scenarios.distributed import record_of
 from scenarios.events import EventLog, Silent
-from scenarios.job import metrics_of, recordable, throughput_of
-from scenarios.reading import TEMPORARY
+from scenarios.job import metrics_of, recordable, throughput_of, worker_argv
+from scenarios.reading import TEMPORARY, empty_page_cache
 from scenarios.served_pair import Launch, ServedPair, ServiceScenario
 from scenarios.served_requests import bodies_of, digest_of
 from scenarios.serving_options import CHAT, MODELS, READY_WITHIN_S, ServingOptions, load_of
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Note, Observer
 from suite.job.command import CommandJob, parse_command
-from suite.job.datasets import Dataset
+from suite.job.datasets import Dataset, PageCache
 from suite.job.profiles import EXTENTS, Profile
 from suite.job.serving import LOADS, TOKEN_LOADS, Limit, OwnServer, Serving, parse_limit
 from suite.plan import Trial, planned
@@ -78,7 +78,8 @@ class OwnServing(ServiceScenario):
             )
         path = asked.path or (CHAT if asked.api == "openai" else "/")
         bodies = bodies_of(asked, path)
-        return cls(CommandJob(argv=parse_command(request.value("command"))), _server_of(asked, path, bodies), bodies)
+        server = _server_of(asked, path, bodies, request.data.cache)
+        return cls(CommandJob(argv=parse_command(request.value("command"))), server, bodies)
 
     def models(self, request: RunRequest) -> tuple[str, ...]:
         return (self._command.name,)
@@ -104,18 +105,21 @@ class OwnServing(ServiceScenario):
         observer.phase("measuring the path")
         path = served.path_metrics()
         observer.phase("attesting")
-        pair = served.pair(observer)
+        pair = served.pair(observer, served.load())
         try:
+            page_cache_share = served.arrange_page_cache(observer)
             elapsed_s = pair.to_its_end(account)
         except MeasurementError as error:
             raise served.explained(error, pair.server.job.log) from error
         measured = served.measurement(pair, elapsed_s, path)
+        if page_cache_share is not None:
+            measured = measured.changed(details={**measured.details, "page_cache_share": page_cache_share})
         for note in _notes_on(measured.details):
             observer.note(f"{trial.trial_id}: {note}")
         return measured
 
 
-def _server_of(asked: ServingOptions, path: str, bodies: tuple[str, ...]) -> OwnServer:
+def _server_of(asked: ServingOptions, path: str, bodies: tuple[str, ...], page_cache: PageCache | None) -> OwnServer:
     return OwnServer(
         port=asked.port or 0,
         api=asked.api,
@@ -126,6 +130,7 @@ def _server_of(asked: ServingOptions, path: str, bodies: tuple[str, ...]) -> Own
         bodies=len(bodies),
         bodies_sha256=digest_of(bodies),
         limit=parse_limit(asked.limit) if asked.limit else None,
+        page_cache=page_cache,
     )
 
 
@@ -170,7 +175,19 @@ class _ServedTrial:
             metrics = metrics_of(pair.client.job.log.said("metrics", "metrics"))
         return {f"path-{name}": value for name, value in metrics.items()}
 
-    def pair(self, observer: Observer) -> ServedPair:
+    def arrange_page_cache(self, observer: Observer) -> float | None:
+        """Bring the page cache of the server into its planned state. Returns the share that a cold one still holds."""
+        state = self.server.page_cache
+        if state is None:
+            return None
+        observer.phase("page cache", state)
+        if state == "cold":
+            return empty_page_cache(self.trial, self.instances[0].node, worker_argv)
+        once = self.load(requests=1, rates=(), clients=1)
+        self.pair(Silent(), once).to_its_end(nullcontext())
+        return None
+
+    def pair(self, observer: Observer, load: LoadRequest) -> ServedPair:
         command = planned(self.trial.job.command, "its command")
         envelope = self.trial.job.envelope
         node = self.instances[0].node
@@ -183,7 +200,7 @@ class _ServedTrial:
             port=self.server.port,
         )
         server = Launch(request, "--server", SERVER_PHASES)
-        client = Launch(self.load(), "--load", CLIENT_PHASES)
+        client = Launch(load, "--load", CLIENT_PHASES)
         return ServedPair.of(self.trial, self.instances, server, client, observer)
 
     def explained(self, error: MeasurementError, log: EventLog) -> MeasurementError:

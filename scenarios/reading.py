@@ -108,6 +108,35 @@ def _arranged(trial: Trial, dataset: Dataset, state: str, node: Node, argv: Sequ
     return float(share)
 
 
+def empty_page_cache(trial: Trial, node: Node, launch_of: Callable[[Node, Trial], list[str]]) -> float:
+    """Drop the userland and the data volume of a node from its page cache. Returns the share that stays.
+
+    Raises MeasurementError where that cannot be done or seen, and if too much stays.
+    """
+    holder = node.backing or node  # a user who owns no file is not shown which are in memory
+    command = [*launch_of(holder, trial), "--page-cache", "empty", "/", *filter(None, [holder.data])]
+    share: object = None
+    why = "its kernel hides which files are in memory"
+    if node.facts.get("seccomp") == "sentry":
+        why = "gVisor's own page cache cannot be emptied"
+    elif holder.userland is None:
+        why = "its programs are those of this machine, which others use"
+    elif not trial.properties.direct_io:
+        why = "its disks are read through the host's page cache"
+    else:
+        share = asked(holder, command, trial.trial_timeout_s).get("page_cache_share")
+    if isinstance(share, float | int) and share > MOST_COLD:
+        why = f"{share:.1%} of its programs and files stay in memory, {MOST_COLD:.0%} may: something else uses them"
+    elif isinstance(share, float | int):
+        return float(share)
+    raise MeasurementError(
+        f"a cold start on {node.name} cannot be measured: {why}",
+        kind="page-cache",
+        command=command,
+        remedy=f"use {option('cache')} warm, or other targets",
+    )
+
+
 def _unread(error: CommandError, timeout_s: float, command: Sequence[str]) -> MeasurementError:
     if error.returncode is None:
         why = f"the data set was not read within {timeout_s:g} s"

@@ -58,15 +58,15 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
             return started(lambda: _serve(spec, events, told.wait))
         case ["--load" | "--server" | "--null-server" as part]:
             return started(lambda: _serve_own(part, events))
-        case ["--page-cache", "cold" | "warm" as state, directory]:
-            return _arrange_page_cache(state, directory, events)
+        case ["--page-cache", "cold" | "warm" | "empty" as state, directory, *others]:
+            return _arrange_page_cache(state, directory, others, events)
         case ["--rank", rank, port]:
             from worker.training.ddp import run_rank
 
             return run_rank(parse_spec(sys.stdin.read()), int(rank), int(port))
     known = "--attest, --probe, --aggressor, --command, --train SPEC, --serve [SPEC], --load"
     known += ", --server, --null-server"
-    known += ", --page-cache STATE DIRECTORY, --rank NUMBER PORT"
+    known += ", --page-cache STATE DIRECTORY [FURTHER], --rank NUMBER PORT"
     events.error("request", f"unknown arguments {' '.join(argv)}; known are {known}")
     return REQUEST
 
@@ -96,11 +96,11 @@ def _started(events: Events, started_s: float, work: Callable[[], None]) -> int:
     return guarded(events, work)
 
 
-def _arrange_page_cache(state: str, directory: str, events: Events) -> int:
-    from worker.data.page_cache import arrange
+def _arrange_page_cache(state: str, directory: str, others: Sequence[str], events: Events) -> int:
+    from worker.data.page_cache import arrange, empty
 
     try:
-        events.write(arrange(state, directory))
+        events.write(empty(directory, others) if state == "empty" else arrange(state, directory))
     except OSError as error:
         print(f"the data set cannot be read: {error}", file=sys.stderr)
         return FAILED

@@ -1,7 +1,8 @@
 """The time, money and energy of a whole job, as metrics of every trial: contrasts then judge them like any other.
 
 A trial is mostly imports; a job is opened and started once, and then runs at the steady rate of the trial. Its time is
-opening + start + units / rate + checkpoints. Energy is the mean power of the trial over that time.
+opening + start + units / rate + checkpoints. Energy is the mean power of the trial over that time; of a server, which
+is not always at its highest rate, it is the energy of the trial by all that was answered in it.
 
 Checkpoints are those that the trial wrote. A job that may be preempted has those of its course in ``costs.preemption``
 instead, also in its undisturbed time: what preemption costs is a ratio of two times of one job.
@@ -90,11 +91,13 @@ def with_job(
     if time_s[trials["ok"]].isna().all():
         raise _unusable(trials, amount)
     watts = (trials["energy_j"] / trials["interval_s"]).where(trials["burst_s"].isna())
+    answered = work["answered"]
+    unit_s = (1 / work["per_s"]).where(answered.isna(), trials["interval_s"] / answered)
     columns = {
         TIME: time_s,
-        PER_UNITS: watts * 1000 / work["per_s"],
-        NET: (watts - work["idle_w"]) * 1000 / work["per_s"],
-        ENERGY: watts * time_s,
+        PER_UNITS: watts * 1000 * unit_s,
+        NET: (watts - work["idle_w"]) * 1000 * unit_s,
+        ENERGY: watts * time_s.where(answered.isna(), work["units"] * unit_s),
         **course,
     }
     if prices:
@@ -115,7 +118,8 @@ def _work_of(records: Records, amount: Amount) -> pd.DataFrame:
     """Return the parts of the job by trial: its start, units, rate, and checkpoints with the time of each."""
     trials = records.trials
     evidence = records.evidence.drop_duplicates("path").set_index("path")
-    parts = evidence.loc[trials["path"], ["job", "ready_s", "epochs", "idle_w"]].set_axis(trials.index)
+    names = ["job", "ready_s", "epochs", "idle_w", "units_answered"]
+    parts = evidence.loc[trials["path"], names].set_axis(trials.index)
     units = of_jobs(parts, lambda job: _units(job, amount)).astype(float)
     saved = of_jobs(parts, _units_of_checkpoint).astype(float)
     per_s = trials["throughput_per_s"].mask(trials["burst_s"].notna(), trials["global_batch"] / trials["burst_s"])
@@ -126,6 +130,7 @@ def _work_of(records: Records, amount: Amount) -> pd.DataFrame:
             "per_s": per_s.where(per_s > 0),
             "checkpoints": (units // saved).fillna(0.0),
             "idle_w": parts["idle_w"].astype(float),
+            "answered": parts["units_answered"].astype(float),
             "written_s": parts["epochs"].map(_checkpoint_s).astype(float),
         }
     )

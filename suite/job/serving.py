@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from suite.errors import RequestError
+from suite.job.datasets import PageCache
 from suite.part import Part
 
 MOST_REQUESTS = 100_000
@@ -74,6 +75,9 @@ class OwnServer(Part):
     bodies_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     limit: Limit | None = None
     """The percentile of the latency that a sustained rate must keep; None if no such rate is looked for."""
+    page_cache: PageCache | None = None
+    """``cold``: neither programs nor files are in memory when it starts. ``warm``: it has run once before. None: as the
+    trials before have left it."""
 
 
 class Serving(Load):

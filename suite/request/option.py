@@ -95,7 +95,7 @@ class About:
     also: tuple[str, ...] = ()
     """Other spellings on the command line."""
     shared_with: tuple[str, ...] = ()
-    """Further scenarios that know it, where one of them declares it."""
+    """Further scenarios that know it, beside the one that declares it or those with the trait ``of``."""
     of: str = ""
     """The trait of the scenarios that know it, a field of ``suite.request.traits.Traits``; empty for all of them."""
     needs: tuple[Need, ...] = ()
@@ -261,8 +261,10 @@ class Option:
         return value
 
     def known_to(self, scenario: str) -> bool:
+        if scenario in self.about.shared_with:
+            return True
         if self.scenario:
-            return scenario in (self.scenario, *self.about.shared_with)
+            return scenario == self.scenario
         return not self.about.of or bool(getattr(traits_of(scenario), self.about.of))
 
     def description(self, spelling: Callable[[str], str] = str, *, listed: bool = True) -> str:

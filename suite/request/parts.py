@@ -364,7 +364,12 @@ class DataOptions(OptionGroup):
         None, "With frames:DIR, use every Nth frame of each video. Default: 1.", of="reads", needs=(DATA_SET,)
     )
     cache: PageCache | None = about(
-        None, "Page cache of the data set's files, which is verified. Default: cold.", of="reads", needs=(DATA_SET,)
+        None,
+        "Page cache of the data set's files, which is verified. Default: cold. Of your own server: cold, it starts "
+        "without its programs and files in memory; warm, it has run once before. Default: as other trials left it.",
+        of="reads",
+        shared_with=("serve",),
+        needs=(DATA_SET, given("port", example="8000")),
     )
     loader_workers: NotNegative | None = about(
         None, "Processes that read and decode images. Default: one per CPU.", of="reads", idle_without=(DATA_SET,)

@@ -5,19 +5,22 @@ import json
 import math
 import random
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from provisioning.machines.ssh import free_port
 from scenarios.own_server import knee_per_s
+from scenarios.reading import empty_page_cache
 from scenarios.served_requests import bodies_of
 from scenarios.serving_options import CHAT, ServingOptions
 from suite.errors import RequestError
-from suite.interfaces import Instance, Measurement
+from suite.interfaces import Completed, Instance, Measurement, Node
 from suite.job.profiles import PROFILES
 from suite.job.serving import Limit, Serving
 from suite.plan import Trial
@@ -28,6 +31,7 @@ from tests.provisioning.conftest import raises
 from tests.scenarios.conftest import HereNode, failure
 from tests.scenarios.test_serve import ENVELOPE, JOINED
 from worker.probes.probe import quantile
+from worker.serving.load import WARM_UP
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins/model_server.py"
 
@@ -82,7 +86,8 @@ def test_a_server_is_measured_from_its_start_to_its_end_and_the_path_apart(measu
     assert 10 <= metrics["latency-p50"].value < 30
     assert metrics["path-latency-p50"].value < 10
     assert metrics["inside-latency"].value < metrics["latency-p50"].value
-    assert 20 < found.throughput_per_s <= 100
+    if not found.details["withheld"]:  # the load generator of a busy machine is late
+        assert 20 < found.throughput_per_s <= 100
     assert metrics["start-to-ready"].value < metrics["cold-start"].value
     before_s = found.timeline.launch_s + found.timeline.imports_s + found.timeline.build_s
     assert before_s == pytest.approx(metrics["cold-start"].value), "no part counts twice"
@@ -171,6 +176,74 @@ def test_the_knee_of_a_known_queue_is_that_of_its_theory() -> None:
     assert knee_per_s(load, Limit(percentile="p99", most_ms=500), served) is None, "it was not measured"
 
 
+def queued(rate: float, seed: int, services_s: Sequence[float]) -> list[float]:
+    """Return the latencies in ms of a queue with these services, for the schedule of a rate (Lindley 1952)."""
+    draw = random.Random(f"{seed}/{rate:g}")
+    latencies_ms = []
+    due_s = free_s = 0.0
+    for service_s in services_s:
+        due_s += draw.expovariate(rate)
+        free_s = max(due_s, free_s) + service_s
+        latencies_ms.append((free_s - due_s) * 1e3)
+    return latencies_ms
+
+
+@pytest.mark.thorough
+def test_a_known_queue_is_measured_as_its_theory_foretells_up_to_the_knee(measured: Any, trial: Trial) -> None:
+    requests = 300
+    options = {"requests": requests, "rates": "20,50,80", "clients": 32, "limit": f"p95={LIMIT.most_ms:g}ms"}
+    metrics = measured(f"--step-s {SERVICE_S}", **options).metrics
+    served_in_s = metrics["latency-p50"].value / 1e3
+    assert served_in_s == pytest.approx(SERVICE_S, abs=0.005)
+    for rate in (20.0, 50.0, 80.0):
+        foretold = queued(rate, trial.seed, [served_in_s] * requests)
+        for percent in (50, 95):
+            latency = metrics[f"latency-p{percent}-at-{rate:g}-per-s"].value
+            assert latency == pytest.approx(quantile(foretold, percent / 100), rel=0.2, abs=5), (rate, percent)
+    assert metrics["knee"].value == max(rate for rate in RATES if share_below(rate, LIMIT.most_ms / 1e3) >= 0.95)
+
+
+@pytest.mark.thorough
+def test_a_stall_is_charged_to_every_request_that_it_kept_waiting(measured: Any, trial: Trial) -> None:
+    requests, every, stall_s, step_s = 300, 200, 2.0, 0.005
+    words = f"--step-s {step_s} --stall-every {every} --stall-s {stall_s}"
+    metrics = measured(words, requests=requests, rates="50", clients=16).metrics
+    assert metrics["latency-p99"].value < 50, "in a closed loop a stall is one request of 300"
+    # Before come the first answer and the warm-up, which the server counts, too.
+    before = 1 + WARM_UP + requests
+    numbers = range(before + 1, before + 1 + requests)
+    services_s = [step_s + (stall_s - step_s) * (number % every == 0) for number in numbers]
+    foretold = queued(50, trial.seed, services_s)
+    for percent in (50, 95, 99):
+        latency = metrics[f"latency-p{percent}-at-50-per-s"].value
+        assert latency == pytest.approx(quantile(foretold, percent / 100), rel=0.1, abs=20), percent
+    assert metrics["latency-p95-at-50-per-s"].value > 1000
+
+
+@pytest.mark.thorough
+def test_a_gigabyte_of_log_ends_clearly_and_is_kept_nowhere(measured: Any) -> None:
+    found = measured("--step-s 0.01 --log-mib 1024", ready_limit=300)
+    assert found.details["ended_by"] == "TERM"
+    assert found.details["processes_left"] == []
+    assert found.metrics["latency-p50"].value < 30, "the log was read before"
+    assert len(str(found.details)) < 1 << 20
+    assert not is_left(STAND_IN)
+
+
+def test_a_warm_server_has_run_once_before(measured: Any, here: HereNode) -> None:
+    launched = len(here.processes)
+    found = measured("--step-s 0.01", cache="warm")
+    assert len(here.processes) - launched == 2 * 2 + 2, "the path, the first run, the measured one"
+    assert found.metrics["start-to-ready"].value > 0
+
+
+def test_a_cold_start_is_refused_where_the_programs_are_the_machines_own(measured: Any) -> None:
+    error = failure(measured, "--step-s 0.01", cache="cold")
+    assert error.kind == "page-cache"
+    assert "its programs are those of this machine" in error.message
+    assert "--cache warm" in (error.remedy or "")
+
+
 def test_a_server_needs_a_port_and_takes_nothing_of_a_generator() -> None:
     with raises(RequestError, "--scenario serve with --command needs --port", "add --port 8000"):
         scenario_of(RunRequest.of({"scenario": "serve", "command": "python server.py"}))
@@ -214,3 +287,49 @@ def test_bodies_are_completed_as_streams_and_drawn_ones_are_always_the_same(tmp_
     assert 10 <= min(lengths) <= max(lengths) <= 30
     assert bodies_of(ServingOptions(), "/") == ("",)
     assert bodies_of(ServingOptions(bodies=file), "/") == (file.read_text().strip(),)
+
+
+@dataclass
+class CachingNode:
+    """A node whose page cache still holds this share after it was emptied; None where its kernel hides that."""
+
+    share: float | None = 0.004
+    userland: str | None = "/"
+    facts: Mapping[str, object] = field(default_factory=dict)
+    data: str | None = "/mnt/data"
+    backing: "CachingNode | None" = None
+    name: str = "n"
+    asked: list[str] = field(default_factory=list)
+
+    def run(self, argv: Sequence[str], **_: object) -> Completed:
+        self.asked = list(argv)
+        return Completed(0, json.dumps({"page_cache_share": self.share}), "")
+
+
+def empty(node: CachingNode, trial: Trial) -> float:
+    return empty_page_cache(trial, cast(Node, node), lambda *_: ["worker"])
+
+
+def test_a_page_cache_is_emptied_by_who_can_see_it(trial: Trial) -> None:
+    node = CachingNode(share=None, backing=CachingNode())
+    assert empty(node, trial) == 0.004
+    assert node.asked == []
+    assert node.backing
+    assert node.backing.asked == ["worker", "--page-cache", "empty", "/", "/mnt/data"]
+
+
+@pytest.mark.parametrize(
+    ("node", "ablation", "message"),
+    [
+        (CachingNode(share=None), None, "its kernel hides which files are in memory"),
+        (CachingNode(share=0.02), None, "2.0% of its programs and files stay in memory, 1% may"),
+        (CachingNode(facts={"seccomp": "sentry"}), None, "gVisor's own page cache cannot be emptied"),
+        (CachingNode(), "disk-cache", "its disks are read through the host's page cache"),
+    ],
+)
+def test_a_cold_start_that_cannot_be_had_is_refused_with_the_reason(
+    node: CachingNode, ablation: str | None, message: str, trial: Trial
+) -> None:
+    error = failure(empty, node, trial.model_copy(update={"ablation": ablation}))
+    assert message in error.message
+    assert "use --cache warm" in (error.remedy or "")

@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--loading-s", type=float, default=0.0)
     parser.add_argument("--status", type=int, default=200)
     parser.add_argument("--log-bytes", type=int, default=0)
+    parser.add_argument("--log-mib", type=int, default=0, help="written before it listens")
     parser.add_argument("--die-after-s", type=float, default=0.0)
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--fork", action="store_true")
@@ -106,6 +107,8 @@ def main() -> None:
         return
     if options.child and not os.fork():
         time.sleep(600)
+    for _ in range(options.log_mib):
+        sys.stderr.write(("x" * 1023 + "\n") * 1024)
     if options.die_after_s:
         threading.Timer(options.die_after_s, lambda: os._exit(3)).start()
     ThreadingHTTPServer((options.host, options.port), Handler).serve_forever()

@@ -54,7 +54,8 @@ WRITTEN = {
 NEEDED: dict[str, dict[str, object]] = {
     **{name: {"until": "2%"} for name in ("max_blocks", "budget")},
     **{name: {"design": "alternating"} for name in ("rounds", "burst_steps")},
-    **{name: {"data": "generated"} for name in ("data_disk", "frame_stride", "cache")},
+    **{name: {"data": "generated"} for name in ("data_disk", "frame_stride")},
+    "cache": {"data": "generated", "port": 8000, "command": "python server.py"},
     "checkpoint_every": {"checkpoint": "on"},
     "preempt": {"checkpoint": "on", "checkpoint_every": 10},
     "hire": {"site": "nova"},

@@ -297,6 +297,15 @@ def pages(tmp_path: Path) -> Path:
 def test_cold_and_warm_are_seen_by_the_kernel_and_the_share_is_one_of_pages(pages: Path) -> None:
     states = ("warm", "cold", "warm", "cold")
     assert [page_cache.arrange(state, str(pages))["page_cache_share"] for state in states] == [1, 0, 1, 0]
+
+
+def test_a_userland_and_a_directory_are_dropped_and_the_large_files_looked_at(pages: Path, tmp_path: Path) -> None:
+    (tree := tmp_path / "tree").mkdir()
+    assert page_cache.empty(str(tree), [str(pages)]) == {"page_cache_share": None}, "no file is large"
+    for place in (tree, pages):
+        (place / "large").write_bytes(bytes(page_cache.LARGE_BYTES))
+    assert page_cache.arrange("warm", str(pages))["page_cache_share"] == 1
+    assert page_cache.empty(str(tree), [str(pages)]) == {"page_cache_share": 0}
     (pages / "a" / "small").read_bytes()
     paths = [os.fsencode(pages / "a" / name) for name in ("large", "small")]
     assert page_cache.share(paths) == 2 / 42

@@ -1,4 +1,4 @@
-"""The page cache of the place the worker runs in: emptied of a data set or filled with it, and how much it then holds.
+"""The page cache of the place the worker runs in: emptied of files or filled with them, and how much it then holds.
 
 What is emptied and filled is the content of files. The metadata that leads to them (directories, inodes) is cached in
 both states and on every target alike, since listing the set reads all of it. Needs no capability and no writable place.
@@ -8,11 +8,15 @@ import ctypes
 import mmap
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 
+from suite.userland import walk
 from worker.data.listing import files, summary
 from worker.environment import named
 
+LARGE_BYTES = 1 << 20
+"""Of a userland, files from this size on are looked at: they are nearly all of its bytes, and few of its files."""
 _CHUNK_BYTES = 1 << 20
 _CAP_FOWNER = 1 << 3
 _LOWEST_BIT = bytes(value & 1 for value in range(256))  # the others of mincore's bytes are reserved
@@ -29,13 +33,41 @@ def arrange(state: str, directory: str) -> dict[str, object]:
         os.sync()  # a page that waits to be written is not dropped
     chunk = bytearray(_CHUNK_BYTES)
     for path in paths:
+        if state == "cold":
+            _drop(path)
+            continue
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (bytes)
-            if state == "cold":
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                continue
             while file.readinto(chunk):
                 pass
     return {**asdict(summary(entries)), "page_cache_share": share(paths)}
+
+
+def empty(root: str, directories: Iterable[str]) -> dict[str, object]:
+    """Drop the userland at ``root`` and the files of directories. Returns the share of the large ones that stays.
+
+    What running programs have mapped stays, and what this user may not read, which no job of this user reads either.
+    The share is null where the kernel hides it. Raises OSError for a directory that cannot be read.
+    """
+    sizes = {
+        os.fsencode(os.path.join(root, entry.path)): entry.size  # noqa: PTH118
+        for entry in walk(root, None, [])
+        if entry.kind == "file" and entry.size
+    }
+    for directory in directories:
+        sizes |= {os.fsencode(directory) + b"/" + path: size_bytes for path, size_bytes in files(directory)}
+    os.sync()
+    dropped = []
+    for path, size_bytes in sizes.items():
+        with suppress(PermissionError):
+            _drop(path)
+            if size_bytes >= LARGE_BYTES:
+                dropped.append(path)
+    return {"page_cache_share": share(dropped)}
+
+
+def _drop(path: bytes) -> None:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (bytes)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def share(paths: Iterable[bytes]) -> float | None:

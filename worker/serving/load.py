@@ -215,7 +215,8 @@ def run(request: LoadRequest, events: Events) -> None:
     load = MeasuredLoad.of(request)
     withheld = {}
     answered_per_s = {f"{rate:g}": load_run.answered_per_s for rate, load_run in load.rates.items()}
-    details: dict[str, object] = {"answered_per_s": answered_per_s}
+    answered = sum(part.tokens or len(part.latencies_s) for part in load.parts.values())
+    details: dict[str, object] = {"answered_per_s": answered_per_s, "units_answered": answered}
     if request.ready:
         withheld = load.withheld()
         details |= {"withheld": withheld, "requests": {name: part.columns() for name, part in load.parts.items()}}

@@ -1,0 +1,98 @@
+"""A server of the user's own on real targets: llama.cpp's with drawn weights, and one with known delays."""
+
+import json
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from suite.records.record import TrialRecord
+from tests.integration.bench import bench, measured, on, some
+from tests.integration.machine import require
+from tests.stand_ins import llama
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("nothing_left")]
+
+STAND_IN = Path(__file__).parents[1] / "stand_ins/model_server.py"
+SERVE = ("--scenario", "serve", "--profile", "smoke", "--port", "8000")
+COLD, WARM = ("--cache", "cold"), ("--cache", "warm")
+
+
+def files(place: Path) -> tuple[str, str]:
+    return "--command-files", str(place)
+
+
+@pytest.fixture
+def own_llama(tmp_path: Path) -> Path:
+    """A directory with a model, llama.cpp's server, and the questions that it is asked."""
+    package = find_spec("xllamacpp")
+    if package is None or package.origin is None:
+        pytest.skip("xllamacpp is not installed: pip install -e '.[dev]'")
+    place = tmp_path / "llama"
+    shutil.copytree(Path(package.origin).parent, place / "xllamacpp")
+    llama.write_llama(place / "model.gguf")
+    (place / "llama_server.py").write_text(llama.SERVER)
+    questions = [{"prompt": f"w{number} w{number + 1}", "cache_prompt": False} for number in range(4)]
+    (place / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
+    return place
+
+
+def asked(place: Path, run: Path, *words: str) -> list[TrialRecord]:
+    load = ("--requests", "20", "--rates", "2,8", "--clients", "2", "--max-tokens", "16", "--path", "/v1/completions")
+    questions = (
+        "--api",
+        "openai",
+        "--bodies",
+        str(place / "questions.jsonl"),
+        "--command",
+        "python llama_server.py 8000",
+    )
+    return measured(run, *SERVE, *load, *questions, *files(place), *words)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_a_real_server_gives_the_same_answers_on_bare_metal_and_in_two_engines(own_llama: Path, tmp_path: Path) -> None:
+    require("engine", "runc")
+    require("engine", "podman")
+    targets = ("--target", "bare-metal", "--target", "container", "--engine", "runc", "--engine", "podman")
+    found = asked(own_llama, tmp_path / "run", *targets)
+    assert len(found) == 3
+    assert len({some(record.answers_sha256) for record in found}) == 1, "the same answers"
+    for record in found:
+        metrics = record.metrics
+        assert 0 < metrics["inside-first-token"].value < metrics["first-token-p50"].value
+        assert 0 < metrics["per-token-p50"].value < 1000
+        assert metrics["start-to-ready"].value < metrics["start-to-first-token"].value
+        assert (record.details["failed"], record.details["processes_left"]) == ({}, [])
+    bench("audit", str(tmp_path / "run"))
+    assert "latency" in bench("compare", str(tmp_path / "run"), "--by", "rate").stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_a_cold_start_reads_programs_and_model_anew(own_llama: Path, tmp_path: Path) -> None:
+    require("engine", "runc")
+    for name, state in (("cold", COLD), ("warm", WARM)):
+        asked(own_llama, tmp_path / name, *on("bare-metal", "container"), *state)
+        bench("audit", str(tmp_path / name))
+    text = bench("compare", str(tmp_path / "warm"), str(tmp_path / "cold"), "--by", "page_cache", "--json").stdout
+    ratios = {
+        (row["target"], row["metric"]): row["ratio"]
+        for row in json.loads(text)["rows"]
+        if row["cell"] == ["page_cache=warm"]
+    }
+    for target in ("bare-metal", "container"):
+        assert ratios[target, "start-to-ready"] < 1, "a warm one starts sooner"
+
+
+def test_a_server_starts_cold_with_little_of_its_programs_in_memory(tmp_path: Path) -> None:
+    (place := tmp_path / "own").mkdir()
+    shutil.copy(STAND_IN, place)
+    load = ("--requests", "20", "--rates", "20", "--path", "/wait", "--ready", "/")
+    words = ("--command", "python model_server.py 8000 --step-s 0.005")
+    (record,) = measured(tmp_path / "run", *SERVE, *load, *words, *files(place), *on("bare-metal"), *COLD)
+    assert 0 <= record.details["page_cache_share"] <= 0.01
+    assert some(some(record.job.serving).server).page_cache == "cold"
+    bench("audit", str(tmp_path / "run"))
