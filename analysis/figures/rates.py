@@ -1,5 +1,6 @@
 """Latency against rate: what each target answers in at each rate of requests, up to where it cannot keep up."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -89,7 +90,7 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
 
 
 def _draw(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
-    heights = [contrast.value for contrast in curve.values()]
+    heights = [contrast.value or math.nan for contrast in curve.values()]
     axes.plot(list(curve), heights, marker="o", markersize=4, linewidth=1.5, **look)
     for rate, contrast in curve.items():
         if contrast.value_interval:
@@ -110,5 +111,6 @@ def _knees(group: Group) -> dict[str, float]:
 def _entries(group: Group, percentiles: Sequence[str]) -> list[Any]:
     entries: list[Any] = list(drawing.legend([group]).values())
     for percentile in percentiles:
-        entries.append(Line2D([], [], color="0.3", linestyle=_PERCENTILES.get(percentile, "-."), label=percentile))
+        look: dict[str, Any] = {"color": "0.3", "linestyle": _PERCENTILES.get(percentile, "-.")}
+        entries.append(Line2D([], [], label=percentile, **look))
     return entries

@@ -78,7 +78,7 @@ def test_the_picture_has_a_line_for_each_target_and_percentile_and_the_knees(sav
     (drawing,) = rate_lines(save.compare(), {})
     assert drawing.name == "own-latency-by-rate"
     (axes,) = drawing.chart.axes
-    curves = [line for line in axes.lines if len(line.get_xdata()) == len(RATES)]
+    curves = [line for line in axes.lines if np.size(line.get_xdata()) == len(RATES)]
     assert len(curves) == len(targets) * 2
     for curve in curves:
         assert list(np.asarray(curve.get_xdata())) == list(RATES)
