@@ -4,6 +4,7 @@ import html
 import re
 import shlex
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,10 @@ from hypothesis import strategies as st
 from commands.run.command import run
 from commands.run.request_command import request_of
 from commands.web import start
+from commands.web.forecasts import Forecasts
+from commands.web.start import Examined
 from commands.web.states import BUSY_FLAGS
-from provisioning.doctor import Diagnosis
+from provisioning.doctor import Check, Diagnosis
 from provisioning.processes import start_detached
 from suite.registries import SCENARIOS
 from suite.request.request import OPTIONS
@@ -29,6 +32,15 @@ from tests.test_web import browser, post, results
 
 __all__ = ["results"]
 OUT = "20260101T000000-7-0a1b"
+
+
+CHECKS = [
+    Check(kind="engine", name="podman", usable=True, evidence="version 5"),
+    Check(kind="target", name="bare-metal", usable=True, evidence="entered"),
+    Check(kind="target", name="container", usable=True, evidence="all is there"),
+    Check(kind="target", name="vm", usable=True, evidence="all is there", substitute="accelerator:tcg"),
+    Check(kind="target", name="container-vm", usable=False, evidence="missing", reason="no QEMU", remedy="install it"),
+]
 
 
 @dataclass
@@ -48,7 +60,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     diagnosis = Diagnosis((), (), (), ("Can be measured here: container.",), "bench run")
-    monkeypatch.setattr(start, "diagnosis", lambda: diagnosis)
+    monkeypatch.setattr(start, "examined", lambda: Examined(diagnosis, CHECKS))
     monkeypatch.setattr(start, "start_detached", lambda *given: made.started.append(given))
     monkeypatch.setattr(start, "run_apart", made.run)
     return made
@@ -95,7 +107,10 @@ def test_labels_are_words_and_what_holds_unless_it_is_changed_is_chosen(client: 
     assert len(re.findall(r'name="engine" value="(podman|runc)" checked', again)) == 2
     assert "<option selected>smoke</option>" in again
     assert '<option value="wait" selected>' in again
-    assert '<input type="hidden" name="rates" value="x">' in again, "what has no field is checked all the same"
+    assert "Not for the scenario synthetic, and left out: Rates x." in again
+    assert '<input type="hidden" name="command" value="true">' in client.get("/start?command=true").text, (
+        "what has no field here is checked all the same"
+    )
 
 
 @pytest.mark.parametrize(("busy", "flag"), [("wait", "--wait"), ("share", "--concurrent"), ("", ""), ("rm", "")])
@@ -161,7 +176,7 @@ def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once
     assert "time: about 3 min" in page
     assert page.index("bench run") < page.index("Start it")
     change = html.unescape(re.findall(r'href="(/start\?[^"]+)">Change it', page)[0])
-    assert client.get(change).text.count(" checked") == 4
+    assert client.get(change).text.count(" checked") == 1 + 4, "the first question, and what was chosen"
     sent = hidden(page)
     assert sent == {**fields, "form_token": sent["form_token"], "out": sent["out"]}
     for _ in range(2):
@@ -174,7 +189,7 @@ def test_the_command_and_its_forecast_stand_before_the_button_and_it_starts_once
     assert "refused" in refused_run
     assert "bench: the CPUs are taken" in refused_run
     again = html.unescape(re.findall(r'id="again" href="([^"]+)"', refused_run)[0])
-    assert client.get(again).text.count(" checked") == 4, "the words of a refused run are still there"
+    assert client.get(again).text.count(" checked") == 1 + 4, "the words of a refused run are still there"
     assert f"bench {shlex.join(argv[2:])}" in page
     asked = request_of(run, argv[3:])
     assert ([*asked.targets.target], [*asked.models]) == (chosen["target"], chosen["model"])
@@ -233,7 +248,100 @@ def test_what_is_started_outlives_who_started_it_and_writes_its_log(tmp_path: Pa
 
 def test_a_machine_is_examined_again_until_a_target_works(monkeypatch: pytest.MonkeyPatch) -> None:
     full, well = (Diagnosis(targets, (), (), ("answer",), "next") for targets in ((), ("vm",)))
-    monkeypatch.setattr(start, "_FOUND", [])
+    monkeypatch.setattr(start, "_EXAMINED", [])
     monkeypatch.setattr(start, "examine_as_far_as_possible", list)
     monkeypatch.setattr(start, "diagnose", Mock(side_effect=[full, well]))
-    assert [start.diagnosis(), start.diagnosis(), start.diagnosis()] == [full, well, well]
+    assert [start.examined().diagnosis for _ in range(3)] == [full, well, well]
+
+
+def test_a_card_says_what_each_target_is_worth_here(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = client.get("/start").text
+    cards = re.findall(r'<label class="target ([^"]*)">.*?<b>([^<]+)</b>.*?</label>', page, re.DOTALL)
+    assert cards == [
+        ("measured", "bare-metal"),
+        ("measured", "container"),
+        ("path-only", "vm"),
+        ("absent", "container-vm"),
+    ]
+    for text in ("<small>podman</small>", "<small>accelerator:tcg</small>", "<small>no QEMU. install it</small>"):
+        assert text in page
+    monkeypatch.setattr(start, "processes", lambda: {Path("/x"): None})
+    assert client.get("/start").text.count("not examined") == 4
+
+
+QUESTIONS = [
+    ({"what": "workload", "model": "vae", "file": "x.py", "command": "true"}, "bench run --model vae"),
+    ({"what": "file", "model": "vae", "file": "./x.py"}, "bench run --model ./x.py"),
+    (
+        {"what": "command", "model": "vae", "command": "python train.py", "scenario": "synthetic"},
+        "bench run --command 'python train.py' --command-files . --throughput auto",
+    ),
+    (
+        {"what": "command", "command": "true", "command_files": "/work", "margin": "10%"},
+        "bench run --margin 10% --command true --command-files /work --throughput auto",
+    ),
+    ({"what": "command", "command": "python server.py", "scenario": "serve", "port": "80"}, "--scenario serve"),
+]
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(("fields", "command"), QUESTIONS)
+def test_the_first_question_takes_its_chosen_answer_and_keeps_the_others(
+    results: Path, fields: dict[str, str], command: str
+) -> None:
+    client = browser(results, allow_files=True)
+    page = client.get("/start/check", query_string=fields).text
+    assert command in html.unescape(page)
+    change = html.unescape(re.findall(r'href="(/start\?[^"]+)">Change it', page)[0])
+    again = client.get(change).text
+    assert f'id="what-{fields["what"]}" value="{fields["what"]}" checked' in again
+    assert "left out" not in again
+    for name in fields.keys() & {"file", "command", "command_files", "margin"}:
+        assert re.search(rf'name="{name}" value="{re.escape(fields[name])}"', again), name
+
+
+def shown(client: FlaskClient, **fields: str) -> str:
+    """Return the preview of a form once its forecast is made."""
+    end_s = time.monotonic() + 30
+    while "data-pending" in (page := client.get("/start/preview", query_string=fields).text):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    return html.unescape(page)
+
+
+def test_while_one_chooses_the_command_and_its_forecast_are_shown(
+    client: FlaskClient, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.forecast = CompletedProcess([], 0, "plan: x\ndecides: whether\nends: soon\ntime: about 3 min\n", "")
+    untouched = shown(client, what="workload", profile="quick", scenario="synthetic")
+    assert ">bench run</pre>" in untouched, "untouched, it is the default run"
+    for text in ("<dt>decides</dt><dd>whether", "<dt>ends</dt><dd>soon", "<dt>time</dt><dd>about 3 min"):
+        assert text in untouched
+    assert "plan: x" not in untouched
+    assert "--batch 'x' is not a number" in shown(client, batch="x")
+    asked = len(machine.asked)
+    machine.forecast = CompletedProcess([], 2, "", "bench: --cpus 99: this host allows CPUs 0-1\n")
+    assert "this host allows CPUs 0-1" in shown(client, cpus="99")
+    monkeypatch.setattr(start, "processes", lambda: {Path("/x"): None})
+    assert "the forecast would disturb it" in shown(client, cpus="1")
+    assert len(machine.asked) == asked + 1
+    assert machine.started == []
+
+
+def test_forecasts_are_made_one_at_a_time_and_the_latest_choice_alone() -> None:
+    going_on = threading.Event()
+    made: list[tuple[str, ...]] = []
+
+    def make(words: tuple[str, ...]) -> str:
+        going_on.wait(30)
+        made.append(words)
+        return " ".join(words)
+
+    forecasts = Forecasts(make)
+    assert [forecasts.of((word,)) for word in "abcd"] == [None] * 4
+    going_on.set()
+    end_s = time.monotonic() + 30
+    while (text := forecasts.of(("d",))) is None and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert text == "d"
+    assert made in ([("a",), ("d",)], [("d",)])

@@ -17,15 +17,17 @@ from suite.interfaces import Note
 from suite.job.ablations import arms, label_of
 from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, format_cpu_list
+from suite.job.profiles import PROFILES
 from suite.plan import WARM_UP, Plan
 from suite.request.deciding import deciding_budget
 from suite.request.repetitions import MARGIN, MOST_BLOCKS, RepetitionOptions
 from suite.request.request import RunRequest
+from suite.request.traits import traits_of
 from suite.results.layout import results_directory
 from suite.results.runs import find_runs
 from suite.results.store import MODELS, Run
-from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below
-from suite.targets import VMS
+from suite.sweep.estimate import SOURCES, Durations, Guess, durations_below, is_emulated
+from suite.targets import BASELINE, COMMANDS, VERSUS, VMS
 from suite.units import count, format_duration, parse_duration_s, parse_share
 
 RECORD_BYTES = 16_000
@@ -246,9 +248,6 @@ def _data_line(plan: Plan) -> Iterator[str]:
 
 def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     """Yield the plan and its forecast, in lines of at most 80 columns for usual names."""
-    # As above.
-    from analysis.statistics.sequential import LEAST_BLOCKS
-
     plan = expected.plan
     job = plan.job
     engine = f" ({job.layers.engine})" if "container" in plan.targets else ""
@@ -264,6 +263,7 @@ def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     cpus = format_cpu_list(job.envelope.cpus)
     memory = job.envelope.memory_bytes / GIB
     yield f"each has: CPUs {cpus}, {memory:.3g} GiB, {job.envelope.threads} threads"
+    yield f"decides: {_decides(expected, asked)}"
     yield f"ends: {_end(expected, asked)}"
     yield _trials(expected)
     if expected.most_s > expected.seconds:
@@ -271,14 +271,45 @@ def as_lines(expected: Forecast, asked: RepetitionOptions) -> Iterator[str]:
     else:
         longest = ""
     yield f"time: about {format_duration(expected.seconds)}{longest}"
-    if asked.decides and asked.budget and expected.most_blocks < LEAST_BLOCKS:
-        held = count(expected.most_blocks, "block")
-        yield f"no verdict: the budget holds about {held}, and a verdict takes {LEAST_BLOCKS}"
     which = "its longest trial" if len(plan.jobs) > 1 else "a trial"
     for target, guess in expected.targets.items():
         yield f"  {target}: {format_duration(guess.seconds)} for {which}, {SOURCES[guess.source]}"
     for space in expected.disk:
         yield f"disk: {_size(space.size_bytes)} for {space.what} in {space.path} ({_size(space.free_bytes)} free)"
+
+
+def _decides(expected: Forecast, asked: RepetitionOptions) -> str:
+    """Return what the run can decide, or why it can decide nothing."""
+    # As above.
+    from analysis.statistics.sequential import LEAST_BLOCKS
+
+    plan = expected.plan
+    if not PROFILES[plan.job.profile].decides:
+        return f"nothing: the {plan.job.profile} profile only shows that everything works"
+    if expected.most_blocks < LEAST_BLOCKS:
+        held = count(expected.most_blocks, "block")
+        holds = f"the budget holds about {held}" if asked.budget else f"it has {held}"
+        return f"nothing: {holds}, and a verdict takes {LEAST_BLOCKS}"
+    base, others = _compared(plan)
+    if not others:
+        return f"nothing: it takes {BASELINE} and another target, both measured here"
+    margin = 100 * (plan.margin or MARGIN)
+    verb = "is" if len(others) == 1 else "are each"
+    return f"whether {' and '.join(others)} {verb} within {margin:.3g} % of {base}, slower, or faster"
+
+
+def _compared(plan: Plan) -> tuple[str, list[str]]:
+    """Return the base of the comparisons of a plan, and the measured sides that are held against it."""
+    if VERSUS in plan.ablations:
+        return COMMANDS[0], [COMMANDS[1]]
+    emulated = {trial.target for trial in plan.trials_of(0) if is_emulated(trial)}
+    measured = [target for target in plan.targets if target not in emulated]
+    if not traits_of(plan.job.scenario).normalised:
+        return "itself alone", measured
+    others = [target for target in measured if target != BASELINE]
+    if others and BASELINE in measured:
+        return BASELINE, others
+    return "the target as it is", [label_of(name) for name in plan.ablations]
 
 
 def _trials(expected: Forecast) -> str:

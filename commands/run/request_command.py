@@ -192,9 +192,7 @@ def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str
         else:
             other = f"{option('scenario')} {given['scenario']}"
         raise RequestError(f"a program behind -- and {other} exclude each other", remedy="give one of them")
-    usual: dict[str, object] = {"scenario": scenario, "command_files": Path()}
-    if OPTIONS["throughput"].known_to(scenario):
-        usual["throughput"] = AUTO
+    usual = usual_of_program(scenario)
     if _VERSUS not in words:
         return {**usual, **given, COMMAND: shlex.join(words)}
     place = words.index(_VERSUS)
@@ -207,6 +205,14 @@ def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str
             f"use {option(COMMAND)}",
         )
     return {**usual, **given, COMMAND: shlex.join(first), VERSUS: shlex.join(second)}
+
+
+def usual_of_program(scenario: str) -> dict[str, object]:
+    """Return the options of a program that runs with the files of this directory, unless others are given."""
+    usual: dict[str, object] = {"scenario": scenario, "command_files": Path()}
+    if OPTIONS["throughput"].known_to(scenario):
+        usual["throughput"] = AUTO
+    return usual
 
 
 def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRequest:

@@ -552,7 +552,7 @@ def untouched(page: str) -> dict[str, list[str]]:
     sent: dict[str, list[str]] = {}
     for tag in re.findall(r"<input ([^>]*)>", form):
         given = {name: html.unescape(text) for name, text in re.findall(r'([a-z]+)="([^"]*)"', tag)}
-        if given.get("type") != "checkbox" or " checked" in tag:
+        if given.get("type") not in ("checkbox", "radio") or " checked" in tag:
             sent.setdefault(given["name"], []).append(given.get("value", "on"))
     for name, options in re.findall(r'<select name="([^"]+)".*?>(.*?)</select>', form, re.DOTALL):
         every = re.findall(r'<option(?: value="([^"]*)")?( selected)?>([^<]*)', options)
@@ -567,7 +567,8 @@ def test_the_untouched_form_of_the_web_ends_in_a_verdict(
 ) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr("commands.run.deciding.leaves_turns_to_the_run", lambda _: False)  # the fakes take none
-    monkeypatch.setattr(start, "diagnosis", lambda: Diagnosis((), (), (), ("Can be measured here: all.",), "bench run"))
+    diagnosis = Diagnosis((), (), (), ("Can be measured here: all.",), "bench run")
+    monkeypatch.setattr(start, "examined", lambda: start.Examined(diagnosis, ()))
     monkeypatch.setattr(start, "run_apart", lambda *_: CompletedProcess([], 0, "time: about 3 min\n", ""))
     monkeypatch.setattr(start, "start_detached", lambda argv, *_: started.append(argv))
     (here / "results").mkdir()
@@ -615,9 +616,26 @@ def test_targets_that_are_no_measurement_are_named_as_the_reason_for_one_block(b
 
 
 @pytest.mark.usefixtures("emulating")
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("", "whether container is within 5 % of bare-metal, slower, or faster"),
+        ("--blocks 10", "whether container is within 2 % of bare-metal, slower, or faster"),
+        ("--blocks 10 --target all", "whether container is within 2 % of bare-metal, slower, or faster"),
+        ("--blocks 4", "nothing: it has 4 blocks, and a verdict takes 5"),
+        ("--profile smoke --blocks 10", "nothing: the smoke profile only shows that everything works"),
+        ("--blocks 9 --target bare-metal", "nothing: it takes bare-metal and another target, both measured here"),
+        ("--blocks 9 --target bare-metal --ablate pinning", "whether "),
+    ],
+)
+def test_what_a_run_can_decide_is_said_before(bench: Bench, words: str, text: str) -> None:
+    assert f"decides: {text}" in ended_well(bench("run", *SMALL, "--dry-run", *words.split())).stdout
+
+
+@pytest.mark.usefixtures("emulating")
 def test_a_budget_that_holds_no_verdict_is_said_before(bench: Bench) -> None:
     dry = ended_well(bench("run", *SMALL, "--dry-run", "--budget", "1s")).stdout
-    assert "no verdict: the budget holds about 0 blocks, and a verdict takes 5" in dry
+    assert "decides: nothing: the budget holds about 0 blocks, and a verdict takes 5" in dry
     assert "no verdict" not in ended_well(bench("run", *SMALL, "--dry-run")).stdout
 
 

@@ -93,7 +93,7 @@ class Tab:
         """Fill in the form of a smoke run of AlexNet, and have it checked."""
         self.enter(address, "/start")
         chosen = json.dumps([*targets, "alexnet"])
-        boxes = "document.querySelectorAll('input[name=target], input[name=model]')"
+        boxes = "document.querySelectorAll('input[type=checkbox]:is([name=target], [name=model])')"
         self.run(f"for (const box of {boxes}) box.checked = {chosen}.includes(box.value)")
         for name, value in {"profile": "smoke", "busy": "wait", **fields}.items():
             self.run(f"document.getElementById('{name}').value = '{value}'")

@@ -49,6 +49,29 @@ function notice() {
   wasRunning = running;
 }
 
+// Shows the command and the forecast of the form as it is filled in. One question at a time: a forecast takes seconds.
+const form = document.getElementById("options");
+const preview = document.getElementById("preview");
+let previewed = null;
+
+async function look() {
+  const chosen = new URLSearchParams(new FormData(form)).toString();
+  if (!document.hidden && (chosen !== previewed || preview.querySelector("[data-pending]"))) {
+    try {
+      const answer = await fetch(`${preview.dataset.preview}?${chosen}`);
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").body;
+      if (answer.ok && fresh.innerHTML !== preview.innerHTML) preview.replaceChildren(...fresh.childNodes);
+      preview.hidden = !answer.ok;
+      previewed = chosen;
+    } catch {
+      preview.hidden = true; // the server has ended, which the page says
+    }
+  }
+  setTimeout(look, 700);
+}
+
+if (preview) look();
+
 let wasRunning = false;
 let rounds = 0;
 const ROUNDS_HIDDEN = 15; // in the background a page asks every 30 seconds
