@@ -1,9 +1,9 @@
-"""``bench results``: lists, shows, exports, packs and removes runs."""
+"""``bench results``: lists, shows, notes, exports, packs and removes runs."""
 
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from commands.paths import UserPath, complete_run_name
 from commands.results.pack import pack, verify
 from commands.results.removal import described, name_foreign, removable
 from commands.results.removal import remove as remove_contents
-from commands.results.show import find_record, record_json, record_lines, run_lines, run_output
+from commands.results.show import find_record, notes_lines, record_json, record_lines, run_lines, run_output
 from commands.run.options import latest
 from suite.errors import RequestError
 from suite.results.layout import results_directory
+from suite.results.notes import Notes, matches, read_notes, readable_notes, write_notes
 from suite.results.runs import SWEEP, RunSummary, find_run, find_runs, summarise
 from suite.units import count
 from suite.untrusted.console import PlainConsole
@@ -35,7 +36,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group(cls=SuggestingGroup, commands=(pack, verify))
 def results() -> None:
-    """List, show, export, pack and remove runs and records.
+    """List, show, note, export, pack and remove runs and records.
 
     \b
     Examples:
@@ -48,23 +49,34 @@ def results() -> None:
 
 @results.command("list")
 @places
+@click.option("--text", default="", help="Only runs with each of these words in name, model, target, note or tags.")
 @as_json
-def list_runs(places: tuple[Path, ...], as_json: bool) -> None:
+def list_runs(places: tuple[Path, ...], text: str, as_json: bool) -> None:
     """List runs and sweeps in results/ or below the given directories, or the cells of a given sweep.
 
     \b
     Examples:
       bench results list
       bench results list results/sweep
+      bench results list --text "baseline resnet50"
       bench results list results /mnt/other/results --json
     """
-    rows = entries([*map(summarise, find_runs(places or [results_directory()]))], places)
+    summaries = map(summarise, find_runs(places or [results_directory()]))
+    runs = [run for run in summaries if not text or _matches(text, run)]
+    rows = entries(runs, places)
     if as_json:
         listed(rows).tell()
         return
     if not rows:
-        raise RequestError("there is no run", remedy="make one with: bench run --target all")
+        which = f"there is no run with {text!r}" if text else "there is no run"
+        raise RequestError(which, remedy="leave --text out" if text else "make one with: bench run --target all")
     PlainConsole(width=None if sys.stdout.isatty() else _UNBOUNDED).print(as_table(rows))
+
+
+def _matches(text: str, run: RunSummary) -> bool:
+    directory = Path(run.directory)
+    name = "/".join(directory.parts[-2:])  # of a cell the sweep, too
+    return matches(text, name, run, readable_notes(directory))
 
 
 @dataclass(frozen=True)
@@ -96,9 +108,11 @@ class ListEntry:
         }
         scenarios = ", ".join(dict.fromkeys(run.scenario for run in self.runs if run.scenario))
         cells = f"sweep of {count(len(self.runs), 'cell')}: " if self.is_sweep else ""
+        tags = readable_notes(Path(self.directory)).tags
+        tagged = f" [{', '.join(tags)}]" if tags else ""
         if scenarios:
-            return f"{cells}{scenarios}, {names['models']} on {names['targets']}"
-        return f"{cells}no plan"
+            return f"{cells}{scenarios}, {names['models']} on {names['targets']}{tagged}"
+        return f"{cells}no plan{tagged}"
 
 
 def entries(runs: Sequence[RunSummary], named: Sequence[Path]) -> list[ListEntry]:
@@ -143,6 +157,7 @@ class ListedRun(RunSummary):
 
     sweep: str | None = None
     """The directory of the sweep of which it is a cell."""
+    notes: Notes = field(default_factory=Notes)
 
 
 @dataclass(frozen=True)
@@ -165,7 +180,11 @@ class ListOutput(Output):
 def listed(rows: Sequence[ListEntry]) -> ListOutput:
     return ListOutput(
         runs=[
-            ListedRun(**asdict(run), sweep=entry.directory if entry.is_sweep else None)
+            ListedRun(
+                **asdict(run),
+                sweep=entry.directory if entry.is_sweep else None,
+                notes=readable_notes(Path(run.directory)),
+            )
             for entry in rows
             for run in entry.runs
         ],
@@ -202,6 +221,32 @@ def show(name: str | None, as_json: bool) -> None:
         run_output(run).tell()
     else:
         click.echo("\n".join(run_lines(run)))
+
+
+@results.command()
+@click.argument("name", shell_complete=complete_run_name)
+@click.argument("text", required=False)
+@click.option("--tag", "tags", multiple=True, help="Tag to add. Repeatable.")
+@click.option("--untag", "untags", multiple=True, help="Tag to take away. Repeatable.")
+def note(name: str, text: str | None, tags: tuple[str, ...], untags: tuple[str, ...]) -> None:
+    """Put a note and tags on a run, or show them. They change no record and no number.
+
+    TEXT replaces the note; an empty one removes it.
+
+    \b
+    Examples:
+      bench results note night "after the kernel update" --tag kernel-6.9
+      bench results note night --untag kernel-6.9
+      bench results note night
+    """
+    run = find_run(name)
+    before = read_notes(run)
+    kept = [tag for tag in before.tags if tag not in untags]
+    after = Notes.of(before.text if text is None else text, [*kept, *tags])
+    if after != before:
+        write_notes(run, after)
+    for line in notes_lines(after):
+        click.echo(line)
 
 
 @results.command()

@@ -18,6 +18,7 @@ from suite.records.headers import headers
 from suite.records.reader import clean_record
 from suite.records.record import TrialRecord
 from suite.results.files import read_small
+from suite.results.notes import Notes, readable_notes
 from suite.results.runs import RunSummary, find_run, summarise
 from suite.results.store import TRIALS, stored_plan
 from suite.trial_names import record_file
@@ -112,6 +113,7 @@ class ShownRunOutput(Output):
     hosts: list[Host]
     arms: list[ArmCount]
     failures: list[Failure]
+    notes: Notes = Notes()
 
 
 def run_output(run: Path) -> ShownRunOutput:
@@ -133,7 +135,15 @@ def run_output(run: Path) -> ShownRunOutput:
         hosts=list(dict.fromkeys(header.host for header in heads)),
         arms=arms,
         failures=failures,
+        notes=readable_notes(run),
     )
+
+
+def notes_lines(notes: Notes) -> Iterator[str]:
+    if notes.tags:
+        yield f"tags: {', '.join(notes.tags)}"
+    if notes.text:
+        yield f"note: {notes.text}"
 
 
 def run_lines(run: Path) -> Iterator[str]:
@@ -142,6 +152,7 @@ def run_lines(run: Path) -> Iterator[str]:
     plan = described.plan
     job = described.plan.job
     yield f"{run.resolve().name}  {run}"
+    yield from (f"  {line}" for line in notes_lines(described.notes))
     yield f"  {summary.started_at or 'no trial yet'} to {summary.last_at or 'now'}"
     yield f"  scenario {job.scenario}, data {job.data}, profile {job.profile}, recipe {job.recipe}"
     yield f"  run {plan.run_id}, begun by virtbench {plan.suite_version or 'of an unknown version'}"

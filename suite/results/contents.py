@@ -15,16 +15,16 @@ from pathlib import Path
 from suite.errors import RequestError
 from suite.records.headers import read_head
 from suite.records.reader import NewerRecordError
-from suite.results import files, layout, quality
+from suite.results import files, layout, notes, quality
 from suite.results.layout import PLAN, SWEEP, TRIALS
 from suite.results.runs import accepted_sweep
 from suite.results.store import ATTEMPTS, LOCK, LOCKS, LOG, MANIFEST, MODELS, STOP, read_manifest, stored_plan
 
-_ANYWHERE = {LOG, LOCK, STOP, layout.REPORT}
+_ANYWHERE = {LOG, LOCK, STOP, notes.FILE, layout.REPORT}
 _AT_TOP = {
     "run": {PLAN, MANIFEST, quality.FILE, *_ANYWHERE},
     "sweep": {SWEEP, layout.CONVERGED, layout.POOL, layout.CLUSTER, layout.FIRING, *_ANYWHERE},
-    "log": {LOG, LOCK, STOP},
+    "log": {LOG, LOCK, STOP, notes.FILE},
 }
 """The files of a directory itself. A request that was refused before its run began has left a log alone."""
 _BELOW: Mapping[str, re.Pattern[str]] = {

@@ -5,6 +5,7 @@ DIR/trials/ID.json      a record
 DIR/attempts/ID.N.json  each record of the trial that failed, which one of a repetition does not replace
 DIR/models/DIGEST.pt    a kept model, by the digest of its weights
 DIR/bench.log           what ``bench run`` has printed to standard error
+DIR/notes.json          what people have noted; see ``suite.results.notes``
 DIR/quality.json        what ``bench quality`` measured of the models
 DIR/manifest.json       digests of plan, records and quality, so that an edited, missing or added file is seen
 """

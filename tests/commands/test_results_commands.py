@@ -21,7 +21,7 @@ from suite.records.record import Aggression, AggressorInstance, TrialRecord
 from suite.results.runs import find_runs, runs_and_sweeps, summarise
 from suite.results.store import Run, stored_plan
 from suite.sweep.directory import Accepted
-from tests.commands.conftest import Bench, refused
+from tests.commands.conftest import Bench, ended_well, refused
 from tests.jobs import identity
 from tests.suite.conftest import FAILED, make_plan, make_record
 from tests.suite.sweep.conftest import make_sweep
@@ -53,6 +53,24 @@ def test_runs_are_listed_for_people_and_for_machines(bench: Bench, runs: Path) -
     assert (Path(old["directory"]).name, old["ok"], old["failed"]) == ("old", 1, 0)
     assert (Path(new["directory"]).name, new["ok"], new["failed"], new["models"]) == ("new", 1, 1, ["resnet50"])
     assert bench("list", str(runs / "old"), "--json").exit_code == 0
+
+
+def test_a_note_and_tags_are_put_on_a_run_shown_and_found(bench: Bench, runs: Path) -> None:
+    assert ended_well(bench("note", "old")).stdout == ""
+    told = ended_well(bench("note", "old", "before the update", "--tag", "kernel-6.8", "--tag", "baseline")).stdout
+    assert told == "tags: kernel-6.8, baseline\nnote: before the update\n"
+    shown = ended_well(bench("show", "old"))
+    assert "  tags: kernel-6.8, baseline\n  note: before the update\n" in shown.stdout
+    assert "[kernel-6.8, baseline]" in ended_well(bench("list")).stdout
+    (listed,) = json.loads(ended_well(bench("list", "--text", "UPDATE base", "--json")).stdout)["runs"]
+    assert Path(listed["directory"]) == Path("results/old")
+    assert listed["notes"]["text"] == "before the update"
+    refused(bench("list", "--text", "nowhere"), "no run with 'nowhere'")
+    assert ended_well(bench("note", "old", "", "--untag", "baseline")).stdout == "tags: kernel-6.8\n"
+    ended_well(bench("note", "old", "--untag", "kernel-6.8"))
+    assert not (runs / "old" / "notes.json").exists()
+    refused(bench("note", "old", "--tag", "two words"), "is no tag")
+    refused(bench("note", "nowhere", "x"), "there is no run nowhere")
 
 
 @pytest.fixture

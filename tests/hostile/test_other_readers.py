@@ -16,6 +16,8 @@ from commands.sweep.firing import _not_slower
 from commands.web.generate import read_services
 from suite.errors import RequestError
 from suite.results.layout import CONVERGED, FIRING
+from suite.results.notes import FILE as NOTES
+from suite.results.notes import read_notes
 from suite.results.quality import FILE as QUALITY
 from suite.results.quality import read_quality
 from suite.selftest.certificate import read_certificate
@@ -62,6 +64,7 @@ READERS: dict[str, tuple[str, Any, Callable[[Path], object]]] = {
     "prices of a catalogue": ("prices.toml", CATALOGUE, read_prices),
     "services": ("services.toml", {"here": "http://127.0.0.1:5001", "vm": "http://[::1]:80/"}, read_services),
     "quality": (QUALITY, json.loads((RUNS / "kept" / QUALITY).read_text()), lambda path: read_quality(path.parent)),
+    "notes": (NOTES, {"schema_version": 1, "text": "x", "tags": ["a"]}, lambda path: read_notes(path.parent)),
     "certificate": ("selftest.json", CERTIFICATE, read_certificate),
     "firing": (FIRING, FIRED, lambda path: _not_slower(path.parents[1])),
     "converged": (CONVERGED, DECIDED, lambda path: SweepDirectory(path.parent).converged(make_sweep())),
