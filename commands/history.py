@@ -1,12 +1,13 @@
 """``bench history``: the numbers of every cell over all runs of a directory, and where they changed."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from analysis.audit.audit import audited
-from analysis.history.history import Series, history_document, history_of
+from analysis.history.history import History, Series, history_document, history_of
 from analysis.load.records import load
 from analysis.report.terminal import Terminal
 from commands.output import Output
@@ -25,12 +26,18 @@ class HistoryOutput(Output):
     series: list[Series]
 
 
+def history_over(runs: Sequence[Path], *, force: bool = False) -> History:
+    """Return the history of runs. Raises RequestError for records that cannot be compared."""
+    return history_of(audited(load(runs), force=force))
+
+
 @click.command()
 @click.argument("directory", type=UserPath(), default=results_directory)
 @click.option("--plots", type=UserPath(), help="Directory for figures. Default: plots/ in DIRECTORY.")
+@click.option("--html", type=UserPath(), help="Write one self-contained page to this file, in place of figures.")
 @click.option("--force", is_flag=True, help="Keep records that the audit refuses.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; bench schema history describes it.")
-def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> None:
+def history(directory: Path, plots: Path | None, html: Path | None, force: bool, as_json: bool) -> None:
     """Show the numbers of every cell over all runs below a directory, and when their level changed.
 
     Changes are found by E-divisive (docs/guide/nightly.md) and listed with simultaneous changes of the machine, such as
@@ -40,18 +47,24 @@ def history(directory: Path, plots: Path | None, force: bool, as_json: bool) -> 
     Examples:
       bench history
       bench history results/nightly-scheduled
+      bench history results/nightly-scheduled --html history.html
       bench history results/nightly-scheduled --json
     """
     runs = find_runs([directory])
     if not runs:
         raise RequestError(f"{directory} holds no run", remedy="name a directory of runs, sweeps or scheduled sweeps")
-    result = history_of(audited(load(runs), force=force))
+    result = history_over(runs, force=force)
     if as_json:
         HistoryOutput.model_validate(asdict(result)).tell()
         return
     PlainConsole().print(Terminal(history_document(result)))
     # Matplotlib takes a second to import, which --json need not wait for.
     from analysis.figures.history import draw_history
+    from analysis.report.page import write_history
+
+    if html:
+        click.echo(f"page: {write_history(result, html)}", err=True)
+        return
 
     target = plots or directory / PLOTS
     drawn = draw_history(result, target)

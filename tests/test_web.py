@@ -228,6 +228,28 @@ def test_the_list_is_searched_by_words_of_name_model_and_target(client: FlaskCli
     assert 'value="nowhere"' in client.get("/?text=nowhere").text
 
 
+def test_a_note_and_tags_are_kept_beside_a_run_shown_and_found(client: FlaskClient, results: Path) -> None:
+    page = client.get("/runs/failed").text
+    assert 'action="/notes/failed"' in page
+    records = {path: path.read_bytes() for path in (results / "failed").rglob("*.json")}
+    assert (
+        post(client, "/notes/failed", text="after <b>the update", tags="kernel-6.9, baseline").location
+        == "/runs/failed"
+    )
+    assert {path: path.read_bytes() for path in records} == records
+    page = client.get("/runs/failed").text
+    assert "after &lt;b&gt;the update</textarea>" in page
+    assert 'value="kernel-6.9 baseline"' in page
+    page = client.get("/", query_string={"text": "update kernel-6.9"}).text
+    assert re.findall(r'id="run-([^"]+)"', page) == ["failed"]
+    assert '<span class="tag">baseline</span>' in page
+    refused_note = post(client, "/notes/failed", text="", tags="<b>")
+    assert (refused_note.status_code, "is no tag" in refused_note.text) == (400, True)
+    assert post(client, "/notes/failed").status_code == 303
+    assert 'class="tag"' not in client.get("/").text
+    assert post(client, "/notes/gone", text="x").status_code == 404
+
+
 def test_an_address_stays_the_same_until_its_token_is_revoked(results: Path) -> None:
     del results  # whose home it is
 
@@ -393,6 +415,26 @@ def test_the_address_says_which_runs_are_compared(client: FlaskClient, monkeypat
     assert "Choose runs to compare" in client.get("/compare").text
     assert client.get("/compare?run=failed&run=gone").status_code == 404
     assert client.get("/report").status_code == 400
+
+
+def test_the_history_is_that_of_bench_history_of_the_runs_that_a_search_finds(
+    client: FlaskClient, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = ["history", str(results / "synthetic-podman"), "--html", str(tmp_path / "history.html")]
+    ended_well(CliRunner().invoke(cli.main, written))
+    page = shown_at_last(client, "/history?text=podman", lambda text: "drawing …" not in text)
+    assert 'src="/history/page?text=podman"' in page
+    assert "1 run." in page
+    shown = client.get("/history/page?text=podman")
+    assert shown.text == (tmp_path / "history.html").read_text()
+    assert shown.text.count("data:image/svg+xml") > 1
+    assert "No change can be found yet" in shown.text
+    assert "sandbox" in shown.headers["Content-Security-Policy"]
+    assert "history.html" in client.get("/history/page?text=podman&save=1").headers["Content-Disposition"]
+    assert "No run has ended that is like this." in client.get("/history?text=nowhere").text
+    assert client.get("/history/page?text=nowhere").status_code == 303
+    writing(results / "synthetic-podman", monkeypatch)
+    assert "No run has ended that is like this." in client.get("/history?text=podman").text
 
 
 def test_a_damaged_run_is_named_where_it_is_shown(client: FlaskClient, results: Path) -> None:

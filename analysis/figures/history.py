@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.lines import Line2D
 
-from analysis.figures.drawing import Drawing, canvas, label, legend_below, palette, stamp, style, write
+from analysis.figures.drawing import Drawing, canvas, direction, label, legend_below, palette, stamp, style, write
+from analysis.figures.foot import write_foot
 from analysis.history.history import History, Series
 from analysis.report.formatting import sensible
 from suite.registries import HISTORY_FIGURES
 from suite.targets import BASELINE
+from suite.units import count
 
 HistoryFigure = Callable[[History], Iterator[Drawing]]
 """A member of ``suite.registries.HISTORY_FIGURES``."""
@@ -27,19 +30,26 @@ HistoryFigure = Callable[[History], Iterator[Drawing]]
 
 def draw_history(history: History, directory: Path) -> list[Path]:
     """Write every figure of a history as PNG and SVG, and return the paths. Raises RequestError if it cannot."""
+    return write(((drawing.name, drawing.chart) for drawing in drawings(history)), directory)
+
+
+def drawings(history: History) -> Iterator[Drawing]:
+    """Yield the drawings of every figure of a history that can be used here."""
     broken = HISTORY_FIGURES.failures()
     figures: list[HistoryFigure] = [HISTORY_FIGURES.get(name) for name in HISTORY_FIGURES if name not in broken]
-    drawings = chain.from_iterable(figure(history) for figure in figures)
-    return write(((drawing.name, drawing.chart) for drawing in drawings), directory)
+    return chain.from_iterable(figure(history) for figure in figures)
 
 
 def values(history: History) -> Iterator[Drawing]:
-    """Yield a drawing for each metric of each job and model: its targets over time, and their changes."""
+    """Yield a drawing for each metric of each job and model: its targets over time, and their changes.
+
+    Those that have changed come first.
+    """
     pictures: dict[tuple[str, ...], list[Series]] = {}
     for row in history.series:
         job = (row.scenario, row.data, row.profile, row.recipe, row.variant, row.model, row.host)
         pictures.setdefault((*job, row.metric, "relative" if row.normalised else ""), []).append(row)
-    for key, series in pictures.items():
+    for key, series in sorted(pictures.items(), key=lambda picture: -_changes(picture[1])):
         parts = [re.sub(r"[^A-Za-z0-9_.]+", "-", part).strip("-") for part in key]
         name = "-".join(filter(None, ("history", *parts)))
         yield _drawing(name, series)
@@ -53,6 +63,7 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
         axes = chart.subplots()
         entries = [_line(axes, row, colours[row.target]) for row in series]
         unit = f"relative to {BASELINE}" if first.normalised else first.unit
+        towards = direction(more_is_faster=first.more_is_faster)
         parts = (first.scenario, first.data, first.profile, first.recipe, first.variant, first.host)
         job = ", ".join(filter(None, parts))
         below = f"{job}\none dot per run with its 95 % interval; dashed: the level of {first.metric} changed"
@@ -60,19 +71,31 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
             axes,
             f"{first.model}: {first.what}",
             below,
-            unit,
+            f"{unit}\n{towards}",
             normalised=first.normalised,
         )
-        axes.tick_params(axis="x", labelrotation=30)
+        places = AutoDateLocator()
+        axes.xaxis.set_major_locator(places)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(places))
         legend_below(chart, entries, 4)
     stamp(chart, first.profile)
-    changes = sum(len(row.shifts) for row in series)
+    write_foot(chart, _foot(series))
     return Drawing(
         name,
         f"{first.model}: {first.what}",
         chart,
-        description=f"over time, with {changes} changes",
+        description=f"over time, with {count(_changes(series), 'change')}",
     )
+
+
+def _foot(series: Sequence[Series]) -> str:
+    """Return how many runs the series have, and from when."""
+    begun = {point.run_id: point.started_at[:10] for row in series for point in row.points}
+    return f"{count(len(begun), 'run')}, {min(begun.values())} to {max(begun.values())}; times in UTC"
+
+
+def _changes(series: Sequence[Series]) -> int:
+    return sum(len(row.shifts) for row in series)
 
 
 def _line(axes: Axes, series: Series, colour: object) -> Line2D:

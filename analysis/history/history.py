@@ -85,6 +85,7 @@ class Series(ComparedJob):
     host: str
     """The name of the machine; empty where all runs are of one."""
     unit: str
+    more_is_faster: bool
     points: tuple[Point, ...]
     shifts: tuple[Shift, ...]
 
@@ -148,6 +149,7 @@ def _series_of(host: str, ok: pd.DataFrame, metrics: Sequence[Metric]) -> Iterat
                     host=host,
                     metric=metric.name,
                     unit=metric.unit if kind is RUN else "x",
+                    more_is_faster=metric.more_is_faster,
                     normalised=kind is RELATIVE,
                     points=points,
                     shifts=tuple(_shifts(points, facts, more_is_faster=metric.more_is_faster)),

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from matplotlib.figure import Figure as Chart
 
 from analysis.compare.comparison import compare
 from analysis.compare.published import judge_claims
@@ -13,9 +14,11 @@ from analysis.compare.results import ComparedJob, Comparison, Group
 from analysis.compare.same_work import grid_of
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
-from analysis.figures.drawing import svg
+from analysis.figures.drawing import Drawing, svg
+from analysis.figures.history import drawings
 from analysis.figures.plots import pictures
 from analysis.figures.reference import normalised
+from analysis.history.history import History, history_document
 from analysis.load.records import Records
 from analysis.report import formatting
 from analysis.report.document import document
@@ -66,9 +69,8 @@ def render(
 
     def figures(job: ComparedJob) -> Iterator[Figure]:
         for picture in pictures(comparison, job, normalised()):
-            uri = "data:image/svg+xml;base64," + base64.b64encode(svg(picture.drawing.chart)).decode("ascii")
             yield Figure(
-                uri,
+                _uri(picture.drawing.chart),
                 picture.caption,
                 f"{picture.caption}, {picture.drawing.description}",
             )
@@ -85,6 +87,23 @@ def render(
         trains=any(not group.job.traits.probes for group in comparison.groups),
         certificate=certificate,
     )
+
+
+def write_history(history: History, path: Path) -> Path:
+    """Write the page of a history to ``path`` and return it. Raises StoreError when it cannot be written."""
+    answer, *document = history_document(history)
+    template = _templates().get_template("history.html.j2")
+    figures = map(_figure, drawings(history))
+    write_output(path, template.generate(runs=history.runs, answer=answer, figures=figures, document=document))
+    return path
+
+
+def _figure(drawing: Drawing) -> Figure:
+    return Figure(_uri(drawing.chart), drawing.title, f"{drawing.title}, {drawing.description}")
+
+
+def _uri(chart: Chart) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg(chart)).decode("ascii")
 
 
 def fragment(shown: Document) -> str:

@@ -34,6 +34,7 @@ from suite.process_identity import ProcessIdentity
 from suite.request.request import RunRequest
 from suite.results import quality
 from suite.results.files import read
+from suite.results.notes import Notes, matches, readable_notes, write_notes
 from suite.results.runs import SWEEP, find_runs, is_run
 from suite.results.store import LOG, PLAN, TRIALS, Run, request_stop, stored_plan, write_atomic
 from suite.selftest import certificate
@@ -169,7 +170,10 @@ def listing(*, choosing: bool = False) -> Response:
     chosen.sort(key=_order(sort, times, running))
     page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
     states = [(run, state_of(run, running)) for run in page]
-    rows = [(run, state, _answer(run, state, running)["rows"], facts(run, times[run]).summary) for run, state in states]
+    rows = []
+    for run, state in states:
+        answers = _answer(run, state, running)["rows"]
+        rows.append((run, state, answers, facts(run, times[run]).summary, readable_notes(run)))
 
     def values() -> Mapping[str, Any]:
         shown = [(run.relative_to(results), *row) for run, *row in rows]
@@ -199,15 +203,10 @@ def _order(
 
 
 def _matches(text: str, name: Path, run: Path, times: Mapping[Path, tuple[int, ...]]) -> bool:
-    """Return whether every word of a text is in the name of a run, its scenario, models or targets."""
+    """Return whether a run is one that a search for the text finds."""
     if not text:  # to read a thousand plans for nothing takes seconds
         return True
-    described = [str(name)]
-    summary = facts(run, times[run]).summary
-    if summary:
-        described += [summary.scenario, *summary.models, *summary.targets]
-    searched = " ".join(described).lower()
-    return all(word in searched for word in text.lower().split())
+    return matches(text, str(name), facts(run, times[run]).summary, readable_notes(run))
 
 
 @PAGES.get("/runs/<path:name>")
@@ -229,9 +228,19 @@ def one(name: str) -> Response:
         except RequestError as error:
             described["problem"] = error.message
         described |= {"cell": (run.parent / SWEEP).is_file(), "sweep": state.directory == run.parent}
+        described["notes"] = readable_notes(run)
         return {"name": name, "run": run, "state": state, "about": facts(run, times), "answer": answered, **described}
 
     return _live("run.html.j2", (state, times, answered), values)
+
+
+@PAGES.post("/notes/<path:name>")
+def note(name: str) -> AnyResponse:
+    """Put a note and tags on a run. Raises RequestError for what cannot be kept."""
+    run = located(name)
+    notes = Notes.of(request.form.get("text", ""), request.form.get("tags", "").replace(",", " ").split())
+    write_notes(run, notes)
+    return redirect(url_for("runs.one", name=name), 303)
 
 
 def _typed(command: str) -> RunRequest | None:
@@ -326,7 +335,67 @@ def report() -> AnyResponse:
     page = _report([*map(located, names)])
     if page is None:
         return redirect(url_for("runs.compare", run=names), 303)
+    return _page(page, Path(names[0]).name)
+
+
+def _page(page: str, name: str) -> Response:
+    """Return a page that a command has written; as a file, of this name, with ``save``."""
     response = Response(page, headers={"Content-Security-Policy": REPORT_POLICY})
     if "save" in request.args:
-        response.headers.set("Content-Disposition", "attachment", filename=f"{Path(names[0]).name}.html")
+        response.headers.set("Content-Disposition", "attachment", filename=f"{name}.html")
     return response
+
+
+@PAGES.get("/history")
+def history() -> Response:
+    """Show the history of the runs that a search finds, or that it is being drawn, or why it cannot be."""
+    text = request.args.get("text", "").strip()
+    runs = _ended_runs(text)
+    shown: dict[str, Any] = {"text": text, "runs": len(runs), "ready": False, "problem": None}
+    try:
+        shown["ready"] = bool(runs) and _history(runs) is not None
+    except RequestError as error:
+        shown["problem"] = error
+    return _live("history.html.j2", (shown, _written_of(runs)), lambda: shown)
+
+
+@PAGES.get("/history/page")
+def history_page() -> AnyResponse:
+    """Return the history of the runs that a search finds, or with ``save`` as a file."""
+    text = request.args.get("text", "").strip()
+    runs = _ended_runs(text)
+    page = _history(runs) if runs else None
+    if page is None:
+        return redirect(url_for("runs.history", text=text), 303)
+    return _page(page, "history")
+
+
+def _ended_runs(text: str) -> list[Path]:
+    """Return the runs with a plan that a search finds and nothing writes now: each record would draw it anew."""
+    results = settings().results
+    running = processes()
+    times = _times(results)
+    ended = []
+    for run in sorted(times):
+        writes = {run, run.parent} & running.keys()
+        if is_run(run) and not writes and _matches(text, run.relative_to(results), run, times):
+            ended.append(run)
+    return ended
+
+
+def _written_of(runs: Sequence[Path]) -> list[tuple[Path, tuple[int, ...]]]:
+    return [(run, written(run)) for run in runs]
+
+
+def _history(runs: Sequence[Path]) -> str | None:
+    """Return the page that ``bench history`` writes of runs; None while it is being drawn. Raises RequestError."""
+
+    def draw() -> str:
+        # As above.
+        from analysis.report.page import write_history
+        from commands.history import history_over
+
+        with ledger.directory(paths.state("scratch"), "history") as directory:
+            return write_history(history_over(runs), directory / "history.html").read_text()
+
+    return kept("report", ["history", *_written_of(runs)], draw)

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.integration
 PATHS = (
     *("/", "/runs/synthetic-podman", "/compare", "/compare?run=failed&run=synthetic-podman", "/compare?run=early"),
     *("/delete/failed", "/start", "/start?scenario=shared", "/start/check?cpus=x", "/nothing", "/generate"),
+    *("/history", "/history?text=nowhere"),
 )
 
 REPORTED = ("synthetic-all", "probe", "failed")
@@ -71,19 +72,22 @@ def measuring(place: Path) -> Iterator[str]:
 @pytest.mark.beside
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_page_passes_the_rules_of_axe_and_fits_a_phone(browser: Tab, site: str, path: str, scheme: str) -> None:
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_page_passes_the_rules_of_axe_and_fits_a_phone_and_a_desk(
+    browser: Tab, site: str, path: str, scheme: str, width: int
+) -> None:
     spec = importlib.util.find_spec("axe_core_python")
     if spec is None or spec.origin is None:
         pytest.skip("axe-core-python is not installed")
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    browser.call("Emulation.setDeviceMetricsOverride", width=360, height=800, deviceScaleFactor=1, mobile=False)
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
     browser.open(site.partition("/?")[0] + path)
     browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true })")
     browser.run(f"{(Path(spec.origin).parent / 'axe.min.js').read_text()}; 1")
     found = browser.run("axe.run({ exclude: [['iframe']] }).then((result) => JSON.stringify(result.violations))")
     rules = [(rule["id"], [node["html"][:200] for node in rule["nodes"]][:3]) for rule in json.loads(found)]
     assert rules == []
-    assert browser.run("document.documentElement.scrollWidth") <= 360
+    assert browser.run("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.beside
@@ -108,6 +112,25 @@ def test_the_script_shows_what_has_changed_and_keeps_choice_and_focus(browser: T
     assert browser.run("document.activeElement.id") == "delete"
     assert browser.run("[document.getElementById('log-text').scrollTop, scrollY].join()") == "40,90"
     shutil.rmtree(run)
+
+
+@pytest.mark.beside
+def test_the_form_shows_its_command_as_one_chooses_and_keeps_what_was_refused(browser: Tab, site: str) -> None:
+    browser.open(site.partition("/?")[0] + "/start")
+    preview = "document.getElementById('preview').innerText"
+    browser.wait(f"{preview}.includes('bench run')")
+    assert "--" not in browser.run(f"{preview}.split('\\n')[0]"), "untouched, it is the default run"
+    browser.run("document.getElementById('margin').value = '10%'")
+    browser.run("document.querySelector('input[value=vae]').click()")
+    browser.wait(f"{preview}.includes('bench run --model vae --margin 10%')")
+    browser.run("document.getElementById('cpus').value = 'nine'")
+    browser.wait(f"{preview}.includes('--cpus')")
+    browser.run("document.getElementById('check').click()")
+    browser.wait("document.querySelector('.notice.problem') !== null")
+    assert browser.run("document.getElementById('more').open"), "the field is shown"
+    kept = "['margin', 'cpus'].map((name) => document.getElementById(name).value).join()"
+    assert browser.run(kept) == "10%,nine"
+    assert browser.run("document.querySelector('input[value=vae]').checked")
 
 
 @pytest.mark.beside
