@@ -280,7 +280,7 @@ QUESTIONS = [
         {"what": "command", "command": "true", "command_files": "/work", "margin": "10%"},
         "bench run --margin 10% --command true --command-files /work --throughput auto",
     ),
-    ({"what": "command", "command": "python server.py", "scenario": "serve", "port": "80"}, "--scenario serve"),
+    ({"what": "command", "command": "python server.py", "scenario": "serve", "port": "80"}, "--port 80"),
 ]
 
 
