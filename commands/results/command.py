@@ -68,8 +68,9 @@ def list_runs(places: tuple[Path, ...], text: str, as_json: bool) -> None:
         listed(rows).tell()
         return
     if not rows:
-        which = f"there is no run with {text!r}" if text else "there is no run"
-        raise RequestError(which, remedy="leave --text out" if text else "make one with: bench run --target all")
+        if text:
+            raise RequestError(f"there is no run with {text!r}", remedy="leave --text out")
+        raise RequestError("there is no run", remedy="make one with: bench run --target all")
     PlainConsole(width=None if sys.stdout.isatty() else _UNBOUNDED).print(as_table(rows))
 
 

@@ -288,14 +288,18 @@ def _decides(expected: Forecast, asked: RepetitionOptions) -> str:
         return f"nothing: the {plan.job.profile} profile only shows that everything works"
     if expected.most_blocks < LEAST_BLOCKS:
         held = count(expected.most_blocks, "block")
-        holds = f"the budget holds about {held}" if asked.budget else f"it has {held}"
+        holds = f"it has {held}"
+        if asked.budget:
+            holds = f"the budget holds about {held}"
         return f"nothing: {holds}, and a verdict takes {LEAST_BLOCKS}"
     base, others = _compared(plan)
     if not others:
         return f"nothing: it takes {BASELINE} and another target, both measured here"
     margin = 100 * (plan.margin or MARGIN)
-    verb = "is" if len(others) == 1 else "are each"
-    return f"whether {' and '.join(others)} {verb} within {margin:.3g} % of {base}, slower, or faster"
+    names = f"{others[0]} is"
+    if len(others) > 1:
+        names = f"{' and '.join(others)} are each"
+    return f"whether {names} within {margin:.3g} % of {base}, slower, or faster"
 
 
 def _compared(plan: Plan) -> tuple[str, list[str]]:

@@ -140,8 +140,10 @@ def _texts() -> dict[str, list[str]]:
 
 def _scenario() -> str:
     """Return the scenario of the form; the usual one where none, or an unknown one, is named."""
-    named = request.values.get("scenario", "")
-    return named if named in SCENARIOS else str(OPTIONS["scenario"].default)
+    scenario = request.values.get("scenario", "")
+    if scenario in SCENARIOS:
+        return scenario
+    return str(OPTIONS["scenario"].default)
 
 
 def _words() -> Words:
@@ -260,7 +262,9 @@ def _what() -> str:
     if request.values.get(COMMAND):
         return "command"
     files = [word for word in request.values.getlist("model") if word not in OPTIONS["model"].choices()]
-    return "file" if files and settings().allow_files else "workload"
+    if files and settings().allow_files:
+        return "file"
+    return "workload"
 
 
 @PAGES.get("/start")
