@@ -74,9 +74,9 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
             f"{unit}\n{towards}",
             normalised=first.normalised,
         )
-        places = AutoDateLocator()
+        places = AutoDateLocator()  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(places)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(places))
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(places))  # type: ignore[no-untyped-call]
         legend_below(chart, entries, 4)
     stamp(chart, first.profile)
     write_foot(chart, _foot(series))
