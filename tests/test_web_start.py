@@ -273,14 +273,14 @@ QUESTIONS = [
     ({"what": "workload", "model": "vae", "file": "x.py", "command": "true"}, "bench run --model vae"),
     ({"what": "file", "model": "vae", "file": "./x.py"}, "bench run --model ./x.py"),
     (
-        {"what": "command", "model": "vae", "command": "python train.py", "scenario": "synthetic"},
+        {"what": "program", "model": "vae", "command": "python train.py", "scenario": "synthetic"},
         "bench run --command 'python train.py' --command-files . --throughput auto",
     ),
     (
-        {"what": "command", "command": "true", "command_files": "/work", "margin": "10%"},
+        {"what": "program", "command": "true", "command_files": "/work", "margin": "10%"},
         "bench run --margin 10% --command true --command-files /work --throughput auto",
     ),
-    ({"what": "command", "command": "python server.py", "scenario": "serve", "port": "80"}, "--port 80"),
+    ({"what": "program", "command": "python server.py", "scenario": "serve", "port": "80"}, "--port 80"),
 ]
 
 

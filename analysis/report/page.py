@@ -6,7 +6,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from matplotlib.figure import Figure as Chart
 
 from analysis.compare.comparison import compare
 from analysis.compare.published import judge_claims
@@ -70,7 +69,7 @@ def render(
     def figures(job: ComparedJob) -> Iterator[Figure]:
         for picture in pictures(comparison, job, normalised()):
             yield Figure(
-                _uri(picture.drawing.chart),
+                _uri(picture.drawing),
                 picture.caption,
                 f"{picture.caption}, {picture.drawing.description}",
             )
@@ -99,11 +98,11 @@ def write_history(history: History, path: Path) -> Path:
 
 
 def _figure(drawing: Drawing) -> Figure:
-    return Figure(_uri(drawing.chart), drawing.title, f"{drawing.title}, {drawing.description}")
+    return Figure(_uri(drawing), drawing.title, f"{drawing.title}, {drawing.description}")
 
 
-def _uri(chart: Chart) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg(chart)).decode("ascii")
+def _uri(drawing: Drawing) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg(drawing.chart)).decode("ascii")
 
 
 def fragment(shown: Document) -> str:

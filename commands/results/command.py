@@ -20,7 +20,7 @@ from commands.results.show import find_record, notes_lines, record_json, record_
 from commands.run.options import latest
 from suite.errors import RequestError
 from suite.results.layout import results_directory
-from suite.results.notes import Notes, matches, read_notes, readable_notes, write_notes
+from suite.results.notes import RunNotes, matches, read_notes, readable_notes, write_notes
 from suite.results.runs import SWEEP, RunSummary, find_run, find_runs, summarise
 from suite.units import count
 from suite.untrusted.console import PlainConsole
@@ -158,7 +158,7 @@ class ListedRun(RunSummary):
 
     sweep: str | None = None
     """The directory of the sweep of which it is a cell."""
-    notes: Notes = field(default_factory=Notes)
+    notes: RunNotes = field(default_factory=RunNotes)
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def note(name: str, text: str | None, tags: tuple[str, ...], untags: tuple[str, 
     run = find_run(name)
     before = read_notes(run)
     kept = [tag for tag in before.tags if tag not in untags]
-    after = Notes.of(before.text if text is None else text, [*kept, *tags])
+    after = RunNotes.of(before.text if text is None else text, [*kept, *tags])
     if after != before:
         write_notes(run, after)
     for line in notes_lines(after):

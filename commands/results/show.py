@@ -18,7 +18,7 @@ from suite.records.headers import headers
 from suite.records.reader import clean_record
 from suite.records.record import TrialRecord
 from suite.results.files import read_small
-from suite.results.notes import Notes, readable_notes
+from suite.results.notes import RunNotes, readable_notes
 from suite.results.runs import RunSummary, find_run, summarise
 from suite.results.store import TRIALS, stored_plan
 from suite.trial_names import record_file
@@ -113,7 +113,7 @@ class ShownRunOutput(Output):
     hosts: list[Host]
     arms: list[ArmCount]
     failures: list[Failure]
-    notes: Notes = Notes()
+    notes: RunNotes = RunNotes()
 
 
 def run_output(run: Path) -> ShownRunOutput:
@@ -139,7 +139,7 @@ def run_output(run: Path) -> ShownRunOutput:
     )
 
 
-def notes_lines(notes: Notes) -> Iterator[str]:
+def notes_lines(notes: RunNotes) -> Iterator[str]:
     if notes.tags:
         yield f"tags: {', '.join(notes.tags)}"
     if notes.text:

@@ -11,7 +11,7 @@ HOLDS_S = 60.0
 """How long a forecast holds: a run that has ended meanwhile makes the next one better."""
 
 
-class _Forecast(NamedTuple):
+class _Latest(NamedTuple):
     words: Words
     at_s: float
     outcome: "Future[str]"
@@ -28,7 +28,7 @@ class Forecasts:
         self._lock = threading.Lock()
         self._wanted: Words = ()
         self._busy = False
-        self._latest: _Forecast | None = None
+        self._latest: _Latest | None = None
 
     def of(self, words: Words) -> str | None:
         """Return the forecast; None while it is made, so ask again. Raises what making it has raised."""
@@ -53,7 +53,7 @@ class Forecasts:
             except Exception as error:  # noqa: BLE001 (raised where it is asked for)
                 outcome.set_exception(error)
             with self._lock:
-                self._latest = _Forecast(words, time.monotonic(), outcome)
+                self._latest = _Latest(words, time.monotonic(), outcome)
                 if self._wanted == words:
                     self._busy = False
                     return

@@ -34,7 +34,7 @@ from suite.process_identity import ProcessIdentity
 from suite.request.request import RunRequest
 from suite.results import quality
 from suite.results.files import read
-from suite.results.notes import Notes, matches, readable_notes, write_notes
+from suite.results.notes import RunNotes, matches, readable_notes, write_notes
 from suite.results.runs import SWEEP, find_runs, is_run
 from suite.results.store import LOG, PLAN, TRIALS, Run, request_stop, stored_plan, write_atomic
 from suite.selftest import certificate
@@ -238,7 +238,7 @@ def one(name: str) -> Response:
 def note(name: str) -> AnyResponse:
     """Put a note and tags on a run. Raises RequestError for what cannot be kept."""
     run = located(name)
-    notes = Notes.of(request.form.get("text", ""), request.form.get("tags", "").replace(",", " ").split())
+    notes = RunNotes.of(request.form.get("text", ""), request.form.get("tags", "").replace(",", " ").split())
     write_notes(run, notes)
     return redirect(url_for("runs.one", name=name), 303)
 

@@ -32,7 +32,7 @@ from suite.untrusted.parse import has_control_characters
 PAGES = Blueprint("start", __name__)
 _NAME = re.compile(r"\d{8}T\d{6}-\d+-[0-9a-f]{4}")
 FORECAST_WITHIN_S = 120.0
-WHAT = ("workload", "file", "command")
+WHAT = ("workload", "file", "program")
 """The answers to the first question, in its field ``what``. An address without it takes every option."""
 FILE = "file"
 """The field with the file of an own workload, which is a value of the option ``model``."""
@@ -129,7 +129,7 @@ def _texts() -> dict[str, list[str]]:
     what = request.values.get("what")
     if what == "file":
         texts["model"] = request.values.getlist(FILE)
-    if what == "command":
+    if what == "program":
         texts["model"] = []
         if not OPTIONS[COMMAND].known_to(_scenario()):
             texts["scenario"] = [COMMAND]
@@ -154,7 +154,7 @@ def _words() -> Words:
         values = _values(declared, texts)
         if values:
             chosen[name] = True if declared.kind is bool else tuple(values) if declared.repeatable else values[0]
-    if request.values.get("what") == "command":
+    if request.values.get("what") == "program":
         chosen = {**usual_of_program(str(chosen.get("scenario", COMMAND))), **chosen}
     busy = BUSY_FLAGS.get(request.values.get("busy", ""))
     return (*RunRequest.of(chosen).command()[1:], *([busy] if busy else []))
@@ -260,7 +260,7 @@ def _what() -> str:
     if what:
         return what if what in WHAT else WHAT[0]
     if request.values.get(COMMAND):
-        return "command"
+        return "program"
     files = [word for word in request.values.getlist("model") if word not in OPTIONS["model"].choices()]
     if files and settings().allow_files:
         return "file"
@@ -272,7 +272,7 @@ def form(problem: str = "") -> str:
     """Show the form, filled in as the address says, with what is wrong in it."""
     what = _what()
     selected = _scenario()
-    scenario = COMMAND if what == "command" and not OPTIONS[COMMAND].known_to(selected) else selected
+    scenario = COMMAND if what == "program" and not OPTIONS[COMMAND].known_to(selected) else selected
     questions = _questions({scenario, selected})
     folded = _folded(scenario)
     offered = {*questions, *(declared.name for declared in chain(*folded.values()))}

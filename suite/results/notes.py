@@ -24,7 +24,7 @@ _TAG = r"^[\w.+-]{1,40}$"
 Tag = Annotated[str, Field(pattern=_TAG)]
 
 
-class Notes(Part):
+class RunNotes(Part):
     """The content of ``notes.json``."""
 
     schema_version: Literal[1] = 1
@@ -32,7 +32,7 @@ class Notes(Part):
     tags: Annotated[tuple[Tag, ...], Field(max_length=MOST_TAGS)] = ()
 
     @classmethod
-    def of(cls, text: str, tags: Collection[str]) -> "Notes":
+    def of(cls, text: str, tags: Collection[str]) -> "RunNotes":
         """Return notes as somebody has typed them. Raises RequestError for what cannot be kept."""
         lines = [line.rstrip() for line in text.strip().splitlines()]
         text = "\n".join(lines)
@@ -50,33 +50,33 @@ class Notes(Part):
         return cls(text=text, tags=tuple(dict.fromkeys(tags)))
 
 
-def read_notes(run: Path) -> Notes:
+def read_notes(run: Path) -> RunNotes:
     """Return the notes on a run; empty ones if it has none. Raises RequestError for a file that holds none."""
     try:
-        return Notes.model_validate_json(files.read_small(run / FILE))
+        return RunNotes.model_validate_json(files.read_small(run / FILE))
     except FileNotFoundError:
-        return Notes()
+        return RunNotes()
     except (OSError, ValidationError) as error:
         raise RequestError(f"{run / FILE} holds no notes of this suite", remedy="remove it") from error
 
 
-def readable_notes(run: Path) -> Notes:
+def readable_notes(run: Path) -> RunNotes:
     """Return the notes on a run for a list of many; empty ones for a file that holds none, too."""
     try:
         return read_notes(run)
     except RequestError:
-        return Notes()
+        return RunNotes()
 
 
-def write_notes(run: Path, notes: Notes) -> None:
+def write_notes(run: Path, notes: RunNotes) -> None:
     """Write the notes on a run; without text and tags it has none. Raises StoreError."""
-    if notes == Notes():
+    if notes == RunNotes():
         (run / FILE).unlink(missing_ok=True)
     else:
         write_atomic(run / FILE, notes.model_dump_json(indent=1) + "\n", below=run)
 
 
-def matches(text: str, name: str, summary: RunSummary | None, notes: Notes) -> bool:
+def matches(text: str, name: str, summary: RunSummary | None, notes: RunNotes) -> bool:
     """Return whether every word of a text is in the name of a run, its scenario, models, targets, note or tags."""
     described = [name, notes.text, *notes.tags]
     if summary:

@@ -1,4 +1,4 @@
-"""Notes and tags: kept beside a run, found by their words, and refused where they could mislead."""
+"""RunNotes and tags: kept beside a run, found by their words, and refused where they could mislead."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from suite.results.notes import (
     FILE,
     MOST_LETTERS,
     MOST_TAGS,
-    Notes,
+    RunNotes,
     matches,
     read_notes,
     readable_notes,
@@ -22,13 +22,13 @@ RUNS = Path(__file__).parents[1] / "samples" / "runs"
 
 
 def test_what_is_noted_is_read_again_and_taken_away_with_its_file(tmp_path: Path) -> None:
-    assert read_notes(tmp_path) == Notes()
-    notes = Notes.of("  after the update \r\nof the kernel\n", ["kernel-6.9", "baseline", "baseline"])
+    assert read_notes(tmp_path) == RunNotes()
+    notes = RunNotes.of("  after the update \r\nof the kernel\n", ["kernel-6.9", "baseline", "baseline"])
     write_notes(tmp_path, notes)
     assert read_notes(tmp_path) == notes
     assert (notes.text, notes.tags) == ("after the update\nof the kernel", ("kernel-6.9", "baseline"))
-    write_notes(tmp_path, Notes())
-    write_notes(tmp_path, Notes())
+    write_notes(tmp_path, RunNotes())
+    write_notes(tmp_path, RunNotes())
     assert not (tmp_path / FILE).exists()
 
 
@@ -45,7 +45,7 @@ def test_what_is_noted_is_read_again_and_taken_away_with_its_file(tmp_path: Path
 )
 def test_what_cannot_be_kept_is_refused(text: str, tags: list[str], why: str) -> None:
     with pytest.raises(RequestError, match=why):
-        Notes.of(text, tags)
+        RunNotes.of(text, tags)
 
 
 @pytest.mark.parametrize("content", ["{", '{"schema_version": 1, "tags": ["<b>"]}', '{"further": 1}', "\x00"])
@@ -53,17 +53,17 @@ def test_a_file_that_holds_no_notes_is_named_and_hides_no_run(tmp_path: Path, co
     (tmp_path / FILE).write_text(content)
     with pytest.raises(RequestError, match="holds no notes"):
         read_notes(tmp_path)
-    assert readable_notes(tmp_path) == Notes()
+    assert readable_notes(tmp_path) == RunNotes()
 
 
 def test_a_link_in_their_place_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "else").write_text(Notes.of("secret", []).model_dump_json())
+    (tmp_path / "else").write_text(RunNotes.of("secret", []).model_dump_json())
     (tmp_path / FILE).symlink_to(tmp_path / "else")
-    assert readable_notes(tmp_path) == Notes()
+    assert readable_notes(tmp_path) == RunNotes()
 
 
 def test_they_are_found_by_every_word_and_removed_with_the_run(tmp_path: Path) -> None:
-    notes = Notes.of("After the Update", ["baseline"])
+    notes = RunNotes.of("After the Update", ["baseline"])
     assert matches("update BASE night", "results/night", None, notes)
     assert not matches("update other", "results/night", None, notes)
     run = shutil.copytree(RUNS / "failed", tmp_path / "run")
