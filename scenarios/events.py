@@ -192,6 +192,8 @@ class Transcript(EventLog):
     phases: Mapping[str, str] = field(default_factory=lambda: TRAINING_PHASES)
     order: Sequence[str] = ORDER
     workload: Sizes
+    fixes_steps: bool = False
+    """Whether the worker chooses how many steps it measures; ``workload`` has that number from ``measuring`` on."""
     models: list[tuple[Mapping[str, object], bytes]] = field(default_factory=list)
     """The facts and the file of each model that was said."""
 
@@ -208,7 +210,9 @@ class Transcript(EventLog):
             if done != of:
                 self._enter("warm-up", f"{done}/{of}")
             elif not (self.takes_turns and of):
-                self._enter("measuring", f"{self.workload.steps} steps")
+                self._enter("measuring", "" if self.fixes_steps else f"{self.workload.steps} steps")
+        elif event.name == "measuring" and self.fixes_steps:
+            self.workload = self.workload.fixed(event.fields.get("steps"))
         elif event.name == "model":
             facts = dict(event.fields)
             text = facts.pop("text", None)

@@ -19,7 +19,7 @@ from scenarios.members import plugin_of
 from scenarios.reading import arrange_page_cache, asked, data_of, mounted_at
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Context, Measurement, Node, Observer, Process
-from suite.job.profiles import Sizes
+from suite.job.profiles import MOST_STEPS, Sizes
 from suite.part import first_problem
 from suite.plan import Trial, planned
 from suite.records.columns import counted_steps
@@ -112,6 +112,7 @@ def specification(
         distributed=distributed,
         injury=msgspec.convert(trial.properties.step_injury, StepInjury | None),
         turns=msgspec.convert(trial.job.turns, Turns | None, from_attributes=True),
+        most_steps=MOST_STEPS if trial.fixes_steps else None,
         checkpoint=Checkpointing(trial.job.checkpoint, scratch) if trial.job.checkpoint else None,
         generate=trial.job.generate,
         keep_model=trial.job.keep_model,
@@ -220,7 +221,12 @@ def prepare(
     spec = specification(trial, data=data, distributed=distributed, scratch=scratch)
     observer.phase("attesting", detail)
     order = TURNS_ORDER if trial.job.turns else ORDER
-    transcript = Transcript(order=order, workload=workload_sizes(trial), observer=observer)
+    transcript = Transcript(
+        order=order,
+        workload=workload_sizes(trial),
+        fixes_steps=trial.fixes_steps,
+        observer=observer,
+    )
     job = attest(trial, node, spec, transcript)
     job.seen = arrange_page_cache(trial, node, worker_argv, observer)
     return job
@@ -322,6 +328,7 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
         usage=transcript.usage(),
         metrics=metrics_of(transcript.said("steps", "metrics")),
         weights_sha256=weights if isinstance(weights, str) else None,
+        fixed_sizes=workload if job.trial.fixes_steps else None,
         drawn_sha256=digest_of_ranks(transcript.events["done"].fields.get("drawn")),
         unfinished_s=unfinished_s if isinstance(unfinished_s, float) else None,
         details={

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, Protocol, runtime_checkable
 
+from suite.job.profiles import Sizes
 from suite.part import Seconds
 from suite.plan import Trial
 from suite.records.environment import Environment
@@ -225,6 +226,8 @@ class Measurement(TrialNumbers):
     """What the job used, by its own accounting."""
     substitutes: tuple[str, ...] = ()
     """The substitutes that only the job itself could see, such as ``open-files:4096``."""
+    fixed_sizes: Sizes | None = None
+    """The sizes of a job with the steps that its worker has chosen, which all trials of it then take; None: planned."""
     models: Mapping[str, bytes] = {}
     """The files of the ``kept`` models by the digest of their weights; they lie beside the records."""
 

@@ -67,6 +67,8 @@ class Loop:
     observer: Observer
     host: Callable[[], Environment]
     open_account: OpenAccount
+    fixes_steps: bool = True
+    """Whether one trial chooses the steps of its job for all; False if other machines, too, run blocks of it."""
 
     def run(self, plan: Plan, block: int | None = None) -> list[TrialRecord]:
         """Run what the store does not hold yet, of one block or of all; every trial is saved before the next begins.
@@ -94,10 +96,30 @@ class Loop:
         for group in due:
             self.store.demand_space(models_bytes)
             with unsuspended():
-                courses = self._courses(group, lambda trial: numbers[trial.trial_id], len(trials))
+                current = [self._with_steps_of(plan, trial) for trial in group]
+                courses = self._courses(current, lambda trial: numbers[trial.trial_id], len(trials))
+            plan = self._fixed_steps(plan, courses)
             models_bytes = max(models_bytes, *(course.models_bytes for course in courses))
             records += self._recorded(courses)
         return records
+
+    def _with_steps_of(self, plan: Plan, trial: Trial) -> Trial:
+        """Return the trial with the steps that one before it has fixed, or as the one that fixes them."""
+        sizes = plan.sizes_of(trial.job)
+        if sizes is None:
+            return trial
+        fixes = self.fixes_steps and sizes.least_s is not None and sizes.epochs is None
+        return trial.with_job(sizes=sizes).model_copy(update={"fixes_steps": fixes})
+
+    def _fixed_steps(self, plan: Plan, courses: Sequence[Course]) -> Plan:
+        """Store the steps that a trial has fixed for all of its job, before its record; return the plan with them."""
+        for course in courses:
+            if course.measurement and course.measurement.fixed_sizes and not course.failure:
+                sizes = course.measurement.fixed_sizes
+                plan = self.store.fix_steps(course.trial, sizes)
+                course.trial = course.trial.with_job(sizes=sizes)
+                self.observer.note(f"each trial of {course.trial.job.model} takes {sizes.steps} steps")
+        return plan
 
     def _recorded(self, courses: Sequence[Course]) -> list[TrialRecord]:
         """Save the records of a group, then its models. Raises StoreError, at the end if models cannot be kept.

@@ -13,6 +13,7 @@ from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
 from suite.job.envelope import Envelope
 from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
+from suite.job.profiles import Sizes
 from suite.job.properties import Properties
 from suite.part import Part, RunId
 from suite.request.request import RunRequest
@@ -52,6 +53,8 @@ class Trial(Part):
     trial_timeout_s: int
     scratch_bytes: int | None = None
     """The disk space that the job needs on the data disk; None if it writes nothing."""
+    fixes_steps: bool = False
+    """Whether it is the first one of its job, which finds how many steps last ``Sizes.least_s``."""
 
     @property
     def instances(self) -> tuple[InstancePlan, ...]:
@@ -182,6 +185,30 @@ class Plan(Part):
             for job in self.jobs
         )
         return self.model_copy(update={"jobs": tuple(jobs)})
+
+    def with_fixed_steps(self, model: str, design: str, sizes: Sizes) -> "Plan":
+        """Return the plan with the steps that a trial of this job has fixed for all of them; see ``Sizes.least_s``."""
+        jobs = (
+            job.model_copy(update={"sizes": sizes}) if (job.model, job.design) == (model, design) else job
+            for job in self.jobs
+        )
+        return self.model_copy(update={"jobs": tuple(jobs)})
+
+    def sizes_of(self, job: Job) -> Sizes | None:
+        """Return the sizes that a job of the plan has by now."""
+        key = job.model, job.design
+        return next(planned.sizes for planned in self.jobs if (planned.model, planned.design) == key)
+
+    def continuing(self, stored: "Plan") -> "Plan":
+        """Return the plan with what trials of the stored one, which it goes on with, have fixed."""
+        plan = self
+        if len(self.jobs) != len(stored.jobs) or self.models != stored.models:
+            return plan
+        for job in stored.jobs:
+            sizes = self.sizes_of(job)
+            if job.sizes and sizes and sizes.least_s and sizes.fixed(job.sizes.steps) == job.sizes:
+                plan = plan.with_fixed_steps(job.model, job.design, job.sizes)
+        return plan
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial in the order in which it is run: blocks, in each the jobs, in each the arms."""

@@ -215,6 +215,8 @@ class Spec(Shaped, frozen=True):
     """The least seconds of a training before this one, which is forgotten, until its steps are level; None for none."""
     least_s: Annotated[float, Meta(gt=0)] | None = None
     """The least seconds that the measured steps take; None for any."""
+    most_steps: _Positive | None = None
+    """The most steps that a settled job takes in place of ``steps``, so that they last ``least_s``; None: no others."""
     checkpoint: Checkpointing | None = None
     """None for a job without checkpoints."""
     model_file: str | None = None
@@ -437,6 +439,8 @@ def _timing_conflicts(spec: Spec) -> Iterator[str]:
     pieces = bool(spec.distributed or spec.turns)
     if (spec.settle_s or spec.least_s) and (pieces or spec.parallel == "ddp"):
         yield f"settle_s is {spec.settle_s}; only one process that takes its steps in one piece settles before them"
+    if spec.most_steps and (spec.epochs or not (spec.settle_s and spec.least_s)):
+        yield f"most_steps is {spec.most_steps}; only a job of steps that settles has more of them, to last ``least_s``"
     if spec.sync and (pieces or spec.epochs or spec.parallel != "none" or spec.device == "cpu"):
         yield "sync is 'span'; only one GPU that takes its steps in one piece leaves them without times"
 

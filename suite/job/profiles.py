@@ -43,7 +43,13 @@ class Sizes(Part):
     """The least seconds of a training before this one, on drawn data and forgotten, which lasts until its steps are
     level. It is none of the warm-up steps: all targets take the same steps. None for none."""
     least_s: Annotated[float, Field(gt=0)] | None = None
-    """The least seconds that the measured steps take; a shorter trial fails. None for any time."""
+    """The least seconds that the measured steps take; None for any time. The first trial of a job that has settled
+    takes as many steps as last it, and so do all others, whose sizes no longer have it: equal work. A shorter trial of
+    epochs, or of blocks that machines share, fails."""
+
+    def fixed(self, steps: object) -> "Sizes":
+        """Return the sizes with the number of steps that is fixed for all trials. Raises ValidationError for none."""
+        return Sizes.model_validate({**self.model_dump(), "steps": steps, "least_s": None})
 
 
 class Profile(Part):
@@ -104,7 +110,7 @@ PROFILES = {
         Profile(
             name="gpu",
             summary="the sizes of paper, on a GPU that first trains until 5 s have passed and its steps are level; "
-            "1000 measured steps, which must take 20 s",
+            "1000 measured steps, or as many as take 20 s in the first trial",
             warmup_steps=10,
             steps=1000,
             memory_bytes=16 * GIB,

@@ -25,8 +25,9 @@ from pydantic import Field, ValidationError
 
 from suite.differ import differ
 from suite.errors import BenchError, RequestError
+from suite.job.profiles import Sizes
 from suite.part import Count, Part, first_problem
-from suite.plan import Plan
+from suite.plan import Plan, Trial
 from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import TrialRecord
 from suite.results import files, layout
@@ -229,6 +230,7 @@ class Run:
         plan = plan.model_copy(update=self.drawn())
         stored = self.plan()
         if stored:
+            plan = plan.continuing(stored)
             differences = plan_differences(stored, plan)
             if set(differences) - self.growing:
                 raise RequestError(
@@ -238,8 +240,18 @@ class Run:
             if not differences or stored.blocks > plan.blocks:
                 return plan
             self.unlist(PLAN)
-        write_atomic(self.directory / PLAN, plan.model_dump_json(indent=2) + "\n")
+        self._write_plan(plan)
         return plan
+
+    def fix_steps(self, trial: Trial, sizes: Sizes) -> Plan:
+        """Store the steps that a trial has fixed for all trials of its job; return the plan. Raises StoreError."""
+        plan = stored_plan(self.directory).with_fixed_steps(trial.job.model, trial.job.design, sizes)
+        self.unlist(PLAN)
+        self._write_plan(plan)
+        return plan
+
+    def _write_plan(self, plan: Plan) -> None:
+        write_atomic(self.directory / PLAN, plan.model_dump_json(indent=2) + "\n")
 
     def drawn(self) -> dict[str, object]:
         """Return the fields of the stored plan that its run has drawn; of a run that was not begun, draw them."""

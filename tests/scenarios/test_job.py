@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from scenarios.events import Transcript
 from scenarios.job import merged_environment, run_job, specification, worker_argv
@@ -95,6 +96,30 @@ def test_steps_without_times_are_those_of_a_job_that_waits_at_the_ends_of_its_sp
     assert specification(trial.with_job(**span)).sync == "span"
     assert "without its time" in str(failure(run, *untimed))
     assert failure(run, *STORY, job=span).kind == "protocol"
+
+
+def test_a_trial_that_fixes_the_steps_is_measured_by_those_that_its_worker_has_chosen(
+    trial: Trial, observer: Any, scripted: Any
+) -> None:
+    sizes = trial.job.sizes
+    assert sizes is not None
+    planned = trial.with_job(sizes=sizes.model_copy(update={"steps": 2, "settle_s": 5.0, "least_s": 20.0}))
+    assert specification(planned).most_steps is None
+    assert failure(run_job, planned, scripted(*STORY), observer, nullcontext()).kind == "protocol"
+    first = planned.model_copy(update={"fixes_steps": True})
+    assert specification(first).most_steps == 100_000
+    measured = run_job(first, scripted(*STORY), observer, nullcontext())
+    assert measured.throughput_per_s == 2 * 3 / 4.0
+    assert measured.fixed_sizes == sizes.model_copy(update={"steps": 3, "settle_s": 5.0})
+    assert ("measuring", "") in observer.phases, "how many is not known yet"
+
+
+@pytest.mark.parametrize("steps", [0, "many", 100_001, None])
+def test_steps_that_no_worker_can_choose_are_none(steps: object, trial: Trial, observer: Any, scripted: Any) -> None:
+    first = trial.model_copy(update={"fixes_steps": True})
+    story = [*STORY[:6], event("measuring", 105.5, steps=steps), *STORY[7:]]
+    with pytest.raises(ValidationError):
+        run_job(first, scripted(*story), observer, nullcontext())
 
 
 def test_the_host_counts_from_the_launch_to_the_end_and_no_longer(trial: Trial, observer: Any, scripted: Any) -> None:

@@ -73,6 +73,8 @@ class FakeScenario:
     seen: dict[str, Any] = field(default_factory=dict)
     name: str = "synthetic"
     substitutes: tuple[str, ...] = ()
+    chosen_steps: int = 3
+    """The steps that a trial takes which fixes them."""
 
     def measure(
         self, trial: Trial, instances: Sequence[Instance], observer: Observer, account: AbstractContextManager[object]
@@ -83,10 +85,14 @@ class FakeScenario:
         with account:
             if trial.target in self.failing:
                 raise self.failing[trial.target]
+        sizes = trial.job.sizes
+        fixed = sizes.fixed(self.chosen_steps) if sizes and trial.fixes_steps else None
+        steps = (fixed or sizes or WORKLOAD).steps
         return Measurement(
             elapsed_s=5.0,
             throughput_per_s=10.0,
-            steps=Steps(elapsed_s=[0.2] * 3, data_s=[0.0] * 3, compute_s=[0.2] * 3),
+            steps=Steps(elapsed_s=[0.2] * steps, data_s=[0.0] * steps, compute_s=[0.2] * steps),
+            fixed_sizes=fixed,
             timeline=Timeline(measured_s=0.6),
             environment=inside(trial.job.envelope, **self.seen),
             weights_sha256="ab" * 32,

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from suite.errors import BenchError, CommandError, MeasurementError
+from suite.errors import BenchError, CommandError, MeasurementError, RequestError
 from suite.interruption import cleaning_up
 from suite.loop import Loop
 from suite.plan import Plan
@@ -16,7 +16,7 @@ from suite.records.environment import Environment
 from suite.records.record import TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 from suite.results.store import Run, StoreError, read_record
-from tests.suite.conftest import FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
+from tests.suite.conftest import WORKLOAD, FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
 
 Go = Callable[..., list[TrialRecord]]
 HOST = Environment(kernel="6.1", accelerator="none")
@@ -79,6 +79,41 @@ def test_every_trial_becomes_a_record_with_what_was_measured(
     assert first.global_batch == trial.job.global_batch is not None
     assert first.environment.host == HOST
     assert first.environment.target is not None
+
+
+LASTING = WORKLOAD.model_copy(update={"settle_s": 5.0, "least_s": 20.0})
+
+
+def test_the_first_trial_fixes_the_steps_of_all_and_a_run_that_goes_on_keeps_them(
+    go: Go, scenario: FakeScenario, store: Run, observer: FakeObserver
+) -> None:
+    scenario.chosen_steps = 8
+    plan = make_plan(sizes=LASTING)
+    scenario.failing = {"vm": MeasurementError("no", kind="short")}
+    made = go(plan)
+    assert [record.outcome.status for record in made].count("failed") == 2, "one that fails fixes nothing"
+    fixed = LASTING.fixed(8)
+    assert [record.job.sizes for record in made if record.outcome.status == "ok"] == [fixed] * 4
+    stored: Any = store.plan()
+    assert stored.job.sizes == fixed
+    assert observer.told.count("each trial of resnet50 takes 8 steps") == 1
+    scenario.chosen_steps = 9
+    scenario.failing = {}
+    more = go(plan.model_copy(update={"blocks": 3}))
+    assert [record.job.sizes for record in more] == [fixed] * 3
+    other = make_plan(sizes=LASTING.model_copy(update={"batch": 4}))
+    with pytest.raises(RequestError, match="a run of another plan"):
+        go(other)
+
+
+def test_where_other_machines_run_blocks_no_trial_fixes_the_steps(
+    targets: FakeTargets, scenario: FakeScenario, store: Run, observer: FakeObserver
+) -> None:
+    scenario.chosen_steps = 8
+    account: Any = lambda *_: FakeAccount()  # noqa: E731
+    loop = Loop(scenario, targets.opened, store, observer, lambda: HOST, account, fixes_steps=False)
+    made = loop.run(make_plan(sizes=LASTING))
+    assert [record.job.sizes for record in made] == [LASTING] * 6
 
 
 def test_an_opening_that_fails_is_a_record_and_the_run_goes_on(go: Go, targets: FakeTargets, events: list[str]) -> None:

@@ -235,6 +235,34 @@ def test_steps_that_took_too_little_time_fail_with_the_number_that_is_enough(tra
     assert int(str(caught.value.remedy).split()[2]) > STEPS
 
 
+@pytest.mark.parametrize(
+    ("step_s", "steps"),
+    [(0.05, 1000), (0.0219, 1000), (0.02, 1500), (0.004, 7000), (0.0025, 10_000), (0.0003, 100_000)],
+)
+def test_a_settled_job_takes_as_many_steps_as_last_long_enough(step_s: float, steps: int, spec: dict[str, Any]) -> None:
+    given = replace(parse_spec(json.dumps(spec | SMALL_GAN)), steps=1000, least_s=20.0)
+    assert job.lasting_steps(given, step_s, 100_000) == steps
+    with fails(JobError, "short", r"a step takes 0\.2 ms: 150000 would last 20 s, and 100000 are the most"):
+        job.lasting_steps(given, 0.0002, 100_000)
+
+
+def test_steps_that_would_be_too_short_become_more_where_the_trial_may_choose_them(trained: Any) -> None:
+    events, ended = trained(settle_s=0.1, least_s=0.2, most_steps=100_000)
+    measuring = next(event for event in events if event["event"] == "measuring")
+    assert measuring["steps"] > STEPS
+    assert measuring["steps"] >= 0.2 / ended["settled"]["step_s"]
+    assert {len(losses) for losses in events[-1]["losses"].values()} == {measuring["steps"]}
+    enough, _ = trained(settle_s=0.1, least_s=1e-6, most_steps=100_000)
+    assert next(event for event in enough if event["event"] == "measuring")["steps"] == STEPS
+
+
+@pytest.mark.parametrize("changes", [{}, {"settle_s": 5}, {"least_s": 20}, {"settle_s": 5, "least_s": 20, "epochs": 3}])
+def test_only_a_settled_job_of_steps_takes_more_of_them(changes: dict[str, Any], spec: dict[str, Any]) -> None:
+    given = parse_spec(json.dumps(spec | SMALL_GAN))
+    with pytest.raises(SpecError, match="most_steps is 9; only a job of steps that settles has more of them"):
+        check(replace(given, most_steps=9, **changes))
+
+
 class Slow(torch.nn.Module):
     """A network that takes its time by the test's clock."""
 

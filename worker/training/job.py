@@ -1,5 +1,6 @@
 """One job: from the specification to the measured steps. The first module that imports torch."""
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -41,6 +42,10 @@ LEVEL = 0.05
 """Steps are level when the means of the last windows lie within this share of each other."""
 MOST_S = 60.0
 """A GPU that is throttled or shared would never be level."""
+MARGIN = 1.1
+"""What a job takes more steps than would last just long enough, as steps may be faster later."""
+ROUND = (1, 1.5, 2, 3, 5, 7, 10)
+"""The leading digits of numbers of steps."""
 
 
 def run(spec: Spec, events: Events) -> None:
@@ -78,6 +83,9 @@ def run(spec: Spec, events: Events) -> None:
 def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, Any]]:
     """Train on this instance. Returns what its loaders have read, and the other fields of ``done``."""
     settled = _settle(spec, devices, events)
+    if settled and spec.most_steps:
+        steps = lasting_steps(spec, settled["step_s"], spec.most_steps)
+        spec = replace(spec, steps=steps)
     with ExitStack() as stack:
         checkpoints = stack.enter_context(checkpoint.opened(spec.checkpoint, spec))
         batches = stack.enter_context(opened_batches(spec, epoch=checkpoints.epochs if checkpoints else 0))
@@ -157,13 +165,30 @@ def _settle(spec: Spec, devices: list[Device], events: Events) -> dict[str, floa
             for window in count(1):
                 events.step = f"step {steps + window} before the training"
                 trainer.step(scratch, 0)
-                trainer.synchronize()
-                end_s = time.monotonic()
-                if end_s - window_s >= WINDOW_S:
+                if time.monotonic() - window_s >= WINDOW_S:
                     break
+            trainer.synchronize()  # as in the measured span: here only, unless each step waits for its end
+            end_s = time.monotonic()
             steps += window
             means_s.append((end_s - window_s) / window)
     return {"steps": steps, "seconds": end_s - begin_s, "step_s": means_s[-1]}
+
+
+def lasting_steps(spec: Spec, step_s: float, most: int) -> int:
+    """Return the steps of a job that last ``least_s`` if each takes ``step_s``: its own, or as many more as it takes.
+
+    More are rounded up, so that most runs on one machine take the same number. Raises JobError for over ``most``.
+    """
+    wanted = MARGIN * (spec.least_s or 0) / step_s
+    if wanted <= spec.steps:
+        return spec.steps
+    magnitude = 10 ** math.floor(math.log10(wanted))
+    rounded = (math.ceil(leading * magnitude) for leading in ROUND)
+    steps = next(number for number in rounded if number >= wanted)
+    if steps > most:
+        message = f"a step takes {1e3 * step_s:.3g} ms: {steps} would last {spec.least_s:g} s, and {most} are the most"
+        raise JobError(message, kind="short", remedy="give a larger --batch")
+    return steps
 
 
 def level(means_s: list[float]) -> bool:

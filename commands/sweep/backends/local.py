@@ -123,7 +123,15 @@ class Runner:
     def _run_cell(self, ready: Ready, run: CellRun, block: int, observer: "_SweepObserver") -> None:
         """Run one block of one cell; try again right after what failed, so that the block stays close in time."""
         observer.cell = run.directory.name
-        loop = Loop(ready.scenario, ready.open_target, run, observer, host_environment, self._open_account)
+        loop = Loop(
+            ready.scenario,
+            ready.open_target,
+            run,
+            observer,
+            host_environment,
+            self._open_account,
+            fixes_steps=backend_of(self.request.sweep).runs_here,
+        )
         while records := loop.run(ready.plan, block):
             if not any(record.outcome.status == "failed" for record in records):
                 return
