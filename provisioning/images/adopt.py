@@ -11,7 +11,7 @@ from provisioning import artefacts
 from provisioning.engines.runc import PROFILE
 from provisioning.images.build import copy_worker, now, workplace
 from provisioning.images.image import DESCRIPTION, LISTS, Image, Mount, mounted, sha256
-from provisioning.images.needs import import_inside
+from provisioning.images.needs import gpu_architectures, import_inside
 from provisioning.images.tree import EMPTIED, MADE
 from provisioning.layers.userland import FIRST_USER, chroot_argv
 from provisioning.nodes import IMAGE_PYTHON, LocalNode
@@ -52,7 +52,7 @@ def adopt(python: Path, sites: tuple[Path, ...], note: Note) -> Image:
         _lay_out(tree, mounts)
         image = _described(mounts, interpreter)
         with mounted(image, tree):
-            _check(node, tree, image.python, note)
+            image.gpu_architectures = _check(node, tree, image.python, note)
             note("listing every file of the tree")
             image.digest = _write_manifest(tree)
         write_atomic(building / DESCRIPTION, image.text())
@@ -119,8 +119,11 @@ def _lay_out(tree: Path, mounts: list[Mount]) -> None:
         (tree / name).chmod(0o1777)
 
 
-def _check(node: LocalNode, tree: Path, python: tuple[str, str], note: Note) -> None:
-    """Import as jobs do, which cannot read files of root alone, and compile the worker for this Python."""
+def _check(node: LocalNode, tree: Path, python: tuple[str, str], note: Note) -> tuple[str, ...]:
+    """Import as jobs do, which cannot read files of root alone, and compile the worker for this Python.
+
+    Returns what its torch has code for.
+    """
     interpreter, paths = python
     note("importing what jobs import")
     variables = ("/usr/bin/env", "-i", "HOME=/tmp", f"PYTHONPATH={paths}", "PYTHONDONTWRITEBYTECODE=1")
@@ -132,6 +135,7 @@ def _check(node: LocalNode, tree: Path, python: tuple[str, str], note: Note) -> 
     words = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", IMAGE_PYTHON[1]]
     inside = f"{tree}{IMAGE_PYTHON[1]}"
     node.run(["bwrap", "--ro-bind", str(tree), "/", "--bind", inside, IMAGE_PYTHON[1], interpreter, *words])
+    return gpu_architectures(node, entered)
 
 
 def _write_manifest(tree: Path) -> str:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from provisioning import artefacts
-from provisioning.images import pack
+from provisioning.images import needs, pack
 from provisioning.images.image import DESCRIPTION, PACKED, Image, Variant, images, sha256, stamp
 from provisioning.images.tree import Builder, settle, unpack, working_builder
-from provisioning.nodes import LocalNode, local_node
+from provisioning.nodes import IMAGE_PYTHON, LocalNode, local_node
 from provisioning.paths import RECIPE, ROOMS, state
 from suite import userland
 from suite.errors import CommandError, RequestError
@@ -246,12 +246,16 @@ def finish(
     tree = building / "tree"
     note("hashing every file of the tree")
     digest = userland.write_manifest(str(tree))
+    architectures: tuple[str, ...] = ()
+    if variant != "cpu":
+        architectures = needs.gpu_architectures(node, [*needs.without_capabilities(tree), IMAGE_PYTHON[0], "-I"])
     about = {
         "variant": variant,
         "recipe_sha256": recipe,
         "base": base,
         "source": source,
         "created_at": now(),
+        "gpu_architectures": architectures,
     }
     same = (image for image in images() if image.digest == digest)
     existing = next(same, None)

@@ -96,6 +96,8 @@ class Image(BaseModel):
     """The interpreter of the jobs, and its PYTHONPATH."""
     mounts: tuple[Mount, ...] = ()
     """The parts of the tree that are this machine's own."""
+    gpu_architectures: tuple[str, ...] = ()
+    """What its torch has code for: ``sm_90`` for a GPU of capability 9.0 or a later 9, ``compute_90`` for any later."""
 
     @property
     def name(self) -> str | None:

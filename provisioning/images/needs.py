@@ -46,6 +46,8 @@ MODULES = {
     "waitress": "waitress",
 }
 """What is imported, by the name of the Python package that has it; torchvision as the worker does it."""
+ARCHITECTURES = "import torch; print(getattr(torch._C, '_cuda_getArchFlags', str)())"
+"""Prints what torch.cuda.get_arch_list returns, which is nothing where no GPU is: images are built anywhere."""
 ANSWER_WITHIN_S = 600.0
 
 
@@ -170,3 +172,12 @@ def import_inside(
         return (int(version[0]), int(version[1])), dict(report["failed"])
     except (IndexError, KeyError, TypeError, ValueError):
         return None, {argv[-1]: answer.complaint()}
+
+
+def gpu_architectures(node: Node, argv: Sequence[str]) -> tuple[str, ...]:
+    """Return what the torch of a tree has code for, as ``sm_90`` and ``compute_120``; empty for a build for CPUs.
+
+    The command ends with the Python of the tree.
+    """
+    answer = node.run([*argv, "-c", ARCHITECTURES], timeout_s=ANSWER_WITHIN_S, check=False)
+    return tuple(answer.stdout.split())

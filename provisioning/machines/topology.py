@@ -13,6 +13,8 @@ CPUS = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"
 PACKAGE = "physical_package_id"
 CORE = "core_id"
+LAST_APIC_ID = 254
+"""The greatest of 8 bits, of which 255 is for all; with more bits interrupts must be remapped."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,14 @@ class Topology:
         """Return the cores of each socket."""
         return len(self.cpus) // (self.sockets * self.threads)
 
+    @property
+    def last_apic_id(self) -> int:
+        """Return the greatest APIC ID: threads, cores and sockets have bits of their own."""
+        thread_bits = (self.threads - 1).bit_length()
+        core_bits = (self.cores - 1).bit_length()
+        in_socket = (self.cores - 1 << thread_bits) + self.threads - 1
+        return (self.sockets - 1 << core_bits + thread_bits) + in_socket
+
 
 def topology_on(node: Node, cpus: Sequence[int]) -> Topology:
     """Return the topology of CPUs of a node; that of one socket without hardware threads where it tells nothing."""
@@ -43,7 +53,8 @@ def topology_on(node: Node, cpus: Sequence[int]) -> Topology:
 def topology_of(lines: Iterable[str], cpus: Sequence[int]) -> Topology:
     """Return the topology by lines ``FILE:TEXT`` of /sys.
 
-    Where cores or sockets have unlike numbers of these CPUs, which no guest can have, all are cores of one socket.
+    All are cores of one socket where cores or sockets have unlike numbers of these CPUs, which no guest can have, and
+    where the bits of its APIC IDs would not suffice.
     """
     texts: dict[str, str] = {}
     for line in lines:
@@ -61,12 +72,15 @@ def topology_of(lines: Iterable[str], cpus: Sequence[int]) -> Topology:
     is_known = len(places) == len(cpus)
     if not is_known or _differ(of_cores) or _differ(of_sockets):
         return Topology(tuple(cpus))
-    return Topology(
+    topology = Topology(
         ordered,
         sockets=len(of_sockets),
         threads=len(cpus) // len(of_cores),
         nodes=_numa(texts, ordered),
     )
+    if topology.last_apic_id > LAST_APIC_ID:
+        return Topology(ordered, nodes=topology.nodes)
+    return topology
 
 
 def _differ(counts: Counter[Any]) -> bool:

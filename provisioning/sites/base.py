@@ -203,7 +203,8 @@ class Site(ABC):
         guests = self.boots_guests and VMS.intersection(self.targets)
         if guests and most and len(envelope.cpus) > most:
             raise RequestError(
-                f"{len(envelope.cpus)} CPUs: a virtual machine of {self.choices.provider} has {most} at most",
+                f"{len(envelope.cpus)} CPUs: a virtual machine of {self.choices.provider} has {most} at most: it has no "
+                "IOMMU to remap interrupts",
                 remedy=f"use {option('cpus')} {most}, which all targets then have, or leave out {', '.join(guests)}",
             )
 

@@ -1,6 +1,7 @@
 """GPUs that a job can compute on: as many as it wants, new enough for the image's CUDA, and within its reach."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from suite.units import count
 
 CUDA_NEEDS: dict[str, tuple[int, tuple[int, ...]]] = {"13": (580, (7, 5)), "12": (525, (5, 0)), "11": (450, (3, 5))}
 """The oldest driver and compute capability by the major version of CUDA (NVIDIA's release notes of each toolkit)."""
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([a-z]?)")
 MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's daemon)
 
 
@@ -80,6 +82,7 @@ def _hindrances(request: RunRequest, image: Image, cards: Sequence[Card]) -> lis
             "stop it: echo quit | nvidia-cuda-mps-control",
         ),
         *((True, sentence, older) for sentence in _outdated(str(cuda), cards)),
+        *((True, sentence, remedy) for sentence, remedy in _without_code(image.gpu_architectures, cards)),
     ]
 
 
@@ -94,3 +97,29 @@ def _outdated(cuda: str, cards: Sequence[Card]) -> Iterator[str]:
         if card.capability and tuple(card.capability) < capability:
             needed, there = (".".join(map(str, numbers)) for numbers in (capability, card.capability))
             yield f"GPU {card.index}: CUDA {cuda} needs capability {needed}, not {there}"
+
+
+def _without_code(architectures: Sequence[str], cards: Sequence[Card]) -> Iterator[tuple[str, str]]:
+    """Yield the cards that the image's torch has no code for, which is known if there are ``architectures``.
+
+    Compiled code (sm_90) runs on later minor versions of its capability, PTX (compute_90) on all later ones; that with
+    a letter (sm_90a) runs on its own alone (CUDA C++ Programming Guide, compute capabilities).
+    """
+    parsed = [match.groups() for name in architectures if (match := _ARCHITECTURE.fullmatch(name))]
+    for card in cards:
+        if not parsed or not card.capability:
+            continue
+        own = tuple(card.capability)
+        if any(_runs(*each, own) for each in parsed):
+            continue
+        oldest = min((int(major), int(minor)) for _, major, minor, _ in parsed)
+        other = "a newer CUDA, or use an image with a newer torch (--from)" if own > oldest else "an older CUDA"
+        sentence = f"GPU {card.index} has capability {own[0]}.{own[1]}, and torch code for {', '.join(architectures)}"
+        yield sentence, f"build the image for {other}: {build_command('cuda')}"
+
+
+def _runs(kind: str, major: str, minor: str, own_alone: str, card: tuple[int, ...]) -> bool:
+    built_for = int(major), int(minor)
+    if own_alone:
+        return card == built_for
+    return card >= built_for and (kind == "compute" or card[0] == built_for[0])

@@ -9,9 +9,10 @@ import pytest
 
 from provisioning import gpu_driver, gpus
 from provisioning.gpus import NO_EDITS, Card, DeviceNode, Edits, edits_for
+from provisioning.images.needs import gpu_architectures
 from provisioning.layers.userland import chroot_argv
 from provisioning.nodes import LocalNode
-from provisioning.sites.cards import _outdated
+from provisioning.sites.cards import _outdated, _without_code
 from suite.errors import RequestError
 from suite.interfaces import Completed
 from tests.provisioning.conftest import FakeNode, fake_node, raises
@@ -123,6 +124,39 @@ def test_what_libcuda_serves_counts_where_cuda_compat_goes_with_an_older_driver(
     assert cards[0].cuda == 13000, "the library was asked"
     old = Card("0", driver="570.86.15", uuid="GPU-a", capability=(9, 0), cuda=served)
     assert bool([*_outdated("13.0", [old])]) is outdated
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "remedy"),
+    [
+        (("sm_75", "sm_80", "sm_90"), (9, 0), None),
+        (("sm_75", "sm_80", "sm_90"), (8, 9), None),
+        (("sm_75", "sm_80", "sm_90"), (10, 3), "for a newer CUDA, or use an image with a newer torch"),
+        (("sm_75", "sm_90", "compute_90"), (12, 0), None),
+        (("sm_75", "sm_90a", "sm_100a"), (10, 3), "for a newer CUDA"),
+        (("sm_75", "sm_90a"), (9, 0), None),
+        (("sm_75", "sm_120"), (7, 0), "for an older CUDA"),
+        (("sm_75", "sm_80"), (), None),
+        ((), (12, 0), None),
+    ],
+)
+def test_a_card_that_the_wheel_has_no_code_for_is_refused_with_what_helps(
+    architectures: tuple[str, ...], capability: tuple[int, ...], remedy: str | None
+) -> None:
+    found = [*_without_code(architectures, [Card("0", uuid="GPU-a", capability=capability)])]
+    if remedy is None:
+        assert found == []
+        return
+    ((sentence, advice),) = found
+    assert sentence.startswith(f"GPU 0 has capability {capability[0]}.{capability[1]}, and torch code for sm_75, ")
+    assert remedy in advice
+
+
+def test_an_image_is_asked_what_its_torch_has_code_for() -> None:
+    node = fake_node(answers={("python3", "-c"): Completed(0, "sm_75 sm_90 compute_90\n", "")})
+    assert gpu_architectures(node, ["python3"]) == ("sm_75", "sm_90", "compute_90")
+    broken = fake_node(answers={("python3", "-c"): Completed(1, "", "ImportError")})
+    assert gpu_architectures(broken, ["python3"]) == ()
 
 
 def test_a_confined_user_joins_the_group_that_may_open_the_device_files() -> None:

@@ -320,6 +320,16 @@ def test_a_guest_has_the_sockets_cores_and_nodes_of_its_cpus(
     assert topology_of(lines_of_sys(places, nodes), cpus) == expected
 
 
+@pytest.mark.parametrize(("sockets", "cores", "last"), [(2, 96, 223), (4, 60, 251), (3, 65, None)])
+def test_a_topology_whose_apic_ids_have_over_8_bits_is_one_socket(sockets: int, cores: int, last: int | None) -> None:
+    places = {socket * cores + core: (socket, core) for socket in range(sockets) for core in range(cores)}
+    given = topology_of(lines_of_sys(places, {}), tuple(places))
+    if last is None:
+        assert (given.sockets, given.cores) == (1, sockets * cores)
+    else:
+        assert (given.sockets, given.cores, given.last_apic_id) == (sockets, cores, last)
+
+
 def test_a_guest_has_the_huge_pages_and_the_numa_balancing_of_its_node() -> None:
     answers = {
         ("cat", qemu_machine.HUGE_PAGES): Completed(0, "always [madvise] never\n", ""),
