@@ -176,14 +176,14 @@ class Site(ABC):
         """Return the envelope at each place: as many CPUs, and as much memory, at all of them."""
         wanted = inputs.request.envelope
         places = self.places(inputs)
-        usual_bytes = PROFILES[inputs.request.measurement.profile].memory_for(inputs.request.gpus.device)
-        sharing = inputs.scenario.instances(inputs.request) if self.instances_share else 1
+        sharing = self._sharing(inputs)
+        memory_bytes = self.wanted_bytes(inputs)
         envelopes = []
         for place in places:
             try:
                 envelope = plan_envelope(
                     str(wanted.cpus or min(len(place.cpus) for place in places)),
-                    parse_bytes(wanted.memory) if wanted.memory else usual_bytes * sharing,
+                    memory_bytes,
                     wanted.threads,
                     host_cpus=place.cpus,
                     host_memory_bytes=place.memory_bytes,
@@ -197,14 +197,26 @@ class Site(ABC):
             self._check_guest(envelopes[0])
         return tuple(envelopes)
 
+    def _sharing(self, inputs: RunInputs) -> int:
+        """Return how many instances share an envelope."""
+        return inputs.scenario.instances(inputs.request) if self.instances_share else 1
+
+    def wanted_bytes(self, inputs: RunInputs) -> int:
+        """Return the memory that the user asks for, or by default that of the profile for each instance."""
+        memory = inputs.request.envelope.memory
+        if memory:
+            return parse_bytes(memory)
+        usual_bytes = PROFILES[inputs.request.measurement.profile].memory_for(inputs.request.gpus.device)
+        return usual_bytes * self._sharing(inputs)
+
     def _check_guest(self, envelope: Envelope) -> None:
         """Raise RequestError for more CPUs than a guest can have."""
         most = get_provider(self.choices.provider).most_cpus
         guests = self.boots_guests and VMS.intersection(self.targets)
         if guests and most and len(envelope.cpus) > most:
+            limit = f"a virtual machine of {self.choices.provider} has {most} at most, without an IOMMU for interrupts"
             raise RequestError(
-                f"{len(envelope.cpus)} CPUs: a virtual machine of {self.choices.provider} has {most} at most: it has no "
-                "IOMMU to remap interrupts",
+                f"{len(envelope.cpus)} CPUs: {limit}",
                 remedy=f"use {option('cpus')} {most}, which all targets then have, or leave out {', '.join(guests)}",
             )
 

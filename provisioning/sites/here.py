@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from provisioning import doctor, isa
+from provisioning import doctor, isa, memory
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.doctor import Check, measurable_targets
 from provisioning.engines.base import ContainerEngine, default_engine, get_engine
@@ -80,9 +80,9 @@ class Here(Site):
         # Where nothing works, the refusal of all targets says why.
         return replace(inputs.on(found.usual or TARGETS), checks=checks)
 
-    def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:  # noqa: ARG002 (others look at it)
+    def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:
         cpus = tuple(sorted(os.sched_getaffinity(0)))
-        memory_bytes = psutil.virtual_memory().total
+        memory_bytes = memory.total_bytes(self.wanted_bytes(inputs))
         return (Capacity(cpus, memory_bytes, offline=_cpus("offline"), isolated=_cpus("isolated")),)
 
     def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:
