@@ -28,43 +28,46 @@ def _beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_copy_phase_of_the_gpu_day_is_a_rate_over_that_of_the_probe() -> None:
-    day = import_module("gpu_day")
+    copied = import_module("gpu_stages.ways").copied
     moved_bytes = 2 * 3 * 10**2 * 4
     training = {"job": {"sizes": {"batch": 2, "image_px": 10}}, "steps": {"copy_s": [9.0, moved_bytes / 20e9, 0.0]}}
     probe = {"metrics": {"host-to-device-pinned": {"value": 25.0}}}
-    assert day.copied([training], 4, [probe]) == pytest.approx(20 / 25)
-    assert day.copied([], 4, [probe]) is None, "what was not measured is no rate"
-    assert day.copied([{**training, "steps": None}], 4, [probe]) is None
+    assert copied([training], 4, [probe]) == pytest.approx(20 / 25)
+    assert copied([], 4, [probe]) is None, "what was not measured is no rate"
+    assert copied([{**training, "steps": None}], 4, [probe]) is None
 
 
 @pytest.mark.parametrize(("rehearse", "expected"), [(False, {"a": True, "b": False, "c": False}), (True, {"c": False})])
 def test_a_gpu_day_judges_all_that_has_bounds_or_counts_alone_and_reads_columns_that_the_json_has(
     rehearse: bool, expected: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    day = import_module("gpu_day")
-    monkeypatch.setattr(day, "BOUNDS", {"a": (0.9, 1.1), "b": (0.9, 1.1), "c": (0.0, 0.0), "d": (0.0, 0.0)})
-    facts = {"a": 1.0, "b": None, "c": 1, "d": day.REHEARSED, "e": 5.0}
+    results = import_module("gpu_stages.results")
+    monkeypatch.setattr(results, "BOUNDS", {"a": (0.9, 1.1), "b": (0.9, 1.1), "c": (0.0, 0.0), "d": (0.0, 0.0)})
+    rehearsed = import_module("gpu_stages.day").REHEARSED
+    facts = {"a": 1.0, "b": None, "c": 1, "d": rehearsed, "e": 5.0}
     state = SimpleNamespace(options=SimpleNamespace(rehearse=rehearse), facts={"A": facts})
-    assert day.judged(state, "A") == expected
-    source = (REPOSITORY / "benchmarks/gpu_day.py").read_text()
-    assert {*re.findall(r'\brow\["(\w+)"\]', source)} <= {*KEYS}
+    assert results.judged(state, "A") == expected
+    sources = [path.read_text() for path in (REPOSITORY / "benchmarks/gpu_stages").glob("*.py")]
+    named = {name for source in sources for name in re.findall(r'\brow\["(\w+)"\]', source)}
+    assert {"ratio", "verdict"} < named <= {*KEYS}
 
 
 def test_a_gpu_day_packs_its_stages_by_their_worth_into_the_minutes_that_are_lent() -> None:
-    day = import_module("gpu_day")
-    assert "".join(day.packed(15)[0]) == "APBDTCEU"
-    assert "".join(day.packed(30)[0]) == "APBDTCEURFHVW"
-    assert {*day.packed(15)[0], *day.packed(15)[1]} == {*day.STAGES}
+    stages = import_module("gpu_stages.stages")
+    assert "".join(stages.packed(15)[0]) == "APBDTCEU"
+    assert "".join(stages.packed(30)[0]) == "APBDTCEURFHVW"
+    assert {*stages.packed(15)[0], *stages.packed(15)[1]} == {*stages.STAGES}
     for minutes in (15, 30):
-        taken_s = sum(day.STAGES[name].seconds[0] for name in day.packed(minutes)[0])
-        assert taken_s + day.SPARE_S <= 60 * minutes
+        taken_s = sum(stages.STAGES[name].seconds[0] for name in stages.packed(minutes)[0])
+        assert taken_s + stages.SPARE_S <= 60 * minutes
 
 
 @pytest.fixture
 def day_at(tmp_path: Path) -> Any:
     """Return a day of a rehearsal, as a call begins it with the facts of those before."""
-    day = import_module("gpu_day")
-    options = SimpleNamespace(state=tmp_path / "state", out=tmp_path / "out", rehearse=True, stages="".join(day.STAGES))
+    day = import_module("gpu_stages.day")
+    stages = "".join(import_module("gpu_stages.stages").STAGES)
+    options = SimpleNamespace(state=tmp_path / "state", out=tmp_path / "out", rehearse=True, stages=stages)
     for directory in (options.state, options.out):
         directory.mkdir()
 
@@ -80,7 +83,8 @@ def day_at(tmp_path: Path) -> Any:
 def test_a_day_that_is_killed_in_a_stage_keeps_what_it_found_and_takes_that_stage_again_last(
     name: str, day_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    day = import_module("gpu_day")
+    stages = import_module("gpu_stages.stages")
+    take = import_module("gpu_stages.results").take
 
     def killed(_: Any) -> Any:
         yield {"first": 1}
@@ -90,16 +94,16 @@ def test_a_day_that_is_killed_in_a_stage_keeps_what_it_found_and_takes_that_stag
         yield {"first": 1}
         yield {"second": 2}
 
-    monkeypatch.setitem(day.STAGES, name, day.Stage(killed, (1, 1)))
+    monkeypatch.setitem(stages.STAGES, name, stages.Stage(killed, (1, 1)))
     with pytest.raises(KeyboardInterrupt):
-        day.take(day_at(), name)
+        take(day_at(), name)
     again = day_at()
     assert again.facts[name]["first"] == 1
     assert json.loads((again.options.out / "facts.json").read_text())["stages"][name]["first"] == 1
-    assert day.in_order(again) == [*(each for each in day.STAGES if each != name), name]
-    monkeypatch.setitem(day.STAGES, name, day.Stage(whole, (1, 1)))
-    day.take(again, name)
-    assert (again.facts[name]["second"], name in day.in_order(day_at())) == (2, False)
+    assert stages.in_order(again) == [*(each for each in stages.STAGES if each != name), name]
+    monkeypatch.setitem(stages.STAGES, name, stages.Stage(whole, (1, 1)))
+    take(again, name)
+    assert (again.facts[name]["second"], name in stages.in_order(day_at())) == (2, False)
 
 
 def test_the_bare_script_gets_the_job_of_the_suites_trial() -> None:
