@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from provisioning import ledger
+from provisioning.isa import CPUINFO, reports_hypervisor
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.accelerator import choose
 from provisioning.machines.base import GuestSpec
@@ -25,8 +26,9 @@ from provisioning.machines.qemu import Qemu
 from provisioning.machines.qemu_command import QemuSpec
 from provisioning.nodes import local_node
 from suite import userland
-from tests.integration.bench import REPOSITORY
+from tests.integration.bench import REPOSITORY, inside, records_in
 from tests.integration.machine import ENVELOPE, require, require_image, require_root, require_root_and_image
+from tests.integration.ssh_machines import fleet
 from tests.stand_ins import UUIDS, driver, with_driver
 
 TEST_DEVICE = "0x0005"
@@ -93,6 +95,35 @@ def test_a_target_has_the_driver_and_the_gpus_that_were_chosen_and_its_tree_stay
         assert (seen["user"] > 0) == (target == "bare-metal"), "confined bare metal is no root"
     assert userland.differences(str(image.tree), everything=False) == []
     assert sorted(os.listdir(image.tree / "usr/lib/x86_64-linux-gnu")) == before
+
+
+INITIALISES = "import ctypes, os; print(ctypes.CDLL('libcuda.so.1').cuInit(7)); print(os.listdir('/dev'))"
+
+
+@pytest.mark.integration
+def test_a_vm_of_an_inventory_is_run_with_the_gpu_of_its_machine_through_the_whole_run(
+    libraries: Path, tmp_path: Path
+) -> None:
+    """The machine is this one behind an sshd: where its CPU reports no hypervisor, it is no machine of ``vm``."""
+    if not reports_hypervisor(CPUINFO.read_text()):
+        pytest.skip("this machine is not virtual")
+    (tmp_path / "machines").mkdir()
+    with fleet(tmp_path / "machines", 1, f"LANG=C LD_LIBRARY_PATH={libraries}") as found:
+        inventory = str(found.inventory('targets = ["vm"]'))
+        where = ("--inventory", inventory, "--target", "vm", "--image", require_image().digest, "--memory", "1G")
+        gpu = ("--device", "cuda", "--gpus", "1")
+        command = ("--scenario", "command", "--profile", "smoke", "--command", f'python3 -c "{INITIALISES}"')
+        argv = [sys.executable, "-m", "tests.integration.gpu_bench", "run", *command, *where, *gpu]
+        ended = subprocess.run(
+            [*argv, "--out", str(tmp_path / "run")], check=False, capture_output=True, text=True, cwd=REPOSITORY
+        )
+    assert ended.returncode == 0, ended.stderr
+    (record,) = records_in(tmp_path / "run")
+    seen = inside(record)
+    assert (seen.machine, seen.accelerator, bool(seen.hypervisor)) == ("n1", None, True)
+    assert [gpu.uuid[:12] for gpu in seen.gpus or [] if gpu.uuid] == [UUIDS["1"]]
+    assert record.job.layers.gpus == ("1",)
+    assert (record.resources, record.conditions) == (None, None), "what the host spends on it is unknown"
 
 
 class WithLargeDevice(Qemu):
