@@ -120,7 +120,8 @@ class Durations:
             fits = self._fits.get(key)
             if fits:
                 beside_s, rate_s = map(statistics.median, zip(*fits, strict=True))
-                return Guess(beside_s + work * rate_s, "similar")
+                computing_s = max(work * rate_s, _least_s(trial.job))
+                return Guess(beside_s + computing_s, "similar")
         return Guess(rough_s(trial), "rough")
 
 
@@ -189,6 +190,10 @@ def _steps(job: Job) -> int:
     return 0
 
 
+def _least_s(job: Job) -> float:
+    return (job.sizes and job.sizes.least_s) or 0.0
+
+
 def _work(job: Job) -> float:
     """Return the work of one step, in 10^9 operations of all workers and devices; 1 for one that has no sizes."""
     if not job.sizes:
@@ -241,7 +246,7 @@ def rough_s(trial: Trial) -> float:
     settling_s = 0.0
     if job.sizes.settle_s:
         settling_s = job.sizes.settle_s + ROUGH_SETTLING_S
-    return opened_s + settling_s + max(training_s, job.sizes.least_s or 0.0)
+    return opened_s + settling_s + max(training_s, _least_s(job))
 
 
 def with_lasting_bursts(job: Job) -> Job:

@@ -117,6 +117,20 @@ def test_a_gpu_is_forecast_by_its_own_speed_and_with_what_settles_it() -> None:
     assert rough_s(trial_of("gan", "gpu", devices=cuda)) == opened_s + 5 + 3 + 20, "the least time of its steps"
 
 
+def test_the_steps_that_a_first_trial_has_fixed_are_in_the_forecast_of_the_next_run() -> None:
+    cuda = Devices(device="cuda")
+    planned = trial_of("gan", "gpu", devices=cuda)
+    sizes: Any = planned.job.sizes
+    given = {"model": "gan", "profile": "gpu", "sizes": sizes.fixed(7000), "devices": cuda.devices}
+    record = make_record(target="bare-metal", elapsed_s=40.0, timeline=Timeline(measured_s=21.0), **given)
+    record = record.model_copy(update={"job": record.job.model_copy(update={"devices": cuda})})
+    durations = Durations()
+    durations.add(RecordHeader.of(record.model_dump_json().encode()))
+    guess = durations.guess(planned)
+    assert guess.source == "similar"
+    assert guess.seconds == pytest.approx(40.0, abs=1.5)
+
+
 def test_a_workload_of_a_package_that_is_gone_ends_no_forecast() -> None:
     assert rough_s(trial_of("gan", "smoke").with_job(model="of-another-package")) > 0
 
