@@ -11,6 +11,7 @@ import pytest
 
 from analysis.audit.audit import audit, audited
 from analysis.audit.findings import grouped, warning_of
+from analysis.audit.numbers import GAP_S, GAP_SHARE, GAP_STEP_S
 from analysis.compare.comparison import compare
 from analysis.load.records import Records, load
 from analysis.report.rows import as_json
@@ -287,6 +288,23 @@ def test_what_does_not_fit_the_rest_of_a_run_is_named_or_refused_by_its_kind(
     own = copied(run, tmp_path)
     edited(own, trial, edit)
     assert kinds(own) == found
+
+
+@pytest.mark.parametrize(("device", "refused"), [("cpu", True), ("cuda", False)])
+def test_between_steps_on_a_gpu_the_host_may_take_its_time(device: str, refused: bool, tmp_path: Path) -> None:
+    own = copied("synthetic-podman", tmp_path)
+
+    def edit(record: Json) -> None:
+        record["job"]["devices"]["device"] = device
+        measured_s = record["timeline"]["measured_s"]
+        steps = record["steps"]
+        gap_s = GAP_SHARE * measured_s + GAP_S + GAP_STEP_S * len(steps["elapsed_s"]) / 2
+        factor = (measured_s - gap_s) / sum(steps["elapsed_s"])
+        for name in ("elapsed_s", "data_s", "compute_s"):
+            steps[name] = [factor * step_s for step_s in steps[name]]
+
+    edited(own, PODMAN, edit)
+    assert ("steps" in kinds(own)) is refused
 
 
 def test_a_refused_record_takes_part_in_nothing_unless_it_is_forced_and_then_has_a_mark(podman: Path) -> None:

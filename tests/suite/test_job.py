@@ -169,6 +169,13 @@ def test_the_gpu_profile_has_the_sizes_of_paper_and_is_long_enough_for_clocks_to
         assert gpu == paper.model_copy(update={"steps": 1000, "settle_s": 5.0, "least_s": 20.0})
 
 
+def test_a_job_on_a_gpu_has_memory_for_the_libraries_of_cuda_in_every_profile() -> None:
+    gib = {
+        name: (profile.memory_for("cpu") / GIB, profile.memory_for("cuda") / GIB) for name, profile in PROFILES.items()
+    }
+    assert gib == {"paper": (8, 8), "gpu": (16, 16), "quick": (3, 8), "smoke": (2, 8)}
+
+
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
 def test_every_profile_says_what_it_is_for_and_has_every_model(profile: Profile) -> None:
     assert PROFILES[profile.name] is profile

@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from tests.worker.distributed_rank import Given
 from tests.worker.test_training import CPU, TINY
 from worker.protocol import JobError, SpecError
 from worker.spec import StepInjury, check, parse_spec
+from worker.training import build, job, step
 from worker.training import device as devices
-from worker.training import job, step
 from worker.training import measure as measuring
 from worker.training.build import build_network, opened_batches
 from worker.training.device import Device, Numerics, numerics_of, torch_facts
@@ -233,6 +234,30 @@ def test_steps_that_took_too_little_time_fail_with_the_number_that_is_enough(tra
     with fails(JobError, "short", r"steps took .* s, and the profile measures 1000 s or more") as caught:
         trained(least_s=1000)
     assert int(str(caught.value.remedy).split()[2]) > STEPS
+
+
+@pytest.mark.parametrize(("model", "image_px"), [("adversarial:GAN", 28), ("classifier:RESNET50", 64)])
+def test_a_network_that_has_settled_is_not_compiled_again_for_the_training(
+    model: str, image_px: int, trained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        del inputs
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    monkeypatch.setattr(build, "numerics_of", lambda *_, **__: Numerics(compiled=True))
+    given = {"workload": f"worker.workloads.{model}", "batch": 2, "image_px": image_px}
+    torch.compiler.reset()
+    trained(**given)
+    once = len(graphs)
+    torch.compiler.reset()
+    graphs.clear()
+    _, ended = trained(**given, settle_s=0.05)
+    assert ended["settled"]["steps"] >= job.WINDOWS
+    assert len(graphs) == once > 0
 
 
 @pytest.mark.parametrize(
