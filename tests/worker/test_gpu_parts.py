@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch.overrides import TorchFunctionMode
 
+from suite.records.usage import Usage
 from tests.clock import Clock
 from tests.worker.conftest import fails, saying
 from tests.worker.distributed_rank import Given
@@ -73,6 +74,14 @@ def test_a_step_without_a_copy_has_a_copy_phase_of_none(gpu: Device) -> None:
     gpu.copy(batch, wait=True)
     assert gpu.copy_s() == 1
     assert gpu.copy_s() == 0, "that was the step before"
+
+
+def test_torchs_own_peak_of_memory_is_recorded_on_a_gpu_alone(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 << 30)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 4 << 30)
+    assert devices.peak_memory(CPU) == {}
+    usage = Usage.model_validate(devices.peak_memory(gpu))
+    assert (usage.peak_gpu_memory_bytes, usage.peak_gpu_reserved_bytes) == (3 << 30, 4 << 30)
 
 
 class Waits(TorchFunctionMode):
