@@ -194,6 +194,8 @@ class Transcript(EventLog):
     workload: Sizes
     fixes_steps: bool = False
     """Whether the worker chooses how many steps it measures; ``workload`` has that number from ``measuring`` on."""
+    fixed_sizes: Sizes | None = None
+    """The workload once the worker has chosen its steps."""
     models: list[tuple[Mapping[str, object], bytes]] = field(default_factory=list)
     """The facts and the file of each model that was said."""
 
@@ -210,9 +212,10 @@ class Transcript(EventLog):
             if done != of:
                 self._enter("warm-up", f"{done}/{of}")
             elif not (self.takes_turns and of):
-                self._enter("measuring", "" if self.fixes_steps else f"{self.workload.steps} steps")
+                self._enter("measuring", self._steps_in_words)
         elif event.name == "measuring" and self.fixes_steps:
             self.workload = self.workload.fixed(event.fields.get("steps"))
+            self.fixed_sizes = self.workload
         elif event.name == "model":
             facts = dict(event.fields)
             text = facts.pop("text", None)
@@ -221,6 +224,12 @@ class Transcript(EventLog):
             except ValueError as error:
                 raise MeasurementError("the worker said a model that is not base64", kind="protocol") from error
             self.models.append((facts, file))
+
+    @property
+    def _steps_in_words(self) -> str:
+        if self.fixes_steps:
+            return ""
+        return f"{self.workload.steps} steps"
 
     def timeline(self, elapsed_s: float) -> Timeline:
         """Return where ``elapsed_s`` went: begin and end on the host's clock, the rest on the worker's."""

@@ -328,7 +328,7 @@ def measurement(job: AttestedJob[Transcript], elapsed_s: float, steps: Steps, sp
         usage=transcript.usage(),
         metrics=metrics_of(transcript.said("steps", "metrics")),
         weights_sha256=weights if isinstance(weights, str) else None,
-        fixed_sizes=workload if job.trial.fixes_steps else None,
+        fixed_sizes=transcript.fixed_sizes,
         drawn_sha256=digest_of_ranks(transcript.events["done"].fields.get("drawn")),
         unfinished_s=unfinished_s if isinstance(unfinished_s, float) else None,
         details={

@@ -439,10 +439,13 @@ def _timing_conflicts(spec: Spec) -> Iterator[str]:
     pieces = bool(spec.distributed or spec.turns)
     if (spec.settle_s or spec.least_s) and (pieces or spec.parallel == "ddp"):
         yield f"settle_s is {spec.settle_s}; only one process that takes its steps in one piece settles before them"
-    if spec.most_steps and (spec.epochs or not (spec.settle_s and spec.least_s)):
-        yield f"most_steps is {spec.most_steps}; only a job of steps that settles has more of them, to last ``least_s``"
     if spec.sync and (pieces or spec.epochs or spec.parallel != "none" or spec.device == "cpu"):
         yield "sync is 'span'; only one GPU that takes its steps in one piece leaves them without times"
+
+
+def _lasting_conflicts(spec: Spec) -> Iterator[str]:
+    if spec.most_steps and (spec.epochs or not (spec.settle_s and spec.least_s)):
+        yield f"most_steps is {spec.most_steps}; only a job of steps that settles has more of them, to last ``least_s``"
 
 
 def _step_conflicts(spec: Spec) -> Iterator[str]:
@@ -491,4 +494,11 @@ def _explained(message: str, given: Any, into: type) -> str:  # noqa: ANN401 (an
     return f"{where}: {problem}"
 
 
-_CONFLICTS = (_device_conflicts, _timing_conflicts, _joined_conflicts, _step_conflicts, _epoch_conflicts)
+_CONFLICTS = (
+    _device_conflicts,
+    _timing_conflicts,
+    _lasting_conflicts,
+    _joined_conflicts,
+    _step_conflicts,
+    _epoch_conflicts,
+)

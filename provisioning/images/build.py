@@ -232,6 +232,13 @@ def locked(wheels: Path) -> str:
     return "".join(f"{name}=={version} --hash=sha256:{digest}\n" for name, version, digest in parts)
 
 
+def _gpu_architectures(node: LocalNode, tree: Path, variant: Variant) -> tuple[str, ...]:
+    """Return what the torch of a tree has code for; the suite's own image for CPUs is not asked."""
+    if variant == "cpu":
+        return ()
+    return needs.gpu_architectures(node, [*needs.without_capabilities(tree), IMAGE_PYTHON[0], "-I"])
+
+
 def finish(
     node: LocalNode,
     building: Path,
@@ -246,16 +253,13 @@ def finish(
     tree = building / "tree"
     note("hashing every file of the tree")
     digest = userland.write_manifest(str(tree))
-    architectures: tuple[str, ...] = ()
-    if variant != "cpu":
-        architectures = needs.gpu_architectures(node, [*needs.without_capabilities(tree), IMAGE_PYTHON[0], "-I"])
     about = {
         "variant": variant,
         "recipe_sha256": recipe,
         "base": base,
         "source": source,
         "created_at": now(),
-        "gpu_architectures": architectures,
+        "gpu_architectures": _gpu_architectures(node, tree, variant),
     }
     same = (image for image in images() if image.digest == digest)
     existing = next(same, None)

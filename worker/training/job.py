@@ -83,9 +83,7 @@ def run(spec: Spec, events: Events) -> None:
 def _train(spec: Spec, data: object, devices: list[Device], events: Events) -> tuple[list[LoaderUse], dict[str, Any]]:
     """Train on this instance. Returns what its loaders have read, and the other fields of ``done``."""
     settled = _settle(spec, devices, events)
-    if settled and spec.most_steps:
-        steps = lasting_steps(spec, settled["step_s"], spec.most_steps)
-        spec = replace(spec, steps=steps)
+    spec = _lasting(spec, settled)
     with ExitStack() as stack:
         checkpoints = stack.enter_context(checkpoint.opened(spec.checkpoint, spec))
         batches = stack.enter_context(opened_batches(spec, epoch=checkpoints.epochs if checkpoints else 0))
@@ -172,6 +170,14 @@ def _settle(spec: Spec, devices: list[Device], events: Events) -> dict[str, floa
             steps += window
             means_s.append((end_s - window_s) / window)
     return {"steps": steps, "seconds": end_s - begin_s, "step_s": means_s[-1]}
+
+
+def _lasting(spec: Spec, settled: Mapping[str, float] | None) -> Spec:
+    """Return the job with as many steps as last long enough, if it may choose them."""
+    if settled and spec.most_steps:
+        steps = lasting_steps(spec, settled["step_s"], spec.most_steps)
+        return replace(spec, steps=steps)
+    return spec
 
 
 def lasting_steps(spec: Spec, step_s: float, most: int) -> int:
