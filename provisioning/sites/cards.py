@@ -15,7 +15,7 @@ from suite.units import count
 
 CUDA_NEEDS: dict[str, tuple[int, tuple[int, ...]]] = {"13": (580, (7, 5)), "12": (525, (5, 0)), "11": (450, (3, 5))}
 """The oldest driver and compute capability by the major version of CUDA (NVIDIA's release notes of each toolkit)."""
-_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([a-z]?)")
+_ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<alone>[a-z]?)")
 MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's daemon)
 
 
@@ -105,21 +105,25 @@ def _without_code(architectures: Sequence[str], cards: Sequence[Card]) -> Iterat
     Compiled code (sm_90) runs on later minor versions of its capability, PTX (compute_90) on all later ones; that with
     a letter (sm_90a) runs on its own alone (CUDA C++ Programming Guide, compute capabilities).
     """
-    parsed = [match.groups() for name in architectures if (match := _ARCHITECTURE.fullmatch(name))]
+    compiled = [match for name in architectures if (match := _ARCHITECTURE.fullmatch(name))]
     for card in cards:
-        if not parsed or not card.capability:
+        if not compiled or not card.capability or any(_runs(code, tuple(card.capability)) for code in compiled):
             continue
-        own = tuple(card.capability)
-        if any(_runs(*each, own) for each in parsed):
-            continue
-        oldest = min((int(major), int(minor)) for _, major, minor, _ in parsed)
-        other = "a newer CUDA, or use an image with a newer torch (--from)" if own > oldest else "an older CUDA"
-        sentence = f"GPU {card.index} has capability {own[0]}.{own[1]}, and torch code for {', '.join(architectures)}"
+        there = ".".join(map(str, card.capability))
+        sentence = f"GPU {card.index} has capability {there}, and torch code for {', '.join(architectures)}"
+        if tuple(card.capability) > min(map(_capability, compiled)):
+            other = "a newer CUDA, or use an image with a newer torch (--from)"
+        else:
+            other = "an older CUDA"
         yield sentence, f"build the image for {other}: {build_command('cuda')}"
 
 
-def _runs(kind: str, major: str, minor: str, own_alone: str, card: tuple[int, ...]) -> bool:
-    built_for = int(major), int(minor)
-    if own_alone:
+def _capability(code: re.Match[str]) -> tuple[int, int]:
+    return int(code["major"]), int(code["minor"])
+
+
+def _runs(code: re.Match[str], card: tuple[int, ...]) -> bool:
+    built_for = _capability(code)
+    if code["alone"]:
         return card == built_for
-    return card >= built_for and (kind == "compute" or card[0] == built_for[0])
+    return card >= built_for and (code["kind"] == "compute" or card[0] == built_for[0])

@@ -122,7 +122,7 @@ def test_a_vm_of_an_inventory_is_run_with_the_gpu_of_its_machine_through_the_who
     seen = inside(record)
     assert (seen.machine, seen.accelerator, bool(seen.hypervisor)) == ("n1", None, True)
     assert [gpu.uuid[:12] for gpu in seen.gpus or [] if gpu.uuid] == [UUIDS["1"]]
-    assert record.job.layers.gpus == ("1",)
+    assert record.job.layers.gpus == "1"
     assert (record.resources, record.conditions) == (None, None), "what the host spends on it is unknown"
 
 

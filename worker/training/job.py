@@ -188,7 +188,7 @@ def lasting_steps(spec: Spec, step_s: float, most: int) -> int:
     wanted = MARGIN * (spec.least_s or 0) / step_s
     if wanted <= spec.steps:
         return spec.steps
-    magnitude = 10 ** math.floor(math.log10(wanted))
+    magnitude = math.pow(10, math.floor(math.log10(wanted)))
     rounded = (math.ceil(leading * magnitude) for leading in ROUND)
     steps = next(number for number in rounded if number >= wanted)
     if steps > most:
