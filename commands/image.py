@@ -132,6 +132,7 @@ class BuiltImage(Part):
     source: str | None
     python: tuple[str, str]
     mounts: tuple[Mount, ...]
+    gpu_architectures: tuple[str, ...]
     tree: str
 
 

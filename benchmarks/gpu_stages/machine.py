@@ -33,7 +33,7 @@ LIBCUDA = "import ctypes, json, os; print(json.dumps([ctypes.CDLL('libcuda.so.1'
 
 def facts_of_the_machine(day: Day) -> Found:
     """Touch the memory; record NVML's answers, device files, and torch on the device."""
-    from provisioning.memory import touch
+    from provisioning.sites.memory import touch
 
     total_bytes = touch(0 if day.options.rehearse else WANTED_BYTES)
     driver = text_of(pynvml.nvmlSystemGetDriverVersion())

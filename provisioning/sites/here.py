@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from provisioning import doctor, isa, memory
+from provisioning import doctor, isa
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.doctor import Check, measurable_targets
 from provisioning.engines.base import ContainerEngine, default_engine, get_engine
@@ -21,6 +21,7 @@ from provisioning.machines.base import GuestSpec, get_provider
 from provisioning.metrics.footprint import lowest_processes
 from provisioning.nodes import LocalNode, WrappedNode, local_node
 from provisioning.processes import carrying
+from provisioning.sites import memory
 from provisioning.sites.base import Capacity, RunInputs, Site
 from provisioning.sites.cards import check_gpus, workers_here
 from provisioning.targets import Choices

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from provisioning import memory
+from provisioning.sites import memory
 
 GIB = 1 << 30
 
