@@ -16,6 +16,7 @@ from analysis.compare.allocation import with_allocation
 from analysis.compare.by import compare_by, settings_of
 from analysis.compare.comparison import compare as compare_records
 from analysis.compare.published import judge_claims
+from analysis.compare.rates import RATE
 from analysis.compare.results import Comparison
 from analysis.costs.job import parse_amount, with_job
 from analysis.costs.prices import read_prices
@@ -178,6 +179,8 @@ def _make_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) ->
 
 def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Made:
     """Compare what a job takes: at every value of the keys or, without keys, in every place or on every target."""
+    if RATE in options["by"]:
+        raise RequestError(f"--job does not go with --by {RATE}: a job runs at saturation", remedy="leave one out")
     amount = parse_amount(options["job"])
     prices = options["prices"] and read_prices(options["prices"])
     preemption = options["preempt"] and parse_preemption(options["preempt"])

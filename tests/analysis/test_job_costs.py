@@ -375,6 +375,7 @@ def test_the_example_of_the_guide_is_a_file_of_prices() -> None:
         (["--job", "1 images", "--preempt", "1h"], "write it as mean=1h or mean=1h,notice=30s"),
         (["--job", "1 images", "--preempt", "mean=1"], "'1' has no unit"),
         (["--job", "1 images", "--costs"], "--costs has no effect with --job"),
+        (["--job", "1 images", "--by", "rate"], "--job does not go with --by rate"),
     ],
 )
 def test_a_job_that_no_record_gives_is_refused(tmp_path: Path, save: Save, words: list[str], expected: str) -> None:
