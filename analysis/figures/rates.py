@@ -74,7 +74,7 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
         for (target, percentile), curve in curves.items():
             _draw(axes, curve, {"color": colours[target], "linestyle": _PERCENTILES.get(percentile, "-.")})
         for target, rate in knees.items():
-            axes.axvline(rate, color=colours[target], linewidth=1, alpha=0.6)
+            axes.axvline(rate, color=colours[target], linewidth=2.5, alpha=0.5)
         axes.set_xscale("log")
         axes.set_yscale("log")
         rates = sorted(set[float]().union(*curves.values()))
