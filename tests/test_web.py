@@ -67,7 +67,7 @@ def writing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "living", lambda: [entry])
 
 
-def post(client: FlaskClient, path: str, **fields: Any) -> Any:
+def post(client: FlaskClient, path: str, /, **fields: Any) -> Any:
     form = {"form_token": client.environ_base["FORM_TOKEN"], **fields}
     return client.post(path, data=form, headers={"Origin": f"http://{HOST}"})
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.load.metrics import Metric
 from analysis.load.records import Records
-from suite.errors import RequestError
+from suite.errors import RequestError, option
 from suite.job.job import ComparisonKey
 
 RATE = "rate"
@@ -25,7 +25,9 @@ def at_each_rate(records: Records) -> Records:
     trials = records.trials.assign(**{RATE: rates}).explode(RATE)
     trials = trials[trials[RATE].notna()].reset_index(drop=True)
     if trials.empty:
-        raise RequestError(f"--by {RATE}: no record has requests at a rate", remedy="name runs with --scenario serve")
+        raise RequestError(
+            f"--by {RATE}: no record has requests at a rate", remedy=f"name runs with {option('scenario')} serve"
+        )
     columns: dict[str, pd.Series[float]] = {}
     metrics: dict[str, Metric] = {}
     for metric in records.metrics:

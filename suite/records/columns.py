@@ -427,7 +427,7 @@ AUDIT = (
     Column("between_s", "timeline.between_epochs_s", SECONDS, _SPANS),
     Column("printed_per_s", "details.throughputs", RATES),
     Column("idle_w", "resources.idle_w", SECONDS, _COST),
-    Column("units_answered", "details.units_answered", COUNT, _COST),
+    Column("units_answered", "details.units_answered", COUNT),
     Column("ready_s", "timeline", FieldType(None, "number", _ready_s)),
     Column("epochs", "epochs", FieldType(Epochs)),
     Column("kept", "kept", _objects(list[KeptModel]), default=[]),
