@@ -302,12 +302,15 @@ def _merged(path: str) -> Object:
     """Return what a kubeconfig, or several together, hold. Raises RequestError for one that cannot be read."""
     loader = client_library("kubernetes.config.kube_config")
     try:
-        config = loader.KubeConfigMerger(path).config
+        merger = loader.KubeConfigMerger(path)
     except Exception as error:
         raise RequestError(f"{path}: {_last_line(error)}", remedy="see kubectl config view") from error
-    if config is None:
+    if merger.config is None:
         raise RequestError(f"there is no kubeconfig at {path}", remedy="set KUBECONFIG to the file that kubectl uses")
-    merged: Object = config.value
+    merged: Object = merger.config.value
+    # As kubectl does, the first file that has one decides; the library takes the last.
+    currents = [each.get("current-context") for each in merger.config_files.values()]
+    merged["current-context"] = next(filter(None, currents), None)
     return merged
 
 

@@ -181,6 +181,20 @@ def test_an_entry_names_the_kubeconfig_from_wherever_it_is_read(
     assert Cluster.connect(config=entry[0]).context == "here"
 
 
+@pytest.mark.parametrize("order", ["empty.yaml:config:other", "config:empty.yaml:other", "none.yaml:config:other"])
+def test_the_first_of_several_kubeconfigs_names_the_context(
+    order: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Path(server.kubeconfig(tmp_path / "config", current="here"))
+    (tmp_path / "other").write_text(config.read_text().replace('"here"', '"there"'))
+    nothing = dict.fromkeys(("clusters", "contexts", "users")) | {"current-context": ""}
+    (tmp_path / "empty.yaml").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **nothing}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", order)
+    assert Cluster.connect().context == "here"
+    assert Cluster.connect("there").context == "there"
+
+
 def test_what_was_removed_already_is_no_error(server: Server, cluster: Cluster) -> None:
     answers: list[Answer] = [(200, {"items": []}), (200, {"items": [{"metadata": {"name": NAME}}]})]
     server.answers |= {f"GET {PODS}": answers.pop, f"DELETE {PODS}/{NAME}": (404, {"message": "gone"})}

@@ -117,10 +117,11 @@ TOKEN = "a-secret-token"
         ({"initContainers": [SIDECAR]}, {}, "spec.initContainers: mesh was added"),
         ({}, {"env": [{"name": "LD_PRELOAD", "value": TOKEN}]}, "spec.containers[0].env: LD_PRELOAD was added"),
         ({}, {"livenessProbe": {"exec": {"command": ["stress"]}}}, "spec.containers[0].livenessProbe was added"),
+        ({}, {"lifecycle": {"postStart": {"exec": {"command": ["x"]}}}}, "spec.containers[0].lifecycle was added"),
         ({}, {"args": ["--x"]}, "spec.containers[0].args was added"),
         ({"runtimeClassName": "kata"}, {}, "spec.runtimeClassName: 'kata' was added"),
     ],
-    ids=["native sidecar", "variable of a library", "probe with a command", "arguments", "runtime class"],
+    ids=["native sidecar", "variable of a library", "probe with a command", "hook", "arguments", "runtime class"],
 )
 def test_what_admission_adds_to_run_in_the_pod_or_with_it_is_refused(
     of_spec: dict[str, Any], of_container: dict[str, Any], refused: str
