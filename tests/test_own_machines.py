@@ -255,6 +255,9 @@ def test_the_machines_of_a_plan_have_equal_shares_by_rank_or_are_refused_by_name
     assert {(each.memory_bytes, each.threads) for each in envelopes} == {(2 * GIB, 2)}
     with pytest.raises(RequestError, match=r"on n2: --cpus 3: this host allows CPUs 4-5"):
         made(discovered(1, (0, 1, 2, 3)), discovered(2, (4, 5))).envelopes(inputs_of(request(cpus="3")))
+    isolated = replace(discovered(2, (4, 5)), isolated=(5,))
+    with pytest.raises(RequestError, match="on n2: --cpus 4-5: CPUs 5 are isolated"):
+        made(discovered(1, (0, 1)), isolated).envelopes(inputs_of(request()))
     with pytest.raises(RequestError, match=r"on n1: 16\.0 GiB of memory asked for"):
         made(discovered(1, (0,))).envelopes(inputs_of(request(memory="16G")))
     found = made(discovered(1, (0, 1)), discovered(2, (0, 1)), discovered(3, (2, 3)))

@@ -128,6 +128,14 @@ def machine_key() -> "str | None":
     return hmac.new(content.encode(), b"virtbench", "sha256").hexdigest()[:16]
 
 
+def cpus_in(state: str) -> str:
+    """Return the kernel's list of CPUs in a state; empty where it has none."""
+    try:
+        return Path("/sys/devices/system/cpu", state).read_text()
+    except OSError:
+        return ""
+
+
 def say(message: dict[str, object]) -> None:
     with contextlib.suppress(OSError):  # nobody may be listening any more
         sys.stdout.write(json.dumps(message) + "\n")
@@ -145,6 +153,7 @@ def main(token: str) -> None:
     greeting = {
         "uid": os.getuid(),
         "cpus": cpus,
+        "cpu_states": {state: cpus_in(state) for state in ("offline", "isolated")},
         "memory_bytes": memory_bytes,
         "machine_key": machine_key(),
     }

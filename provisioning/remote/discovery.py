@@ -168,6 +168,8 @@ def _discovered(reached: Machine, provider: MachineProvider | None, accelerator:
     place = reached.cpus, reached.memory_bytes, reached.name
     return DiscoveredMachine(
         *place,
+        offline=reached.offline,
+        isolated=reached.isolated,
         capability=level,
         clock_offset_s=offset_s,
         host=host,

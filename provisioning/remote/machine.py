@@ -3,7 +3,7 @@
 import base64
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
@@ -14,7 +14,7 @@ from provisioning.remote.connection import ANSWERED_WITHIN_S, PRINTED_LINES, Acc
 from suite.errors import CommandError, MeasurementError, RequestError
 from suite.interfaces import COMMAND_WITHIN_S, Completed, Process, Stopwatch
 from suite.inventory import InventoryNode
-from suite.job.envelope import parse_cpu_list
+from suite.job.envelope import format_cpu_list, lacking_cpus, parse_cpu_list, parse_kernel_cpus
 
 QUICK_BYTES = 1 << 16
 """A command that is given more, or may last longer than short ones do, goes through a session of its own."""
@@ -32,6 +32,8 @@ class Machine(NodeState):
     cpus: tuple[int, ...]
     memory_bytes: int
     userland: str | None = None
+    offline: tuple[int, ...] = ()
+    isolated: tuple[int, ...] = ()
     python: tuple[str, str] = ("python3", "")
     local: bool = False
     opening: Stopwatch = field(default_factory=Stopwatch)
@@ -128,6 +130,20 @@ class RemoteProcess:
         return self.client.output_tail() or ("" if self._begun else "\n".join(self._printed))
 
 
+def _chosen_cpus(
+    planned: InventoryNode, allowed: Sequence[int], states: Mapping[str, Sequence[int]]
+) -> tuple[int, ...]:
+    """Return the CPUs that the inventory names, or all that the machine allows. Raises RequestError for others."""
+    if not planned.cpus:
+        return tuple(allowed)
+    cpus = parse_cpu_list(planned.cpus)
+    missing = set(cpus) - set(allowed)
+    if missing:
+        message = f"node {planned.name}: cpus = {planned.cpus!r}, and it allows {lacking_cpus(missing, states)}"
+        raise RequestError(message, remedy=f"choose among {format_cpu_list(allowed)}")
+    return cpus
+
+
 @contextmanager
 def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Machine]:
     """Connect to the machine; at the end nothing of the suite is left there, and no connection here.
@@ -139,12 +155,8 @@ def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Mac
         agent = RemoteAgent(access, carrier)
         try:
             greeting = agent.greeting
-            allowed = tuple(greeting["cpus"])
-            cpus = parse_cpu_list(planned.cpus) if planned.cpus else allowed
-            missing = sorted(set(cpus) - set(allowed))
-            if missing:
-                message = f"node {planned.name}: cpus = {planned.cpus!r}, and it allows no CPU {missing[0]}"
-                raise RequestError(message, remedy=f"choose among {', '.join(map(str, allowed))}")
+            states = {state: parse_kernel_cpus(text) for state, text in greeting["cpu_states"].items()}
+            cpus = _chosen_cpus(planned, greeting["cpus"], states)
             if greeting["uid"]:
                 raise RequestError(
                     f"{planned.name} ({planned.host}) is entered as user {greeting['uid']}: control groups and "
@@ -158,7 +170,19 @@ def machine(planned: InventoryNode, userland: str | None = None) -> Iterator[Mac
                 "host_cpus": list(cpus),
             }
             memory_bytes = int(greeting["memory_bytes"])
-            yield Machine(planned.name, planned, carrier, access, agent, cpus, memory_bytes, userland, facts=facts)
+            yield Machine(
+                planned.name,
+                planned,
+                carrier,
+                access,
+                agent,
+                cpus,
+                memory_bytes,
+                userland,
+                offline=states["offline"],
+                isolated=states["isolated"],
+                facts=facts,
+            )
         except BaseException:
             with suppress(MeasurementError):  # the first error says why
                 agent.close()

@@ -29,7 +29,7 @@ from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes
 from suite.errors import RequestError, option
 from suite.interfaces import Instance, Layer, Node, Note, open_stack
 from suite.job.ablations import properties_of
-from suite.job.envelope import Envelope, parse_cpu_list
+from suite.job.envelope import Envelope, parse_kernel_cpus
 from suite.job.job import CpuCapability
 from suite.measurable import EMULATED_CPU
 from suite.plan import Plan, Trial
@@ -146,8 +146,8 @@ class KilledError(Exception):
 def _cpus(state: str) -> tuple[int, ...]:
     """Return the CPUs that the kernel lists as ``offline`` or ``isolated``."""
     try:
-        return parse_cpu_list((CPUS / state).read_text())
-    except (OSError, RequestError):  # an empty list; older kernels write (null)
+        return parse_kernel_cpus((CPUS / state).read_text())
+    except OSError:
         return ()
 
 

@@ -73,6 +73,14 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(cpus))
 
 
+def parse_kernel_cpus(text: str) -> tuple[int, ...]:
+    """Return the CPUs of a list that the kernel writes; it may be empty, for which older kernels write ``(null)``."""
+    try:
+        return parse_cpu_list(text)
+    except RequestError:
+        return ()
+
+
 def _is_cpu(word: str) -> bool:
     # The length first: 0-99999999999 must not become a set of that size.
     return word.isascii() and word.isdigit() and len(word) < 6 and int(word) < MOST_CPUS
@@ -154,10 +162,18 @@ def _chosen_cpus(cpus: str | None, allowed: Sequence[int], states: Mapping[str, 
             raise RequestError(f"{option('cpus')} {count}: {have}", remedy=f"ask for 1 to {len(allowed)}")
         return allowed[:count]
     chosen = parse_cpu_list(cpus)
-    if missing := set(chosen) - set(allowed):
-        lacking = f"no CPU {format_cpu_list(missing)}"
-        for state, numbers in states.items():
-            if found := missing.intersection(numbers):
-                lacking += f" ({format_cpu_list(found)} {state})"
+    missing = set(chosen) - set(allowed)
+    if missing:
+        lacking = lacking_cpus(missing, states)
         raise RequestError(f"{option('cpus')} {cpus}: {lacking}; {have}", remedy="choose among them")
     return chosen
+
+
+def lacking_cpus(missing: Collection[int], states: Mapping[str, Collection[int]]) -> str:
+    """Return such as ``"no CPU 2-3 (3 offline)"``, for CPUs that are not allowed and those in these states."""
+    lacking = f"no CPU {format_cpu_list(missing)}"
+    for state, numbers in states.items():
+        found = set(missing).intersection(numbers)
+        if found:
+            lacking += f" ({format_cpu_list(found)} {state})"
+    return lacking

@@ -3,6 +3,7 @@
 import ast
 import base64
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -20,9 +21,10 @@ from provisioning.processes import program_argv
 from provisioning.remote import agent
 from provisioning.remote.connection import Access, RemoteAgent, marked
 from provisioning.remote.content import checksums
-from provisioning.remote.machine import QUICK_BYTES, Machine
+from provisioning.remote.discovery import _discovered
+from provisioning.remote.machine import QUICK_BYTES, Machine, machine
 from suite import userland
-from suite.errors import CommandError, MeasurementError
+from suite.errors import CommandError, MeasurementError, RequestError
 from suite.inventory import InventoryNode
 from suite.process_identity import machine_id
 from tests.provisioning.conftest import Program, make, raises
@@ -79,6 +81,24 @@ def test_what_a_login_shell_prints_is_no_output_of_a_command(noise: str, entered
 def test_a_machine_greets_with_the_digest_of_its_machine_id(entered: Any) -> None:
     with entered(":") as reached:
         assert reached.agent.greeting["machine_key"] == machine_id()
+
+
+ISOLATING = """unshare --mount sh -c '
+for list in offline isolated; do mount --bind "$1/$list" /sys/devices/system/cpu/$list || exit 77; done
+exec taskset --cpu-list "$2" sh -c "$3"' sh {place} {allowed} "$last"; exit"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_machine_tells_which_of_its_cpus_are_offline_and_isolated(program: Program, tmp_path: Path) -> None:
+    allowed, *_ = sorted(os.sched_getaffinity(0))
+    make(tmp_path, {"offline": "8001\n", "isolated": f"{allowed},8000\n"})
+    program("ssh", f"for last; do :; done\n{ISOLATING.format(place=tmp_path, allowed=allowed)}")
+    with machine(NODE) as reached:
+        found = _discovered(reached, None, "tcg")
+        assert (found.cpus, found.isolated, found.offline) == ((allowed,), (allowed, 8000), (8001,))
+    named = r"n1: cpus = '8000-8002', and it allows no CPU 8000-8002 \(8001 offline\) \(8000 isolated\)"
+    with raises(RequestError, named, f"choose among {allowed}"), machine(NODE.model_copy(update={"cpus": "8000-8002"})):
+        raise AssertionError("nobody may enter")
 
 
 REFUSED = """echo 'Please login as the user "ubuntu" rather than the user "root".'; echo; exit 142"""
@@ -154,7 +174,7 @@ def sleeping(mark: str) -> Iterator[Any]:
 
 def test_the_keeper_ends_and_undoes_what_is_left_when_its_input_ends(tmp_path: Path) -> None:
     with kept("abc.far") as process, sleeping("abc.far.1") as left, sleeping("abc.farther") as other:
-        assert set(said(process)) == {"number", "uid", "cpus", "memory_bytes", "machine_key"}
+        assert set(said(process)) == {"number", "uid", "cpus", "cpu_states", "memory_bytes", "machine_key"}
         said(process, do="keep", key="1", argv=["touch", str(tmp_path / "first")])
         said(process, do="keep", key="2", argv=["cp", str(tmp_path / "first"), str(tmp_path / "second")])
         said(process, do="keep", key="3", argv=["touch", str(tmp_path / "dropped")])
