@@ -51,7 +51,11 @@ def test_the_label_of_a_sweep_is_one_that_kubernetes_takes(name: str, tmp_path: 
 
 @dataclass(frozen=True)
 class Looked(Namespace):
-    """A server whose pods are others with each look: those of a Job run through ``phases``, or ``looks`` has them."""
+    """A server whose pods are others with each look: those of a Job run through ``phases``, or ``looks`` has them.
+
+    A phase has the status of the pod, its name if it is not p, and the condition of the Job; without a status no pod is
+    there.
+    """
 
     phases: list[dict[str, Any]] = field(default_factory=list)
     looks: list[list[dict[str, Any]]] = field(default_factory=list)
@@ -70,9 +74,12 @@ class Looked(Namespace):
             return []
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
         if "job" in phase:
-            made["status"] = {"conditions": [{"type": phase["job"], "status": "True"}]}
+            condition = {"type": phase["job"], "status": "True", "message": "it is not its turn"}
+            made["status"] = {"conditions": [condition]}
+        if "status" not in phase:
+            return []
         owner = [{"uid": made["metadata"]["uid"]}]
-        metadata = {"name": "p", "creationTimestamp": "2026", "ownerReferences": owner}
+        metadata = {"name": phase.get("pod", "p"), "creationTimestamp": "2026", "ownerReferences": owner}
         return [{"metadata": metadata, "spec": {"nodeName": "n1"}, "status": phase["status"]}]
 
 
@@ -85,6 +92,7 @@ UNPLACED = {"type": "PodScheduled", "status": "False", "message": "Insufficient 
 WAITING = {"status": {"phase": "Pending", "conditions": [UNPLACED]}}
 RUNNING = {"status": {"phase": "Running"}}
 DONE = {"status": {"phase": "Succeeded"}, "job": "Complete"}
+SUSPENDED = {"job": "Suspended"}
 RECORD = encode("cell/trials/000-vm.json", "{}")
 
 
@@ -117,6 +125,17 @@ def test_a_job_that_is_there_already_is_followed_and_not_made_again(tmp_path: Pa
     cluster.create(job())
     executor(cluster, tmp_path, []).run(3)
     assert [change.partition(" ")[0] for change in cluster.changes] == ["POST", "DELETE"]
+
+
+def test_a_job_is_waited_for_until_its_queue_admits_it_and_again_when_it_is_preempted(tmp_path: Path) -> None:
+    """As Kueue does: it suspends a Job until its turn, and once more to preempt it, with which its pod is removed."""
+    received: list[str] = []
+    admitted_again = [each | {"pod": "q"} for each in (RUNNING, DONE)]
+    cluster = cluster_of([SUSPENDED, SUSPENDED, RUNNING, SUSPENDED, *admitted_again], [RECORD, ENDED])
+    cluster.breaks.append(1)
+    executor(cluster, tmp_path, received).run(3)
+    assert received == [RECORD, RECORD], "the block begins anew in its second pod"
+    assert not cluster.objects
 
 
 FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
@@ -168,8 +187,9 @@ QUOTA = f"{FORBIDDEN}exceeded quota: compute"
     [
         (([WAITING], []), "the pod cannot be scheduled: Insufficient memory"),
         (([], [], QUOTA), f"no pod was made: FailedCreate: {QUOTA}"),
+        (([SUSPENDED], []), "the Job is suspended: it is not its turn"),
     ],
-    ids=["no node", "a quota"],
+    ids=["no node", "a quota", "a queue"],
 )
 def test_a_job_that_waits_says_why(cluster: tuple[Any, ...], why: str) -> None:
     server = cluster_of(*cluster)
