@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from provisioning.engines.docker import docker_store
 from provisioning.images.image import Image, current
 from provisioning.machines.ssh import SSH_FAILED, free_port, option_words
 from suite.errors import BenchError
@@ -136,7 +137,7 @@ def try_all(suite: str, image: Image, keep: Path, steps: list[Step]) -> bool:
     packed = disks.once(keep / f"image-{image.digest[:12]}.img", partial(disks.of_image, image), note)
     with tempfile.TemporaryDirectory(prefix="virtbench-machine-", dir=keep) as place:
         began = time.monotonic()
-        with booted((system, packed, image.file("docker.img")), Path(place)) as guest:
+        with booted((system, packed, docker_store(image, note)), Path(place)) as guest:
             guest.put_checkout()
             note(f"{suite}: booted in {time.monotonic() - began:.0f} s")
             rows = [(step.name, *row) for step in steps for row in attempts(guest, step)]

@@ -13,8 +13,8 @@ from provisioning.images.image import Image
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = """
 systemd systemd-sysv dbus dbus-user-session libpam-systemd udev openssh-server python3-venv podman docker.io runc crun
-bubblewrap cgroup-tools uidmap slirp4netns fuse-overlayfs cpio e2fsprogs iproute2 iptables procps cron apparmor fio
-qemu-system-x86 mmdebstrap munge slurmctld slurmd slurm-client linux-image-cloud-amd64 ca-certificates
+bubblewrap cgroup-tools uidmap slirp4netns rootlesskit fuse-overlayfs cpio e2fsprogs iproute2 iptables procps cron fio
+apparmor qemu-system-x86 mmdebstrap munge slurmctld slurmd slurm-client linux-image-cloud-amd64 ca-certificates
 """
 FURTHER = {"bookworm": ("charliecloud-runtime",), "trixie": ("docker-cli", "charliecloud-runtime")}
 """The packages of a suite alone; its keys are the suites."""

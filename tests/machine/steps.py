@@ -97,6 +97,14 @@ mkdir -p /var/lib/slurm/state /var/lib/slurm/spool; chown slurm: /var/lib/slurm/
 systemctl start munge slurmctld slurmd
 for second in $(seq 60); do sinfo -h -o %T | grep -q idle && break; sleep 2; done; sinfo
 """
+ROOTLESS = """
+export DOCKER_HOST=unix://$XDG_RUNTIME_DIR/docker.sock PATH=$PATH:/usr/sbin:/sbin
+daemon=$(find /usr/share/docker.io -name dockerd-rootless.sh)
+systemd-run --user --quiet --unit=rootless --property=Delegate=yes --setenv=PATH="$PATH" sh "$daemon"
+for second in $(seq 300); do docker version > /dev/null 2>&1 && break; sleep 1; done
+docker info --format '{{.SecurityOptions}} memory {{.MemoryLimit}} cpuset {{.CPUSet}}' || {
+    journalctl --user --no-pager -u rootless | tail -20; exit 1; }
+"""
 
 
 def _queued(name: str, engine: str) -> str:
@@ -148,4 +156,6 @@ STEPS = (
     Step("schedule", SCHEDULED + ATTESTED),
     Step("Slurm", SLURM + _queued("queued", "runc")),
     Step("user: Slurm, Charliecloud", _queued("unprivileged", "charliecloud"), USER),
+    # Its daemon loads the image, for a quarter of an hour and more.
+    Step("user: rootless docker", ROOTLESS + _run("rootless", "--target container --engine docker"), USER, 5400.0),
 )
