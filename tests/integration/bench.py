@@ -65,8 +65,8 @@ def refusal(*words: str, env: Mapping[str, str] | None = None) -> str:
 
 
 def measured(run: Path, *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 580) -> list[TrialRecord]:
-    """Have bench measure, and return the records of the run."""
-    bench("run", *words, "--out", str(run), env=env, timeout_s=timeout_s)
+    """Have bench measure once no other bench of this machine does, and return the records of the run."""
+    bench("run", *words, "--wait", "--out", str(run), env=env, timeout_s=timeout_s)
     return records_in(run)
 
 

@@ -136,7 +136,7 @@ def test_public_scripts_run_as_they_are(
         (mine / name).chmod(0o755)
     (mine / "latest").symlink_to("epochs.py")
     before = sorted(mine.rglob("*"))
-    asked = ("--scenario", "command", "--command", command, "--command-files", str(mine), "--wait")
+    asked = ("--scenario", "command", "--command", command, "--command-files", str(mine))
     words = [word for kind, name in chosen for word in (f"--{kind}", name)]
     words += ["--throughput", pattern, "--profile", "smoke", "--trial-timeout", "1500"]
     found = by_arm(measured(tmp_path / "out", *asked, *words, timeout_s=1700))
