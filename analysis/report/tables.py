@@ -309,8 +309,9 @@ def cost_table(group: Group) -> Table:
         split = f"steps are the measured ones per {group.costs[0].unit}, start-up the rest of the job; "
     caption = (
         f"taken of the host per trial: {split}inside is the job by its own accounting, all-in everything that serves "
-        "the target by the host's; memory (the peak) and disk are inside / all-in; energy is the whole host's; used is "
-        "all-in, of memory its peak, and allocated the envelope, both over the elapsed time"
+        "the target by the host's, as QEMU's own threads, which share the CPUs of a VM; memory (the peak) and disk are "
+        "inside / all-in; energy is the whole host's; used is all-in, of memory its peak, and allocated the envelope, "
+        "both over the elapsed time"
     )
     heads = tuple(Head(name.replace(BASELINE, group.base)) for name in cells)
     return Table("target", "", heads, tuple(rows), caption)

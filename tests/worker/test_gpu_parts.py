@@ -246,7 +246,7 @@ def test_steps_that_took_too_little_time_fail_with_the_number_that_is_enough(tra
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch.compile itself
-@pytest.mark.parametrize(("model", "image_px"), [("classifier:RESNET50", 64)])
+@pytest.mark.parametrize(("model", "image_px"), [("adversarial:GAN", 28), ("classifier:RESNET50", 64)])
 def test_a_network_that_has_settled_is_not_compiled_again_for_the_training(
     model: str, image_px: int, trained: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
