@@ -9,11 +9,12 @@ import pytest
 
 from analysis.compare.by import compare_by
 from analysis.figures.rates import rate_lines
+from analysis.report.sweeps.by import by_document
 from suite.errors import RequestError
 from suite.job.serving import Serving
 from suite.records.record import MetricValue
 from suite.records.usage import Conditions, Resources
-from tests.analysis.conftest import Save, bench_compare, judged, known, timeline
+from tests.analysis.conftest import Save, bench_compare, judged, known, printed, timeline
 from tests.analysis.test_by import on
 
 RATES = (1.0, 2.0, 8.0)
@@ -132,3 +133,15 @@ def test_loads_of_a_sweep_are_compared_by_their_clients(save: Save) -> None:
     found = compare_by(save.load("c1", "c8"), ("clients",))
     ratios = {row.arm.cell: row.ratio for row in found.contrasts if row.metric.name == "latency-p50-at-2-per-s"}
     assert ratios["clients=8",] == pytest.approx(3)
+
+
+def test_many_metrics_are_rows_of_a_table_whose_columns_are_the_values(save: Save) -> None:
+    for clients, value in ((1, 10.0), (8, 30.0)):
+        load = Serving(requests=100, rates=RATES, clients=clients)
+        metrics = {f"m{number}": MetricValue(value=value, unit="ms", better="less") for number in range(9)}
+        for block in range(BLOCKS):
+            save(f"c{clients}", block=block, scenario="serve", model="own", serving=load, metrics=metrics)
+    shown = printed(by_document(compare_by(save.load("c1", "c8"), ("clients",))), width=80)
+    assert [line for line in shown.splitlines() if line.split() == ["clients=1", "clients=8"]]
+    (row,) = (line for line in shown.splitlines() if line.startswith("m3 "))
+    assert row.split()[:5] == ["m3", "10.0", "1.000x", "30.0", "3.000x"]

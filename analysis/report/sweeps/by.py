@@ -3,7 +3,7 @@
 Also the gain of CPUs by stage, whose cells are stages.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from analysis.warnings.types import notices
 from suite.request.next_step import NextStep
 
 _BEYOND = ("slower", "faster")
+_MOST_COLUMNS = 8
+_Cells = Mapping[str, Mapping[str, Contrast]]
+"""The cells of a table by their row and column."""
 _GAIN = (
     "Time of the best fixed allocation over that of the best staged one, at equal CPU time. A fixed one gives all "
     "stages the same CPUs, or the same mixture. Every third block chooses the plan. Equivalent: within {margin}."
@@ -150,9 +153,25 @@ def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
         table = tables.setdefault(row.metric.name if several else "", {})
         table.setdefault(first, {})[", ".join(others) or row.metric.name] = row
     for name, table in tables.items():
-        columns = dict.fromkeys(chain.from_iterable(table.values()))
-        body = tuple((Head(head), tuple(map(cells.get, columns))) for head, cells in table.items())
-        yield Table(name, "", tuple(map(Head, columns)), body, compact=True)
+        columns = list(dict.fromkeys(chain.from_iterable(table.values())))
+        if len(columns) > _MOST_COLUMNS:
+            yield _table(name, _transposed(table, columns), list(table))
+        else:
+            yield _table(name, table, columns)
+
+
+def _table(name: str, table: _Cells, columns: Sequence[str]) -> Table:
+    rows = tuple((Head(head), tuple(map(cells.get, columns))) for head, cells in table.items())
+    return Table(name, "", tuple(map(Head, columns)), rows, compact=True)
+
+
+def _transposed(table: _Cells, columns: Sequence[str]) -> _Cells:
+    """Return a row for each column: many metrics of few values fit no line."""
+    turned: dict[str, dict[str, Contrast]] = {column: {} for column in columns}
+    for head, cells in table.items():
+        for column, cell in cells.items():
+            turned[column][head] = cell
+    return turned
 
 
 def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], answered: Answer) -> Iterator[str]:
