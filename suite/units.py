@@ -4,6 +4,7 @@ import re
 
 from suite.errors import RequestError
 
+_INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -22,6 +23,15 @@ def parse_share(text: str) -> float:
 def format_share(share: float) -> str:
     """Return a share as ``parse_share`` takes it: ``2%``."""
     return f"{share * 100:.12g}%"
+
+
+def parse_inches(text: str) -> float:
+    """Return the inches of ``"3.3in"``, ``"8.4cm"`` or ``"84mm"``. Raises RequestError for other text."""
+    length = re.fullmatch(r"(\d+(?:\.\d+)?)(in|cm|mm)", text.strip().lower())
+    if not length:
+        raise RequestError(f"{text!r} is not a width", remedy="write it as 3.3in or 84mm")
+    value, unit = length.groups()
+    return float(value) * _INCHES[unit]
 
 
 def parse_duration_s(text: str) -> float:

@@ -37,6 +37,8 @@ _PUBLISHED: dict[str, Any] = {
     "label": SOURCE,
     "zorder": 4,
 }
+_VALUE_INCHES = 0.5
+"""The width in a column of a value above a mark; of more marks it is turned."""
 _VALUE_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 Cell = tuple[str, Group, Metric]
 """A place along the axis, and what its bars are of."""
@@ -209,11 +211,12 @@ def _dot_entries(legend: Mapping[str, Patch]) -> list[Artist | Container | None]
 def _write_values(axes: Axes, bars: pd.DataFrame, *, dotted: bool) -> None:
     """Write the measured value above each mark; where there is none, why."""
     floor = axes.get_ylim()[0]
+    crowded = drawing.in_column() and len(bars) * _VALUE_INCHES > drawing.fitted(0)
     gap = 8 if dotted else 4  # clear of a dot
     for bar in bars.to_dict("records"):
         drawn = not math.isnan(bar["height"])
         top = bar["top"] if drawn else floor
-        rotation = 0 if drawn else 90
+        rotation = 0 if drawn and not crowded else 90
         text = "failed"
         if not math.isnan(bar["value"]):
             text = number(bar["value"])

@@ -14,7 +14,8 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -53,6 +54,11 @@ _STYLE = {
     "text.parse_math": False,
 }
 _DPI = 160
+_COLUMN: ContextVar[float | None] = ContextVar("_COLUMN", default=None)
+"""The width in inches for which figures are drawn; None where each has its own."""
+_IN_COLUMN = 0.8
+"""The size of letters and heights in a column, over those on a screen: 6.4 to 8 points."""
+_LETTERS_PER_INCH = 14
 
 
 @dataclass(frozen=True)
@@ -78,16 +84,53 @@ def title_of(figure: int | None, what: str) -> str:
     return f"{what[0].upper()}{what[1:]}"
 
 
+@contextmanager
+def column(width: float | None) -> Iterator[None]:
+    """Draw figures for a column of a paper, this many inches wide; None leaves each as wide as its content."""
+    token = _COLUMN.set(width)
+    try:
+        yield
+    finally:
+        _COLUMN.reset(token)
+
+
+def in_column() -> bool:
+    return _COLUMN.get() is not None
+
+
+def fitted(width: float) -> float:
+    """Return the width of a figure that is this wide on a screen, in inches: that of the column if there is one."""
+    return _COLUMN.get() or width
+
+
+def points(size: float) -> float:
+    """Return the size of letters that have this one on a screen."""
+    return size * _IN_COLUMN if in_column() else size
+
+
+def letters(width: float) -> int:
+    """Return how many small letters fit on so many inches."""
+    return int(_LETTERS_PER_INCH * width / points(1))
+
+
+def grid(panels: int) -> tuple[int, int]:
+    """Return the rows and columns of a figure's panels: beside each other, or in a column below each other."""
+    return (panels, 1) if in_column() else (1, panels)
+
+
 def canvas(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
-    chart = Figure(figsize=(width, height), layout="constrained")
+    """Return an empty figure of so many inches on a screen."""
+    chart = Figure(figsize=(fitted(width), points(height)), layout="constrained")
     FigureCanvasAgg(chart)
     return chart
 
 
 def style() -> AbstractContextManager[None]:
     """Enter the style in which figures are drawn and saved; matplotlib's own is back afterwards."""
-    return mpl.rc_context(sns.axes_style("whitegrid") | sns.plotting_context("notebook") | _STYLE)
+    context = sns.plotting_context("notebook")
+    if in_column():
+        context = sns.plotting_context("paper", font_scale=_IN_COLUMN)
+    return mpl.rc_context(sns.axes_style("whitegrid") | context | _STYLE)
 
 
 def _save_png(chart: Figure, file: IO[bytes]) -> None:
@@ -203,14 +246,15 @@ def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: 
     """Put the legend under the figure, in as many columns as its width has room for, and ``columns`` at most."""
     lines = "\n".join(str(entry.get_label()) for entry in entries).splitlines()
     widest = max(map(len, lines))
-    fitting = int(chart.get_figwidth() / (0.8 + 0.08 * widest))  # inches of the patch and of a letter at this size
+    needed = points(0.8 + 0.08 * widest)  # inches of the patch and of a letter at this size
+    fitting = int(chart.get_figwidth() / needed)
     columns = min(columns, max(fitting, 1))
     chart.legend(
         handles=entries,
         loc="outside lower center",
         ncols=columns,
         frameon=False,
-        fontsize=9,
+        fontsize=points(9),
     )
 
 
@@ -319,7 +363,7 @@ def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
 
 def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:
     offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points"} | look
-    axes.annotate(text, (x, top), **offset, ha="center", va="bottom", fontsize=9)
+    axes.annotate(text, (x, top), **offset, ha="center", va="bottom", fontsize=points(9))
 
 
 def scale(axes: Axes, heights: "pd.Series[float]", *, around_one: bool) -> None:
@@ -367,19 +411,22 @@ def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) ->
     # A longer line would leave the axes no room.
     chart = axes.get_figure(root=True)
     if chart:
-        letters = int(14 * chart.get_figwidth())
+        fitting = letters(chart.get_figwidth())
+        title = textwrap.fill(title, int(0.7 * fitting))
+        if in_column():  # the axis and its labels take a good part of it
+            fitting = int(0.75 * fitting)
     else:
-        letters = len(below)
-    below = "\n".join(textwrap.fill(line, letters) for line in below.splitlines())
+        fitting = len(below)
+    below = "\n".join(textwrap.fill(line, fitting) for line in below.splitlines())
     height = 6 + 12 * len(below.splitlines())
-    axes.set_title(title, loc="left", fontweight="bold", pad=max(30, height))
+    axes.set_title(title, loc="left", fontweight="bold", pad=points(max(30, height)))
     axes.annotate(
         below,
         (0, 1),
         xycoords="axes fraction",
         xytext=(0, 5),
         textcoords="offset points",
-        fontsize=9,
+        fontsize=points(9),
         color="0.3",
     )
     sns.despine(ax=axes, left=True)

@@ -8,11 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
 from analysis.compare.results import Comparison
-from analysis.figures.drawing import style
+from analysis.figures.drawing import letters, points, style
 from analysis.report.answers.answer import claims
 from suite.units import count
 
-_LETTERS_PER_INCH = 14
 _LINE_INCHES = 0.15
 _POINTS = 8
 _COLOUR = "0.3"
@@ -20,7 +19,7 @@ _COLOUR = "0.3"
 
 def foot_of(comparison: Comparison, width: float) -> str:
     """Return the facts of a comparison in lines for a figure that is so many inches wide."""
-    return textwrap.fill("; ".join(_facts(comparison)), int(_LETTERS_PER_INCH * width))
+    return textwrap.fill("; ".join(_facts(comparison)), letters(width))
 
 
 def write_foot(chart: Figure, text: str) -> None:
@@ -31,13 +30,13 @@ def write_foot(chart: Figure, text: str) -> None:
     if chart.get_supxlabel():
         return
     width, height = chart.get_size_inches()
-    chart.set_size_inches(width, height + _LINE_INCHES * (text.count("\n") + 1))
+    chart.set_size_inches(width, height + points(_LINE_INCHES) * (text.count("\n") + 1))
     with style():
         for legend in chart.legends:
-            legend.set_title(text, prop=FontProperties(size=_POINTS))
+            legend.set_title(text, prop=FontProperties(size=points(_POINTS)))
             legend.get_title().set_color(_COLOUR)
         if not chart.legends:
-            chart.supxlabel(text, fontsize=_POINTS, color=_COLOUR, x=0.01, ha="left")
+            chart.supxlabel(text, fontsize=points(_POINTS), color=_COLOUR, x=0.01, ha="left")
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:

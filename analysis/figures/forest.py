@@ -14,7 +14,18 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullLocator
 
 from analysis.compare.results import Comparison, Contrast
-from analysis.figures.drawing import MARKERS, Drawing, canvas, direction, palette, style
+from analysis.figures.drawing import (
+    MARKERS,
+    Drawing,
+    canvas,
+    direction,
+    fitted,
+    in_column,
+    letters,
+    palette,
+    points,
+    style,
+)
 from analysis.figures.foot import foot_of, write_foot
 from analysis.figures.reference import Reference
 from analysis.report.answers.answer import answer
@@ -26,7 +37,10 @@ from suite.targets import BASES, base_of
 _INCHES = 8.0
 _ROW = 0.42
 _AROUND = 0.95  # inches, without the foot
-_TITLE_LETTERS = 86
+_TITLE_LETTERS = 0.77
+"""The letters of a line of the title, over the small ones that would fit."""
+_NAME_LETTERS = 12
+"""The letters of a line of a row's name in a column."""
 _VERDICT_LETTERS = 26
 """The letters of a line of a verdict."""
 _ROOM = 0.04
@@ -83,14 +97,15 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
         return
     answers = one_line("; ".join(map(str, answer(comparison).rows)))
     # A number keeps its per cent, by a blank at which no line is broken.
-    title = textwrap.fill(answers.replace(" %", "\N{NO-BREAK SPACE}%"), _TITLE_LETTERS)
+    width = fitted(_INCHES)
+    title = textwrap.fill(answers.replace(" %", "\N{NO-BREAK SPACE}%"), int(_TITLE_LETTERS * letters(width)))
     lines = sum(max(2, _text(contrast).count("\n") + 1) for contrast in rows)
     around = _AROUND + 0.19 * title.count("\n")
     with style():
         chart = canvas(_INCHES, around + _ROW / 2 * lines)
         _draw(chart.subplots(), rows, comparison)
-        chart.suptitle(title, fontsize=10, fontweight="bold", x=0.01, ha="left")
-    write_foot(chart, foot_of(comparison, _INCHES))
+        chart.suptitle(title, fontsize=points(10), fontweight="bold", x=0.01, ha="left")
+    write_foot(chart, foot_of(comparison, width))
     text = "every ratio to bare metal with its blocks, interval and verdict"
     yield Drawing(
         name,
@@ -151,19 +166,23 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             va="center",
-            fontsize=8.5,
+            fontsize=points(8.5),
         )
-    names = []
-    for contrast in rows:
-        subject = contrast.model
-        if contrast.metric.of_probe:
-            subject += f", {contrast.metric.name}"
-        if contrast.arm.aggressor:
-            subject += f" beside {contrast.arm.aggressor}"
-        names.append(f"{subject}: {contrast.target}")
-    axes.set_yticks(range(len(rows)), names, fontsize=9)
+    axes.set_yticks(range(len(rows)), [*map(_name, rows)], fontsize=points(9))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     _label(axes, rows, margins(comparison))
+
+
+def _name(contrast: Contrast) -> str:
+    subject = contrast.model
+    if contrast.metric.of_probe:
+        subject += f", {contrast.metric.name}"
+    if contrast.arm.aggressor:
+        subject += f" beside {contrast.arm.aggressor}"
+    name = f"{subject}: {contrast.target}"
+    if in_column():
+        return textwrap.fill(name, _NAME_LETTERS)
+    return name
 
 
 def _limits(rows: Sequence[Contrast], bands: Sequence[Interval]) -> tuple[float, float]:
@@ -194,5 +213,8 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     senses = {contrast.metric.more_is_faster for contrast in rows}
     if len(senses) == 1:
         what = f"{direction(more_is_faster=senses.pop())}\n{what}"
-    axes.set_xlabel(what, fontsize=8.5)
+    if in_column():
+        fitting = int(_TITLE_LETTERS * letters(fitted(_INCHES)))
+        what = "\n".join(textwrap.fill(line, fitting) for line in what.splitlines())
+    axes.set_xlabel(what, fontsize=points(8.5))
     axes.grid(visible=False, axis="y")

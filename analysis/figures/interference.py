@@ -1,6 +1,7 @@
 """Victims beside aggressors: the paper's figure 10, and the heat map of all of them."""
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping
 from itertools import starmap
 
@@ -120,20 +121,22 @@ def _map(rows: Rows, title: str) -> Figure:
             texts[arm.target].loc[arm.model, arm.aggressor] = _with_interval(lost)
             top = max(top, lost["height"])
     panel = 1.2 + 0.9 * len(aggressors)
+    down, across = drawing.grid(len(notes))
     with drawing.style():
-        chart = drawing.canvas(2.0 + panel * len(notes), 2.4 + 0.6 * len(victims))
-        for column, (target, table) in enumerate(tables.items()):
-            axes = chart.add_subplot(1, len(notes), column + 1)
+        chart = drawing.canvas(2.0 + panel * across, (2.4 + 0.6 * len(victims)) * down)
+        for number, (target, table) in enumerate(tables.items()):
+            axes = chart.add_subplot(down, across, number + 1)
             # From zero: who gains beside another has lost nothing, and the number says by how much.
             scale = {"vmin": 0.0, "vmax": top, "cmap": "rocket_r", "cbar_kws": {"label": "throughput lost, %"}}
-            look = {"annot": texts[target], "fmt": "", "linewidths": 1, "yticklabels": column == 0}
-            look["annot_kws"] = {"fontsize": 9}
-            sns.heatmap(table, ax=axes, **scale, **look, cbar=column == len(notes) - 1)
+            look = {"annot": texts[target], "fmt": "", "linewidths": 1, "yticklabels": number % across == 0}
+            look["annot_kws"] = {"fontsize": drawing.points(9)}
+            sns.heatmap(table, ax=axes, **scale, **look, cbar=number == len(notes) - 1)
             heading = "\n".join((target, *notes[target]))
-            axes.set_title(heading, fontsize=10)
+            axes.set_title(heading, fontsize=drawing.points(10))
+        heading = textwrap.fill(title, drawing.letters(chart.get_figwidth()))
         chart.suptitle(
-            f"{title}\n{next(iter(rows)).job}",
-            fontsize=10,
+            f"{heading}\n{next(iter(rows)).job}",
+            fontsize=drawing.points(10),
             x=0.01,
             ha="left",
         )

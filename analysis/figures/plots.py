@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from analysis.compare.results import ComparedJob, Comparison
-from analysis.figures.drawing import Drawing, FigureKind, stamp, write
+from analysis.figures.drawing import Drawing, FigureKind, column, stamp, write
 from analysis.figures.foot import foot_of, write_foot
 from analysis.figures.reference import Reference
 from analysis.report.tables import differing
@@ -39,18 +41,27 @@ def draw(
     directory: Path,
     reference: Reference | None = None,
     formats: Sequence[str] = USUAL_FORMATS,
+    width: float | None = None,
 ) -> list[Path]:
-    """Write every figure, marked with published ratios, and return the paths. Raises RequestError if it cannot."""
-    charts = []
+    """Write every figure, marked with published ratios, and return the paths. Raises RequestError if it cannot.
+
+    ``width``: that of a column of a paper, in inches; None for the own width of each figure.
+    """
+    with column(width):
+        return write(_charts(comparison, reference or {}), directory, formats)
+
+
+def _charts(comparison: Comparison, reference: Reference) -> Iterator[tuple[str, Figure]]:
+    """Yield every figure with its name for files."""
     for job in comparison.jobs:
-        charts += [(picture.stem, picture.drawing.chart) for picture in pictures(comparison, job, reference or {})]
+        for picture in pictures(comparison, job, reference):
+            yield picture.stem, picture.drawing.chart
     # Values of a key are jobs of their own, and one picture has all of them.
     by_key: list[FigureKind] = [FIGURES.get(name) for name in ("by", "time-money") if comparison.of_kind("by")]
     for figure in by_key:
         for drawing in figure(comparison, {}):
             write_foot(drawing.chart, foot_of(comparison, drawing.chart.get_figwidth()))
-            charts.append((_for_files(drawing.name), drawing.chart))
-    return write(charts, directory, formats)
+            yield _for_files(drawing.name), drawing.chart
 
 
 def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:

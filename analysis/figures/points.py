@@ -127,9 +127,11 @@ def _panels(group: Group) -> Panels:
 
 def _latencies(group: Group, panels: Panels, title: str) -> Figure:
     legend = drawing.legend([group])
-    chart = drawing.canvas(max(6.4, 4.2 * len(panels)), 4.2)
-    every = chart.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (way, metrics) in zip(every, panels.items(), strict=True):
+    rows, columns = drawing.grid(len(panels))
+    chart = drawing.canvas(max(6.4, 4.2 * columns), 4.2 * rows)
+    every = chart.subplots(rows, columns, sharey=True, squeeze=False)
+    first = every[0][0]
+    for axes, (way, metrics) in zip(every.flat, panels.items(), strict=True):
         _lines(axes, group, metrics)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -139,7 +141,7 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
         below = f"{way}\nbars: the 95 % interval of the ratio to {BASELINE}"
         drawing.label(
             axes,
-            title if axes is every[0] else "",
+            title if axes is first else "",
             below,
             unit,
             normalised=False,
@@ -251,8 +253,9 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
         title = "Opened together"
         numbers = sorted(set[int]().union(*lines.values()))
         with drawing.style():
-            chart = drawing.canvas(9.6, 4.2)
-            left, right = chart.subplots(1, 2)
+            rows, columns = drawing.grid(2)
+            chart = drawing.canvas(9.6, 4.2 * rows)
+            left, right = chart.subplots(rows, columns)
             for axes, metric, heading, unit in ((left, TIMES[0], title, "s"), (right, EACH[0], "", "MB each")):
                 _together(axes, lines, metric)
                 axes.set_ylim(bottom=0)
@@ -312,7 +315,9 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
                 y, up = _point(row[name])
                 look: dict[str, Any] = {"fmt": drawing.MARKERS.get(arm.target, "P"), "color": colours[arm.target]}
                 axes.errorbar(x, y, up, across, capsize=3, **look)
-                axes.annotate(name_of(arm, every), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=9)
+                axes.annotate(
+                    name_of(arm, every), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=drawing.points(9)
+                )
             drawing.label(axes, title, "with 95 % intervals; better is left and below", currency, normalised=False)
             axes.set_xlabel(unit)
             axes.margins(0.2)

@@ -15,6 +15,7 @@ from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
 from suite.results.layout import ENDING, FIGURE_FORMATS, REPORT, USUAL_FORMATS
 from suite.results.runs import runs_and_sweeps
+from suite.units import parse_inches
 
 if TYPE_CHECKING:
     from commands.compare.show import Shown
@@ -27,7 +28,20 @@ _MARGIN = click.option(
 _FORCE = click.option(
     "--force", is_flag=True, help="Keep records that the audit refuses, form all ratios, and mark them."
 )
+_NARROWEST_INCHES = 3.0
+_WIDEST_INCHES = 20.0
 _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of papers by the records.")
+
+
+def _column_inches(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    """Return the width of a column. Raises RequestError for one that has no room for a figure, or for no width."""
+    if value is None:
+        return None
+    inches = parse_inches(value)
+    if not _NARROWEST_INCHES <= inches <= _WIDEST_INCHES:
+        remedy = f"give one from {_NARROWEST_INCHES:g}in to {_WIDEST_INCHES:g}in"
+        raise RequestError(f"--width {value}: letters of 6 points do not fit, or no page does", remedy=remedy)
+    return inches
 
 
 @click.command()
@@ -39,12 +53,18 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
     callback=choice(FIGURE_FORMATS),
     help=f"Format of the figures: {', '.join(FIGURE_FORMATS)}. Repeatable. Default: {' and '.join(USUAL_FORMATS)}.",
 )
+@click.option(
+    "--width",
+    callback=_column_inches,
+    help="With --figures: width of a column in print, such as 3.3in or 84mm. Letters have 6 to 8 points.",
+)
 @_MARGIN
 @_FORCE
 @click.option("--costs", is_flag=True, help="Show CPU, memory, disk and energy that each target uses on the host.")
 @click.option("--verbose", is_flag=True, help="Show every metric, ablations, noise, advice and a legend.")
 @click.option("--explain", is_flag=True, help="Split each overhead into phases, with intervals.")
 @click.option("--scaling", is_flag=True, help="Show speed-up by workers, and kept models at equal images seen.")
+@click.option("--methods", is_flag=True, help="Show how it was measured, for a paper, and the testbed as a table.")
 @click.option("--allocation", is_flag=True, help="Show what CPUs by stage of the training gain at equal CPU time.")
 @_CLAIMS
 @click.option(
@@ -80,6 +100,7 @@ _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of paper
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV: a row per target and metric.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown; with --fail-above a summary.")
+@click.option("--latex", "form", flag_value="latex", help="Print LaTeX that needs no package.")
 def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 (one per option above)
     """Show tables and figures of runs, normalised to bare metal. Default: the latest run in results/.
 
@@ -92,7 +113,6 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
     \b
     Examples:
-      bench compare
       bench compare --costs
       bench compare results/monday results/tuesday --plots figures
       bench compare results/tonight --baseline 'results/nightly/*' --fail-above 5%
@@ -100,7 +120,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
       bench compare --explain
       bench compare results/cellar results/rack --by host
       bench compare results/cellar results/cloud --job "50 epochs" --prices prices.toml
-      bench compare --figures pdf --markdown > table.md
+      bench compare --figures pdf --width 3.3in --latex > tables.tex
+      bench compare --methods --latex > methods.tex
     """
     _refuse_silenced(options)
     if options["fail_above"] is not None:
@@ -132,7 +153,7 @@ def _draws(directories: Sequence[Path], options: Mapping[str, Any]) -> bool:
     if options["plots"] or options["figures"]:
         return True
     of_pack = directories and directories[0].name.endswith(ENDING)
-    return not (of_pack or options["form"] or options["allocation"] or options["explain"])
+    return not (of_pack or options["form"] or any(options[name] for name in ("allocation", "explain", "methods")))
 
 
 def _held(directories: Sequence[Path]) -> tuple[Path, ...]:
@@ -153,23 +174,26 @@ def plain() -> dict[str, Any]:
     return options
 
 
-_VIEWS = {"explain", "costs", "scaling", "allocation", "reference", "verbose"}
+_VIEWS = {"explain", "costs", "scaling", "allocation", "methods", "reference", "verbose"}
 _SILENCES = {
     "job": {"fail-above", "across", *_VIEWS},
-    "fail-above": {"plots", "figures", "claims", "csv", *_VIEWS},
+    "fail-above": {"plots", "figures", "claims", "csv", "latex", *_VIEWS},
     "by": {"fail-above", "across", *_VIEWS},
+    "methods": {"claims", "json", "csv", *_VIEWS} - {"methods"},
     "explain": {"costs", "scaling", "allocation", "verbose", "claims", "csv", "markdown"},
     "scaling": {"costs", "allocation", "verbose", "claims", "json", "csv", "markdown"},
     "allocation": {"costs", "reference", "verbose"},
     "json": {"costs", "verbose"},
     "csv": {"costs", "verbose", "claims"},
     "markdown": {"costs", "verbose"},
+    "latex": {"costs", "verbose"},
 }
 """The options that an output has no place for, or holds in any case."""
 _NEEDS = {
     **dict.fromkeys(("across", "baseline", "junit"), ("fail-above", "5%")),
     **dict.fromkeys(("prices", "preempt"), ("job", "'50 epochs'")),
     "base": ("by", "data"),
+    "width": ("figures", "pdf"),
 }
 
 

@@ -29,7 +29,9 @@ from analysis.report.costs import costs_document, decisions, places_by_arm, step
 from analysis.report.document import Level, answer_elements, document, more_options, published_elements
 from analysis.report.elements import Document
 from analysis.report.formatting import warning_lines
+from analysis.report.latex import latex
 from analysis.report.markdown import markdown
+from analysis.report.methods import methods_document
 from analysis.report.rows import AnswerText, Row, StepOutput, as_csv, comparison_output, rows, warning_outputs
 from analysis.report.sweeps.by import allocation_document, by_answer, by_document
 from analysis.report.sweeps.scaling import scaling_document
@@ -87,6 +89,8 @@ def _print(form: str | None, comparison: Comparison, output: Callable[[], BaseMo
             click.echo(as_csv(comparison).rstrip("\n"))
         case "markdown":
             click.echo(markdown(shown).rstrip("\n"))
+        case "latex":
+            click.echo(latex(shown).rstrip("\n"))
         case _:
             PlainConsole().print(Terminal(shown))
 
@@ -96,6 +100,8 @@ def _make_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
     form = options["form"]
     output: Callable[[], BaseModel] = partial(comparison_output, comparison)
     shown = _document(comparison, options)
+    if options["methods"]:
+        shown = methods_document(records, comparison)
     if options["explain"]:
         explained = explain_records(records, comparison, force=options["force"])
         output = partial(_explanation, explained)
@@ -106,7 +112,7 @@ def _make_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
         if form == "csv":
             for line in (*answer(comparison).lines, *warning_lines(comparison)):
                 click.echo(line, err=True)
-        if form or options["allocation"]:
+        if form or options["allocation"] or options["methods"]:
             return
         if not (options["explain"] or options["scaling"]) and (certificate := _certificate_of(records)):
             click.echo(certificate.line())
@@ -221,7 +227,7 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Se
     for name in unneeded:
         del sys.modules[name]
     reference = normalised() if options["reference"] else None
-    drawn = draw(comparison, place, reference, options["figures"] or USUAL_FORMATS)
+    drawn = draw(comparison, place, reference, options["figures"] or USUAL_FORMATS, options["width"])
     part = options["job"] or options["explain"] or options["scaling"] or options["by"]
     level: Level = "full" if options["verbose"] else "overview"
     more = "" if part else more_options(comparison, level, costs=options["costs"])
