@@ -290,7 +290,18 @@ def usage() -> dict[str, float]:
         "voluntary_switches": sum(each.ru_nvcsw for each in both),
         "involuntary_switches": sum(each.ru_nivcsw for each in both),
         "steal_s": _steal_s(),
+        **_migrations(),
     }
+
+
+def _migrations() -> dict[str, float]:
+    """Return how often the kernel moved the threads of this process to another CPU; nothing where it does not say."""
+    counts = []
+    for task in (ROOT / "proc/self/task").glob("[0-9]*"):
+        count = number(f"proc/self/task/{task.name}/sched", r"se\.nr_migrations *")
+        if count is not None:
+            counts.append(count)
+    return {"migrations": sum(counts)} if counts else {}
 
 
 def _steal_s() -> float:
@@ -302,7 +313,7 @@ def _steal_s() -> float:
 
 
 def between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    return {name: after[name] - before[name] for name in after}
+    return {name: after[name] - before[name] for name in after if name in before}
 
 
 def whole_usage() -> dict[str, float | int | None]:

@@ -36,6 +36,12 @@ from analysis.warnings.conditions import with_changes
 from analysis.warnings.types import AnalysisWarning
 from suite.targets import BASES, base_of
 
+_SWITCHES = {
+    "voluntary": "voluntary_switches",
+    "involuntary": "involuntary_switches",
+    "migrations": "migrations",
+}
+"""The counters of a worker by the fields of ``Switches``."""
 _BEFORE = {"launch": "launch_s", "imports": "imports_s", "build": "build_s", "warm-up": "warmup_s"}
 _STEPS = {"data": "data_s", "copy": "copy_s", "compute": "compute_s", "communicate": "communicate_s"}
 _AFTER = {
@@ -57,8 +63,8 @@ class Parts:
     total_s: float
     """The whole trial, opening included; of one that took turns those of its bursts."""
     steps_s: Sequence[float]
-    switches: tuple[float, float] | None = None
-    """Voluntary and involuntary switches in the measured steps; None if the target did not count them."""
+    switches: Mapping[str, float]
+    """The fields of ``Switches`` that the target counted in the measured steps."""
 
     @classmethod
     def mean(cls, trials: Sequence["Parts"]) -> "Parts":
@@ -93,26 +99,24 @@ class Parts:
         )
 
 
-def _switches(record: Any) -> tuple[float, float] | None:  # noqa: ANN401 (decoded by the table of columns, or whole)
+def _switches(record: Any) -> dict[str, float]:  # noqa: ANN401 (decoded by the table of columns, or whole)
     details = record.details
     if isinstance(details, dict):
         usage = details.get("measured_usage")
     else:
         usage = details and details.measured_usage
-    counts = []
-    for name in ("voluntary_switches", "involuntary_switches"):
-        number = usage.get(name) if isinstance(usage, dict) else None
+    counts = {}
+    for name, counter in _SWITCHES.items():
+        number = usage.get(counter) if isinstance(usage, dict) else None
         if isinstance(number, int | float) and number >= 0:
-            counts.append(float(number))
-    return (counts[0], counts[1]) if len(counts) == len(("voluntary", "involuntary")) else None
+            counts[name] = float(number)
+    return counts if {"voluntary", "involuntary"} <= counts.keys() else {}
 
 
-def _mean_switches(trials: Sequence[Parts]) -> tuple[float, float] | None:
-    """Return the means of the trials that counted their switches; None if none did."""
+def _mean_switches(trials: Sequence[Parts]) -> dict[str, float]:
+    """Return the means of the trials that counted their switches; empty if none did."""
     counted = [trial.switches for trial in trials if trial.switches]
-    if not counted:
-        return None
-    return fmean(voluntary for voluntary, _ in counted), fmean(involuntary for _, involuntary in counted)
+    return _means(counted) if counted else {}
 
 
 def _means(trials: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -190,7 +194,7 @@ def _switches_of_sides(sides: Sides, target: str) -> Iterator[Switches]:
     for name, trials in zip((base_of(target), target), sides, strict=True):
         switches = _mean_switches(trials)
         if switches:
-            yield Switches(name, *switches)
+            yield Switches(name, **switches)
 
 
 class _PartsOfTrials:

@@ -38,6 +38,8 @@ class Switches:
     """The job waited, for data or for another process."""
     involuntary: float
     """Another process ran, or its time slice was over."""
+    migrations: float | None = None
+    """A thread was moved to another CPU; None where the kernel does not say."""
 
 
 @dataclass(frozen=True)

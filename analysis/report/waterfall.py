@@ -90,7 +90,8 @@ def _notes(explanation: Explanation, explained: Explained) -> Iterator[str]:
     yield from _step_lines(explanation)
     for side in explanation.switches:
         counts = f"{side.voluntary:.3g} voluntary, {side.involuntary:.3g} involuntary"
-        yield f"switches in the measured steps on {side.side}: {counts}, mean of a trial"
+        moved = "not given by the kernel" if side.migrations is None else f"{side.migrations:.3g}"
+        yield f"switches in the measured steps on {side.side}: {counts}; migrations: {moved}; mean of a trial"
     targets = (explanation.target, base_of(explanation.target))
     for arm, measured in explained.of_kind("ablation").items():
         if arm[:2] == (explanation.job, explanation.model) and arm.target in targets:

@@ -104,11 +104,13 @@ def test_the_switches_of_each_side_are_shown_where_they_were_counted(save: Save)
     for block in range(2):
         for target, voluntary in (("bare-metal", 40), ("container", 60)):
             counts = {"voluntary_switches": voluntary + block, "involuntary_switches": 300}
+            if target == "bare-metal":
+                counts["migrations"] = 6 + 2 * block
             save(block=block, target=target, details={"measured_usage": counts}, **trial(rng))
         save(block=block, target="vm", details={"measured_usage": {"voluntary_switches": "many"}}, **trial(rng))
     shown = printed(explanation_document(save.explain()), 200)
-    assert "switches in the measured steps on bare-metal: 40.5 voluntary, 300 involuntary, mean of a trial" in shown
-    assert "switches in the measured steps on container: 60.5 voluntary" in shown
+    assert "switches in the measured steps on bare-metal: 40.5 voluntary, 300 involuntary; migrations: 7" in shown
+    assert "on container: 60.5 voluntary, 300 involuntary; migrations: not given by the kernel" in shown
     assert "switches in the measured steps on vm" not in shown
 
 
