@@ -346,3 +346,15 @@ def test_a_value_of_which_every_trial_failed_is_named(save: Save) -> None:
     save("b0", target="container", failed="it died", **on("b"))
     with pytest.raises(RequestError, match="1 of 1 trials on container, host=b failed"):
         compare_by(save.load("a0", "b0"), ("host",))
+
+
+def test_the_quality_of_images_is_a_table_of_its_own_in_words_for_quality(save: Save) -> None:
+    for place, frechet in (("a", 20.0), ("b", 10.0)):
+        for block in range(8):
+            metrics = {"own-frechet": MetricValue(value=frechet + 0.01 * block, unit="", better="less")}
+            save(place, block=block, metrics=metrics, **on(place), **measured(10 + 0.01 * block))
+    text = markdown(by_document(compare_by(save.load("a", "b"), ("host",))))
+    table = text.partition("Quality of the images")[2]
+    assert "| images | own-frechet |" in table
+    assert "better" in table or "0.500x" in table
+    assert "faster" not in table.partition("\n\n")[0]

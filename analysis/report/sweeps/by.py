@@ -15,8 +15,10 @@ from analysis.report.answers.next_step import explaining, extending, measure
 from analysis.report.document import answer_elements, published_elements
 from analysis.report.elements import Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import margins, ratio, rows_by_key
+from analysis.report.sweeps.scaling import quality
 from analysis.warnings.types import notices
 from suite.request.next_step import NextStep
+from suite.results.quality import QUALITY_METRICS
 
 _BEYOND = ("slower", "faster")
 _MOST_COLUMNS = 8
@@ -37,6 +39,7 @@ def by_document(comparison: Comparison) -> Iterator[Element]:
         rows = list(of_arm)
         yield Heading(job_on(arm), f"{arm.job}; over {', '.join(rows[0].base)}")
         yield from tables_of(rows)
+        yield from quality_tables(comparison, arm)
         explaining = [row for row in probes if row.target == arm.target and not arm.job.traits.probes]
         yield Notes(tuple(_notes(rows, explaining, answered)))
     yield from published_elements(comparison.claims)
@@ -172,6 +175,18 @@ def _transposed(table: _Cells, columns: Sequence[str]) -> _Cells:
         for column, cell in cells.items():
             turned[column][head] = cell
     return turned
+
+
+def quality_tables(comparison: Comparison, arm: Arm) -> Iterator[Table]:
+    """Yield the quality of the images at every value, in words for quality; nothing for models that nobody judged."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in comparison.contrasts:
+        if row.kind == "by" and row.arm._replace(cell=()) == arm and row.metric.name in QUALITY_METRICS:
+            cells.setdefault(", ".join(row.arm.cell), {})[row.metric.name] = quality(row)
+    names = dict.fromkeys(chain.from_iterable(cells.values()))
+    body = tuple((Head(value), tuple(map(measured.get, names))) for value, measured in cells.items())
+    if body:
+        yield Table("images", "", tuple(map(Head, names)), body, "Quality of the images: a block is a trial's model")
 
 
 def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], answered: Answer) -> Iterator[str]:

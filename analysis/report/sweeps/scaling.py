@@ -75,13 +75,18 @@ def _text(contrast: Contrast | None) -> Cell:
     if contrast is None:
         return None
     if contrast.kind == "division":
-        beside = ratio(contrast)
-        for speed, quality in _BETTER.items():
-            beside = beside.replace(f", {speed}", f", {quality}")
-        return "; ".join(filter(None, (number(contrast.value or 0.0), beside)))
+        return quality(contrast)
     text = number if contrast.metric.name in ("throughput", "speed-up") else percent
     value = contrast.ratio if contrast.value is None else contrast.value
     return text(value or 0.0) + (f" ({' to '.join(map(text, contrast.interval))})" if contrast.interval else "")
+
+
+def quality(contrast: Contrast) -> str:
+    """Return the value of a metric of images, and its ratio with a verdict in words for quality."""
+    beside = ratio(contrast)
+    for speed, word in _BETTER.items():
+        beside = beside.replace(f", {speed}", f", {word}")
+    return "; ".join(filter(None, (number(contrast.value or 0.0), beside)))
 
 
 def growth_elements(comparison: Comparison) -> Iterator[Element]:
