@@ -16,7 +16,7 @@ from commands.paths import UserPath
 from commands.run.options import choice, number
 from provisioning import data_device
 from provisioning.paths import home, mark_empty
-from scenarios.datasets.generated import SetManifest, data_folder, generated_sets, newest
+from scenarios.datasets.generated import SetManifest, data_folder, generated_sets, has_images, newest
 from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make, verify
 from suite.errors import BenchError
@@ -125,11 +125,7 @@ def data_make(
       bench data make --format mnist --images 60000
     """
     kind = size or (PICTURE_SIZES[0] if DATA_KINDS.get(name).sized else name)
-    if out is None:
-        for folder in (home(), data_folder(home())):
-            folder.mkdir(parents=True, exist_ok=True)
-            mark_empty(folder)
-    directory = (out or data_folder(home()) / f"{kind}-{images}").absolute()
+    directory = out.absolute() if out else _own_directory(kind, images)
     note = partial(click.echo, err=True)
     with _progress("drawing") as progress:
         generated = make(directory, images, size, seed, classes, workers, progress, note, name)
@@ -139,6 +135,24 @@ def data_make(
         click.echo(directory)
         where = "" if out is None else f":{directory}"
         click.echo(f"train on it with: bench run --scenario real --data generated{where}", err=True)
+
+
+def _own_directory(kind: str, images: int) -> Path:
+    """Return the directory of a set in VIRTBENCH_HOME, which is made and marked as the suite's own."""
+    for folder in (home(), data_folder(home())):
+        folder.mkdir(parents=True, exist_ok=True)
+        mark_empty(folder)
+    return (data_folder(home()) / f"{kind}-{images}").absolute()
+
+
+def make_usual(images: int) -> None:
+    """Make the usual imagefolder of so many images in VIRTBENCH_HOME, unless a set has as many. Raises BenchError."""
+    if not images or has_images(home(), images):
+        return
+    note = partial(click.echo, err=True)
+    note(f"first: bench data make --images {images}")
+    with _progress("drawing") as progress:
+        make(_own_directory(PICTURE_SIZES[0], images), images, progress=progress, note=note)
 
 
 @data.command("verify")

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,16 +11,22 @@ import click
 from analysis.compare.published import citation
 from analysis.statistics.sequential import LEAST_BLOCKS
 from commands.compare.command import compare
+from commands.data import make_usual
 from commands.paths import UserPath, with_packs
 from commands.run.options import BUSY_HELP, number
 from commands.sweep.backends.base import backend_of
 from commands.sweep.command import measure
 from commands.sweep.plan import PlannedOutput, described
+from commands.sweep.resolve import resolve
 from provisioning.neighbours import Busy
+from provisioning.paths import home
+from scenarios.datasets.generated import has_images
 from suite.errors import RequestError, nearest
 from suite.request.parts import TargetOptions
 from suite.request.request import OPTIONS
+from suite.request.scenario import scenario_of
 from suite.results.layout import results_directory
+from suite.sweep.cells import cells_of, request_of
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import Settings, Sweep, load_sweep, plan_file, shipped_plans
 from suite.targets import ON_REAL_MACHINES
@@ -54,7 +61,8 @@ def reproduce(
 ) -> None:
     """List the papers that ready plans rebuild, or measure one: its tables and figures, and its claims judged.
 
-    The same command again goes on where it was.
+    Data that its cells read are generated first, cells that cannot run here are named and left out. The same command
+    again goes on where it was.
 
     \b
     Examples:
@@ -72,17 +80,64 @@ def reproduce(
     sweep = smaller(whole, part)
     directory = SweepDirectory(out or results_directory() / sweep.name)
     if dry_run:
-        planned = _described(sweep, lambda text: click.echo(text, err=True))
-        click.echo(_summary(planned))
-        context.exit(0 if planned.trials else 2)
+        context.exit(0 if _show_plan(sweep) else 2)
     if expect is not None:
         with_packs((expect,))
-    backend_of(sweep).check(sweep)
+    sweep = _prepared(sweep)
     again = _again(paper, part, {"--plan": name, "--out": out, "--expect": expect})
     failed = measure(file, sweep, directory, busy=busy, again=again)
     _show_all(context, paper, sweep, directory.path, expect)
     if failed:
         context.exit(1)
+
+
+def _show_plan(sweep: Sweep) -> bool:
+    """Print what would be measured, and which data are made before; return whether it has any trial."""
+    planned = _described(sweep, _note)
+    click.echo(_summary(planned))
+    images = images_of(sweep)
+    if images and not has_images(home(), images):
+        click.echo(f"first it runs bench data make --images {images}, which the cells with real data need")
+    return bool(planned.trials)
+
+
+def _prepared(sweep: Sweep) -> Sweep:
+    """Make the data that a plan reads on this machine; return it without the cells that cannot run here."""
+    backend = backend_of(sweep)
+    backend.check(sweep)
+    if not backend.runs_here:
+        return sweep
+    make_usual(images_of(sweep))
+    return _runnable(sweep)
+
+
+def _note(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def images_of(sweep: Sweep) -> int:
+    """Return how many generated images the largest cell of a plan takes; 0 if no cell reads any."""
+    most = 0
+    for cell in cells_of(sweep):
+        with suppress(RequestError):  # what cannot be requested reads nothing
+            request = request_of(sweep, cell)
+            most = max(most, scenario_of(request).generated_images(request))
+    return most
+
+
+def _runnable(sweep: Sweep) -> Sweep:
+    """Return a plan without the cells that cannot run here, which are named; one whose cells all cannot stays whole."""
+    planned = resolve(sweep, _note)
+    left_out = []
+    for cell in planned:
+        if cell.refusal:
+            left_out.append(Settings.model_validate(cell.cell.settings))
+    if len(left_out) == len(planned):
+        return sweep
+    for cell in planned:
+        if cell.refusal:
+            _note(f"left out: {cell.cell.cell_id}: {cell.refusal.message} ({cell.refusal.remedy})")
+    return sweep.model_copy(update={"exclude": (*sweep.exclude, *left_out)})
 
 
 def _again(paper: str, part: "PlanPart", further: Mapping[str, object]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
 from scenarios.job import AttestedJob, data_use_of, digest_of_ranks, listening, measurement_of, prepare, recordable
-from scenarios.training import ReadingScenario
+from scenarios.training import ReadingScenario, in_epochs
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer, Turn, TurnTaker
@@ -48,7 +48,7 @@ class Distributed(ReadingScenario):
 
     name = "distributed"
     options = DistributedOptions
-    joined = spread = inventory = keeps = True
+    joined = spread = inventory = keeps = epochs = True
 
     def trainers(self, request: RunRequest) -> int:
         return self.ranks(request)[0]
@@ -56,6 +56,9 @@ class Distributed(ReadingScenario):
     def ranks(self, request: RunRequest) -> tuple[int, int]:
         options = request.options(DistributedOptions)
         return options.workers or 2, 0 if options.strategy in SERVERLESS else options.ps or 1
+
+    def batches(self, request: RunRequest) -> int:
+        return 1 if self.strategy(request) == SPLIT else self.trainers(request)
 
     def strategy(self, request: RunRequest) -> Strategy:
         return request.options(DistributedOptions).strategy
@@ -118,7 +121,7 @@ class Distributed(ReadingScenario):
             elapsed_s = followed(ranks, following)
         for rank in _workers(ranks):
             with recordable(rank.job.argv):
-                measured[rank.number] = measurement_of(rank.job, elapsed_s)
+                measured[rank.number] = in_epochs(rank.job, measurement_of(rank.job, elapsed_s))
         return _measurement(ranks, measured)
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:

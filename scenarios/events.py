@@ -17,7 +17,7 @@ from suite.untrusted.parse import parse_object
 
 _BEFORE = ("started", "imported", "environment", "built", "warmup", "measuring")
 _AFTER = ("measured", "steps")
-ORDER = (*_BEFORE, *_AFTER, "model", "generating", "generated", "done")
+ORDER = (*_BEFORE, "resize", *_AFTER, "model", "generating", "generated", "done")
 TURNS_ORDER = (*_BEFORE, "computed", "burst", *_AFTER, "done")
 """The events of a job that takes turns: ``measuring`` says that it is ready for the first. In every turn ``computed``
 comes after its last step, and ``burst`` when the job is at rest."""
@@ -43,7 +43,7 @@ PROBE_TURNS_PHASES = {
     "environment": "warm-up",
     **dict.fromkeys(("measuring", "computed", "burst", "metrics", "done"), TURNS),
 }
-REPEATED = {"warmup", "computed", "burst", "model", "generating", "generated", "progress"}
+REPEATED = {"warmup", "resize", "computed", "burst", "model", "generating", "generated", "progress"}
 """The events that come any number of times in their places, or not at all."""
 LEAST_BEFORE_S = 2.0
 LEAST_PROGRESS_BEFORE = 2

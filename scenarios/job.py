@@ -19,6 +19,8 @@ from scenarios.members import plugin_of
 from scenarios.reading import arrange_page_cache, asked, data_of, mounted_at
 from suite.errors import CommandError, MeasurementError
 from suite.interfaces import Context, Measurement, Node, Observer, Process
+from suite.job.envelope import parse_cpu_changes
+from suite.job.job import Job
 from suite.job.profiles import MOST_STEPS, Sizes
 from suite.part import first_problem
 from suite.plan import Trial, planned
@@ -116,7 +118,19 @@ def specification(
         checkpoint=Checkpointing(trial.job.checkpoint, scratch) if trial.job.checkpoint else None,
         generate=trial.job.generate,
         keep_model=trial.job.keep_model,
+        threads_at=_threads_at(trial.job),
     )
+
+
+def _threads_at(job: Job) -> dict[int, int]:
+    """Return the threads from each step on at which the CPUs change: in proportion to them, and one at least."""
+    if job.resize_at is None:
+        return {}
+    envelope = job.envelope
+    threads = {}
+    for step, cpus in parse_cpu_changes(job.resize_at).items():
+        threads[step] = max(1, envelope.threads * cpus // len(envelope.cpus))
+    return threads
 
 
 @dataclass

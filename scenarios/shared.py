@@ -41,7 +41,7 @@ class SharedOptions(OptionGroup):
     aggressor: tuple[Text, ...] = about(
         ("alexnet",),
         "Load next to the victim, one at a time. Models train; disk runs fio, memory a triad, network iperf3 over "
-        "loopback, cpu matrix products.",
+        "loopback, cpu matrix products, copies between host and GPU (or, on the CPU, within memory).",
         members=(WORKLOADS, AGGRESSORS),
     )
     aggressors: Count | None = about(None, "Number of instances that run the aggressor. Default: 1.")

@@ -16,11 +16,13 @@ from pathlib import Path
 from scenarios.datasets import resolve as datasets
 from scenarios.events import Transcript
 from scenarios.job import AttestedJob, launch, prepare, recordable, scratch_of, workload_sizes
+from scenarios.probes.resizing import Resizer, check_resizable
 from scenarios.reading import TEMPORARY, mounted_at
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Note, Observer, TurnTaker
 from suite.job.datasets import GENERATED, SYNTHETIC, Dataset
+from suite.job.envelope import Envelope, parse_cpu_changes
 from suite.job.profiles import PROFILES
 from suite.job.sharing import architecture
 from suite.plan import Trial
@@ -28,6 +30,7 @@ from suite.records.record import LOST_STEPS, MAKESPAN, OPENINGS, Epochs, MetricV
 from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
+from suite.targets import VMS
 
 CHECKPOINT_BYTES = 4 << 30
 """The room for two checkpoints of any workload: a new one is whole before it takes the place of the one before."""
@@ -44,8 +47,16 @@ class ReadingScenario(PlannedScenario):
         """Return the number of instances that train, each on images of its own."""
         return 1
 
+    def _data(self, request: RunRequest) -> str:
+        return request.data.data or (GENERATED if self.needs_data else SYNTHETIC)
+
+    def generated_images(self, request: RunRequest) -> int:
+        if self._data(request) == GENERATED:
+            return self.trainers(request) * _images_of(request)
+        return 0
+
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
-        chosen = request.data.data or (GENERATED if self.needs_data else SYNTHETIC)
+        chosen = self._data(request)
         if chosen != SYNTHETIC:
             images = self.trainers(request) * _images_of(request)
             return datasets.resolve(chosen, home, request.data.frame_stride, note, images=images)
@@ -77,7 +88,31 @@ def _images_of(request: RunRequest) -> int:
 class TrainingScenario(PlannedScenario):
     """The base of the scenarios that train on one instance, perhaps once more while it is preempted."""
 
-    inventory = checkpoints = generates = keeps = True
+    inventory = checkpoints = generates = keeps = resizes = True
+
+    def check_shares(
+        self,
+        request: RunRequest,
+        envelope: Envelope,
+        targets: Sequence[str],
+        note: Note,
+    ) -> None:
+        """Raise RequestError for CPUs that the envelope has not, and for targets that keep theirs."""
+        super().check_shares(request, envelope, targets, note)
+        text = request.measurement.resize_at
+        if text is None:
+            return
+        check_resizable(option("resize_at"), request, targets, envelope)
+        most = max(parse_cpu_changes(text).values())
+        guests = [target for target in targets if target in VMS]
+        if most > len(envelope.cpus):
+            remedy = f"give {option('cpus')} {most}, or fewer"
+            raise RequestError(
+                f"{option('resize_at')} {text}: every target has {len(envelope.cpus)} CPUs", remedy=remedy
+            )
+        if guests:
+            message = f"{option('resize_at')} does not go with {guests[0]}: a guest keeps the CPUs it was booted with"
+            raise RequestError(message, remedy=f"choose other targets with {option('target')}")
 
     def measure(
         self,
@@ -89,9 +124,12 @@ class TrainingScenario(PlannedScenario):
         """Run the job. Raises MeasurementError unless it comes to its end, on the data set that was planned."""
         (instance,) = instances
         job = self._prepared(trial, instance, observer)
+        resizer = Resizer.of(trial, instance, job)
         measured = launch(job, account)
         with recordable(job.argv):
             measured = _with_epochs(job, measured)
+        if resizer:
+            measured = measured.changed(metrics={**measured.metrics, **resizer.metrics()})
         return with_preemption(trial, instance, observer, measured)
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
@@ -147,13 +185,23 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
     dataset = job.trial.job.dataset
     if not (dataset or sizes.epochs):
         return measured
+    if sizes.epochs:
+        return in_epochs(job, measured)
     steps = job.trial.job.epoch_steps
     timeline = measured.timeline or Timeline()
+    epochs = Epochs(steps=steps, scaled_share=sizes.steps / steps if steps else None)
+    scaled = epochs.metrics(timeline.measured_s or 0.0, of_data=True)
+    with_epochs = {**measured.metrics, **scaled}
+    return measured.changed(epochs=epochs, metrics=with_epochs)
+
+
+def in_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measurement:
+    """Return the measurement of a job, or of one of its ranks, with its whole epochs; unchanged if it has none."""
+    sizes = job.log.workload
+    dataset = job.trial.job.dataset
     if not sizes.epochs:
-        epochs = Epochs(steps=steps, scaled_share=sizes.steps / steps if steps else None)
-        scaled = epochs.metrics(timeline.measured_s or 0.0, of_data=True)
-        with_epochs = {**measured.metrics, **scaled}
-        return measured.changed(epochs=epochs, metrics=with_epochs)
+        return measured
+    timeline = measured.timeline or Timeline()
     reported = job.log.events["steps"].fields
     checkpoints = job.log.said("steps", "checkpoints")
     directory = scratch_of(job.trial, job.node) or TEMPORARY
@@ -161,6 +209,7 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
     if checkpoints:
         written = {**checkpoints, "filesystem": mounted_at(job.node, directory)[0]}
     seconds = reported.get("epochs_s")
+    steps = job.trial.job.epoch_steps
     epochs = Epochs.model_validate({"steps": steps, "seconds": seconds, "checkpoints": written})
     if len(epochs.seconds) != sizes.epochs:
         message = f"the worker measured {len(epochs.seconds)} epochs, and {sizes.epochs} were asked for"

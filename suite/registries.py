@@ -144,7 +144,7 @@ PROBES = Registry(
 )
 
 AGGRESSORS = Registry(
-    "virtbench.aggressors", "aggressor", _constants("worker.aggressors.loads", "disk memory network cpu")
+    "virtbench.aggressors", "aggressor", _constants("worker.aggressors.loads", "disk memory network cpu copies")
 )
 """The aggressors that train nothing; every workload is an aggressor, too."""
 
@@ -182,7 +182,9 @@ ABLATIONS = Registry(
             "suite.job.ablations",
             "network cluster-ip node-port pod-requests rootfs huge-pages guest-huge-pages channels-last pinning isa",
         ),
-        **_constants("suite.job.ablations", "memory-limit disk-limit disk-iops confinement virtiofs data-layer"),
+        **_constants("suite.job.ablations", "memory-limit disk-limit"),
+        "disk-iops": "suite.job.ablations:disk_iops",
+        **_constants("suite.job.ablations", "confinement virtiofs data-layer"),
         **_constants("suite.job.ablations", "microvm libvirt disk-cache"),
     },
     variants=(ENGINES, "suite.job.ablations:by_engine"),

@@ -39,6 +39,8 @@ TAKEN = {
     "throughput": "auto",
     "unit": "rows",
     "preempt": "mean=60s",
+    "resize_at": "0=1",
+    "learning_rate": "0.1",
     "path": "/",
     "ready": "/health",
     "limit": "p99=500ms",
@@ -46,8 +48,9 @@ TAKEN = {
 """A value of each option whose annotation does not show one."""
 _OWN_SERVER = {"scenario": "serve", "command": "true", "port": 8000}
 _MODEL_SERVER = {**_OWN_SERVER, "api": "openai"}
+_CHECKPOINTS = {"scenario": "real", "data": "generated", "epochs": 3, "checkpoint": "on"}
 NEEDED: Mapping[str, Mapping[str, object]] = {
-    "preempt": {"scenario": "real", "data": "generated", "epochs": 3, "checkpoint": "on"},
+    **dict.fromkeys(("preempt", "resize_at"), _CHECKPOINTS),
     **dict.fromkeys(("port", "method"), _OWN_SERVER),
     **dict.fromkeys(("prompt_words", "max_tokens"), _MODEL_SERVER),
 }

@@ -60,6 +60,16 @@ def test_the_value_of_an_ablation_is_the_runtime() -> None:
     assert arms("container-vm", ["oci-runtime=kata"]) == ()
 
 
+def test_requests_of_a_disk_are_limited_to_the_number_that_is_given() -> None:
+    assert RunRequest.of({"ablate": ["disk-iops=30000"]}).targets.ablate == ("disk-iops=30000",)
+    assert properties_of("disk-iops=30000").disk_limit_iops == 30_000
+    assert properties_of("disk-iops").disk_limit_iops == 100
+    assert label_of("disk-iops=30000") == "30000 disk requests/s"
+    for wrong in ("0", "many", "-3", "1e4"):
+        with pytest.raises(RequestError, match=r"is not a number of requests|has a wrong value"):
+            properties_of(f"disk-iops={wrong}")
+
+
 DATASET = Dataset(kind="imagefolder", directory="/set", sha256="ab" * 32, images=7, size_bytes=4000)
 
 

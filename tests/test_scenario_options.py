@@ -24,6 +24,7 @@ from suite.job.serving import LOADS, Serving
 from suite.job.sharing import PAPERS_VICTIMS, Sharing, victim_names
 from suite.plan import Plan, together
 from suite.registries import SCENARIOS, WORKLOADS
+from suite.request.parts import learning_rate_of
 from suite.request.request import RunRequest
 from suite.request.scenario import scenario_of
 from tests.provisioning.conftest import raises
@@ -207,3 +208,22 @@ def test_images_are_generated_by_what_generates_images_and_nothing_else(scenario
             continue
         with raises(RequestError, f"{name} generates no images", "leave out --generate"):
             kind.of(asked).check_model(asked, name)
+
+
+def test_epochs_of_a_distributed_job_take_a_data_set_and_batches_of_all_workers() -> None:
+    with raises(RequestError, "--epochs needs a data set", "--data"):
+        RunRequest.of({"scenario": "distributed", "epochs": 2})
+    request = RunRequest.of({"scenario": "distributed", "epochs": 2, "data": "generated", "workers": 3})
+    assert Distributed().batches(request) == 3
+    assert Distributed().batches(request.changed(strategy="split", workers=2)) == 1
+    assert Synthetic().batches(RunRequest.of({})) == 1
+
+
+def test_a_learning_rate_is_a_number_above_zero_of_what_trains() -> None:
+    assert learning_rate_of("2e-4") == 0.0002
+    for text in ("0", "-1", "fast", "inf", "nan"):
+        with raises(RequestError, "is not a learning rate", "2e-4"):
+            learning_rate_of(text)
+    request = RunRequest.of({"model": ["collectives"], "scenario": "distributed", "learning_rate": "0.1"})
+    with raises(RequestError, "collectives trains nothing", "--learning-rate"):
+        Distributed().check_model(request, "collectives")

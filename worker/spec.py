@@ -199,6 +199,8 @@ class Spec(Shaped, frozen=True):
     """Whether images and weights have their channels last under any recipe."""
     sync: Literal["span"] | None = None
     """Where the host waits for the GPU: at the ends of the measured span; None for after each step."""
+    threads_at: dict[int, int] = {}
+    """The number of threads from measured steps on, at which the host changes the CPUs: said as event ``resize``."""
     data: Data | None = None
     """None where data are drawn."""
     distributed: Membership | None = None
@@ -211,6 +213,8 @@ class Spec(Shaped, frozen=True):
     """None for a job that takes its steps one after the other."""
     epochs: _Positive | None = None
     """The whole epochs that ``steps`` are, each of which ends with the checkpoint if data are drawn; else None."""
+    learning_rate: Annotated[float, Meta(gt=0)] | None = None
+    """The learning rate of every optimizer; None for those of the workload."""
     settle_s: Annotated[float, Meta(gt=0)] | None = None
     """The least seconds of a training before this one, which is forgotten, until its steps are level; None for none."""
     least_s: Annotated[float, Meta(gt=0)] | None = None
@@ -227,6 +231,13 @@ class Spec(Shaped, frozen=True):
     """The images that are generated after the last measured step; None for none."""
     keep_model: Literal["last", "each"] | None = None
     """Whether the network that makes images is said after the training: the last one, or that of each epoch."""
+
+    @property
+    def batches(self) -> int:
+        """Return how many instances take a batch of their own in each step."""
+        if self.distributed and self.distributed.strategy != SPLIT:
+            return self.distributed.workers
+        return 1
 
     def load_workload(self) -> Workload:
         """Return the workload's declaration. Raises SpecError where there is none."""
@@ -416,7 +427,7 @@ def check(spec: Spec) -> None:
 def _device_conflicts(spec: Spec) -> Iterator[str]:
     several = spec.parallel != "none"
     one_device = ("injury", "model_file", "checkpoint", "generate", "keep_model") if several else ()
-    one_instance = ("injury", "model_file", "epochs", "generate") if spec.distributed else ()
+    one_instance = ("injury", "model_file", "checkpoint", "generate", "threads_at") if spec.distributed else ()
     for name in filter(partial(getattr, spec), one_device):
         yield f"{name} is given with parallel {spec.parallel!r}; only a job of one device has it"
     for name in filter(partial(getattr, spec), one_instance):

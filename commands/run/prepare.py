@@ -14,7 +14,15 @@ from rich.console import Console
 
 from commands.run.deciding import decided_by_default
 from commands.run.resolve import Resolved, resolve
-from commands.run.validate import ablations_of, check_data, check_preemption, check_ratios, check_turns, fitted
+from commands.run.validate import (
+    ablations_of,
+    check_data,
+    check_preemption,
+    check_ratios,
+    check_resizes,
+    check_turns,
+    fitted,
+)
 from provisioning import ledger
 from provisioning.doctor import Check
 from provisioning.nodes import local_node
@@ -37,6 +45,7 @@ from suite.process_identity import machine_id
 from suite.progress import Display, Lines
 from suite.records.environment import Environment
 from suite.registries import WORKLOADS
+from suite.request.parts import learning_rate_of
 from suite.request.repetitions import RepetitionOptions
 from suite.request.request import OPTIONS, RunRequest
 from suite.sweep.estimate import is_emulated, rough_s, with_lasting_bursts
@@ -159,6 +168,7 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     plan = _plan(resolved, part, ablations, scratch_bytes)
     check_data(plan, request.gpus.devices or 1)
     check_preemption(plan)
+    check_resizes(plan)
     return fitted(_patient(plan), psutil.virtual_memory().total, note)
 
 
@@ -187,13 +197,15 @@ def _sizes(resolved: Resolved, profile: Profile, model: str) -> Sizes | None:
     else:
         shape = {}
     sizes = sizes_of(profile, model, shape | changed)
+    if request.measurement.learning_rate:
+        sizes = sizes.model_copy(update={"learning_rate": learning_rate_of(request.measurement.learning_rate)})
     images = dataset.images if dataset else 0
     devices = request.gpus.devices or 1
     every = request.measurement.checkpoint_every
     if every:
         return between_checkpoints(sizes, every, warmed_up=request.measurement.preempt is None)
     if sizes.epochs:
-        return in_epochs(model, sizes, images, devices)
+        return in_epochs(model, sizes, images, devices * resolved.inputs.scenario.batches(request))
     return sizes
 
 
@@ -210,9 +222,9 @@ def between_checkpoints(sizes: Sizes, steps: int, *, warmed_up: bool = True) -> 
     return sizes.model_copy(update={"epochs": sizes.steps // steps, "warmup_steps": sizes.warmup_steps * warmed_up})
 
 
-def in_epochs(model: str, sizes: Sizes, images: int, devices: int) -> Sizes:
-    """Return the sizes with the steps of their epochs, of which the first stands for the warm-up."""
-    steps = (sizes.epochs or 1) * steps_of_epoch(images, sizes.batch * devices)
+def in_epochs(model: str, sizes: Sizes, images: int, batches: int) -> Sizes:
+    """Return the sizes with the steps of their epochs, of so many batches each; the first epoch is the warm-up."""
+    steps = (sizes.epochs or 1) * steps_of_epoch(images, sizes.batch * batches)
     if steps > MOST_STEPS:
         raise RequestError(
             f"{option('epochs')} {sizes.epochs} of {model} are {steps:,} steps, and a trial has at most {MOST_STEPS:,}",
@@ -284,6 +296,7 @@ def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alterna
         checkpoint=None if measurement.checkpoint == "off" else measurement.checkpoint,
         preemption=parse_preemption(measurement.preempt) if measurement.preempt else None,
         generate=measurement.generate,
+        resize_at=measurement.resize_at,
         keep_model=measurement.keep_model,
         workload_sha256=source_sha256(registry, architecture(model)) if registry else None,
         options={**_options_of_engine(resolved), **part.pop("options", {})},

@@ -8,7 +8,7 @@ from provisioning.sites.base import RunInputs, Site, site_of
 from suite.errors import RequestError, option, spelled
 from suite.interfaces import Note, TurnScenario
 from suite.job import ablations
-from suite.job.envelope import GIB
+from suite.job.envelope import GIB, parse_cpu_changes
 from suite.job.job import SEQUENTIAL, CpuCapability
 from suite.job.profiles import PROFILES
 from suite.plan import Plan, lower, together
@@ -71,6 +71,16 @@ def check_ratios(request: RunRequest, scenario: PlannedScenario, targets: tuple[
             f"{way} {DECIDED} with {option('profile')} smoke: not a measurement, so no verdict can come of it",
             remedy=f"use {option('profile')} quick",
         )
+
+
+def check_resizes(plan: Plan) -> None:
+    """Raise RequestError for CPUs that change at a step that a job has not."""
+    for job in plan.jobs:
+        if job.resize_at and job.sizes and max(parse_cpu_changes(job.resize_at)) >= job.sizes.steps:
+            raise RequestError(
+                f"{option('resize_at')} {job.resize_at}: a job has {job.sizes.steps} measured steps, from 0",
+                remedy=f"give more {option('steps')}, or an earlier one",
+            )
 
 
 def check_preemption(plan: Plan) -> None:

@@ -159,6 +159,12 @@ def newest(home: Path, images: int = 0, listing_sha256: str | None = None) -> Pa
     return max(folders, key=lambda candidate: candidate.manifest.images).directory
 
 
+def has_images(home: Path, images: int) -> bool:
+    """Return whether there is a generated imagefolder of so many images."""
+    sets = (candidate.manifest for candidate in generated_sets(home))
+    return any(manifest.format == _USUAL_FORMAT and manifest.images >= images for manifest in sets)
+
+
 def is_unchanged(directory: Path, manifest: SetManifest) -> bool:
     """Return whether every file is there with its size. ``writer.verify`` compares the contents."""
     return listing(directory).sha256 == manifest.sha256

@@ -5,7 +5,6 @@ Its clock is mapped to the host's by the report that came soonest. ``seen`` is f
 change inside, ``level`` until all windows of a while count within a tenth of the rate of the last half of the hold.
 """
 
-import os
 import statistics
 import threading
 import time
@@ -13,15 +12,14 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from scenarios.probes.resizing import check_resizable
 from scenarios.probes.startup import run_least
 from suite.errors import BenchError, MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Node, Observer, Process, Resize, Shares
 from suite.job.envelope import Envelope
 from suite.plan import Trial
 from suite.records.record import MetricValue
-from suite.registries import ENGINES
 from suite.request.request import RunRequest
-from suite.targets import BASELINE
 from worker.probes.probe import median, writes_nothing
 
 LOOP = """
@@ -110,22 +108,7 @@ class Resizing:
     written_bytes = staticmethod(writes_nothing)
 
     def check(self, request: RunRequest, targets: Sequence[str], envelope: Envelope) -> None:
-        """Raise RequestError for a target that cannot be resized."""
-        engine = request.targets.engine
-        able = "runc, podman and docker"
-        wrong = [
-            (request.joining.inventory, option("inventory"), "leave it out: instances of this machine are resized"),
-            (
-                engine and not ENGINES.get(engine).update_argv("", "0", 1, None),
-                f"{option('engine')} {engine}",
-                f"choose another {option('engine')}: those of {able} can be resized while they are open",
-            ),
-            (len(envelope.cpus) < 2, "one CPU, of which none can be taken away", f"give {option('cpus')} 2 or more"),
-            (os.geteuid() and BASELINE in targets, f"{option('target')} {BASELINE} without root", "run bench as root"),
-        ]
-        for holds, words, remedy in wrong:
-            if holds:
-                raise RequestError(f"{option('probe')} {self.name} does not go with {words}", remedy=remedy)
+        check_resizable(f"{option('probe')} {self.name}", request, targets, envelope)
 
     def run(self, trial: Trial, instance: Instance, observer: Observer, account: Context) -> Measurement:
         """Resize the instance. Raises MeasurementError for one that cannot be, or does not follow."""

@@ -55,7 +55,7 @@ def run_by(runtime: str) -> Ablation:
     return Ablation(meaning, label, ("container",), Properties(oci_runtime=runtime or None))
 
 
-_VALUES = {"oci-runtime": "crun"}
+_VALUES = {"oci-runtime": "crun", "disk-iops": "30000"}
 """A value of each ablation that takes one, for messages."""
 NETWORK = Ablation(
     "the node's network instead of a private namespace",
@@ -139,13 +139,25 @@ DISK_LIMIT = Ablation(
     Properties(disk_limit_bytes_per_s=32 << 20),
     differs=("disk_limit_bytes_per_s",),
 )
-DISK_IOPS = Ablation(
-    "at most 100 reads and 100 writes per second and disk",
-    "disk requests limited",
-    _ALL,
-    Properties(disk_limit_iops=100),
-    differs=("disk_limit_iops",),
-)
+_USUAL_IOPS = "100"
+
+
+def disk_iops(number: str) -> Ablation:
+    """Return the ablation ``disk-iops=N``, given the number; without one it is 100. Raises RequestError for text."""
+    text = number or _USUAL_IOPS
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        remedy = f"write it as {option('ablate')} disk-iops=30000"
+        raise RequestError(f"{option('ablate')} disk-iops={text}: {text!r} is not a number of requests", remedy=remedy)
+    another = "" if number else " (or disk-iops=N)"
+    return Ablation(
+        f"at most {text} reads and {text} writes per second and disk{another}",
+        f"{text} disk requests/s",
+        _ALL,
+        Properties(disk_limit_iops=int(text)),
+        differs=("disk_limit_iops",),
+    )
+
+
 CONFINEMENT = Ablation(
     "the job as root, unconfined", "root on the machine", ("bare-metal",), Properties(confined=False)
 )

@@ -1,5 +1,6 @@
 """The envelope: the CPUs, memory and threads that every target of a run gets alike."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
@@ -95,6 +96,20 @@ def format_cpu_list(cpus: Iterable[int]) -> str:
         else:
             runs.append([cpu, cpu])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def parse_cpu_changes(text: str) -> dict[int, int]:
+    """Return the number of CPUs from each step on: ``"0=1,10=2"`` is ``{0: 1, 10: 2}``. Raises RequestError."""
+    changes: dict[int, int] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})=(\d{1,4})\s*", part)
+        last = max(changes, default=-1)
+        if not match or int(match[1]) <= last or not int(match[2]):
+            raise RequestError(
+                f"{text!r} is not a list of STEP=CPUS in the order of steps", remedy="write it as 0=1,10=2"
+            )
+        changes[int(match[1])] = int(match[2])
+    return changes
 
 
 def parse_bytes(text: str) -> int:

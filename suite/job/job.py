@@ -121,6 +121,8 @@ class Job(Part):
     """The images that are generated after the last measured step; None for none."""
     keep_model: Literal["last", "each"] | None = None
     """Which models are kept: the last, or that of each epoch. None for none."""
+    resize_at: str | None = None
+    """The numbers of CPUs from measured steps on, ``0=1,10=2``. None for a job that keeps those of its envelope."""
     distributed: DistributedJob | None = None
     sharing: Sharing | None = None
     command: CommandJob | None = None

@@ -39,6 +39,8 @@ class Sizes(Part):
     steps: Annotated[int, Field(gt=0, le=MOST_STEPS)]
     epochs: _Counted | None = None
     """The whole epochs that the steps are, of drawn data each up to a checkpoint; None for a number of steps."""
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    """The learning rate of all optimizers; None for those of the workload."""
     settle_s: Annotated[float, Field(gt=0)] | None = None
     """The least seconds of a training before this one, on drawn data and forgotten, which lasts until its steps are
     level. It is none of the warm-up steps: all targets take the same steps. None for none."""

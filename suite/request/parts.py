@@ -5,6 +5,7 @@ and its row in docs/reference/options.md, the refusal of scenarios that do not k
 that repeats a run. To add an option, write a field here and use it.
 """
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from suite.errors import RequestError, option
 from suite.job.ablations import get_ablation
 from suite.job.datasets import SYNTHETIC, PageCache, parse_data
 from suite.job.distributed import ContainerNetwork
-from suite.job.envelope import parse_bytes, parse_cpu_list
+from suite.job.envelope import parse_bytes, parse_cpu_changes, parse_cpu_list
 from suite.job.job import SEQUENTIAL, Alternating
 from suite.job.lab import parse_lab
 from suite.job.preemption import parse_preemption
@@ -70,6 +71,17 @@ def gpu_words(text: str) -> tuple[str, ...]:
         if not re.fullmatch(r"\d+(:\d+)?|(GPU|MIG)-[0-9a-f-]+", word):
             raise RequestError(f"{word!r} is not an index or UUID of a GPU", remedy="write it as 0,1; see bench doctor")
     return words
+
+
+def learning_rate_of(text: str) -> float:
+    """Return a learning rate. Raises RequestError for what is not a number above 0."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < math.inf:
+        raise RequestError(f"{text!r} is not a learning rate", remedy="write it as 0.0002 or 2e-4")
+    return rate
 
 
 def memory_of(text: str) -> int:
@@ -131,6 +143,12 @@ class MeasurementOptions(OptionGroup):
         of="workloads",
         idle_without=(_DRAWN,),
     )
+    learning_rate: Text | None = about(
+        None,
+        "Learning rate of every optimizer of the workload, such as 2e-4. Default: the workload's own.",
+        of="trains",
+        parse=learning_rate_of,
+    )
     steps: Count | None = about(
         None,
         "Measured steps of a trial without turns.",
@@ -143,8 +161,9 @@ class MeasurementOptions(OptionGroup):
     epochs: Count | None = about(
         None,
         f"Measured epochs of a trial, in place of {option('steps')}. Each covers the data set once, in whole "
-        "batches. The first is reported separately and replaces the warm-up. It needs a data set.",
+        "batches. The first is reported separately and replaces the warm-up.",
         of="epochs",
+        needs=(DATA_SET,),
         excludes=(given("steps"), given("warmup_steps"), *_IN_TURNS),
     )
     checkpoint: Literal["off", "on", "fsync"] = about(
@@ -198,6 +217,20 @@ class MeasurementOptions(OptionGroup):
             ),
         ),
         excludes=_IN_TURNS,
+    )
+    resize_at: Text | None = about(
+        None,
+        "Change the CPUs of the instance while it trains, as STEP=CPUS. 0=1,10=2: one CPU from the first measured "
+        "step on, two from the eleventh; threads follow. allocated-cpu-time is what it was given. Compare cells of a "
+        "sweep by resize_at.",
+        of="resizes",
+        parse=parse_cpu_changes,
+        excludes=(
+            *_IN_TURNS,
+            given("preempt", why="an instance that is opened again has all its CPUs"),
+            given("device", "cuda", why="the CPUs of a job on a GPU do not train"),
+            given("inventory", why="instances of this machine are resized"),
+        ),
     )
     design: Literal["sequential", "alternating", "both"] | None = about(
         None,

@@ -47,6 +47,10 @@ class PlannedScenario(Traits, ABC):
             )
         return SYNTHETIC, None
 
+    def generated_images(self, request: RunRequest) -> int:
+        """Return how many images of a generated set its largest job takes; 0 if it reads none."""
+        return 0
+
     def check_model(self, request: RunRequest, model: str) -> None:
         """Raise RequestError for a model that cannot be measured as the request asks for."""
         self.check_devices(request)
@@ -65,6 +69,7 @@ class PlannedScenario(Traits, ABC):
         if unusable and not workload.makes_images:
             remedy = f"leave out {option(unusable[0])}, or use another {option('model')}"
             raise RequestError(f"{model} generates no images", remedy=remedy)
+        _check_rate(request, model)
         if request.gpus.parallel != "none" and not workload.one_loss:
             raise RequestError(
                 f"{model} has a training step of its own, which cannot be spread over devices",
@@ -87,6 +92,10 @@ class PlannedScenario(Traits, ABC):
     def strategy(self, request: RunRequest) -> Strategy | None:
         """Return how the workers of a joined job train together; None if they are clients of a server."""
         return None
+
+    def batches(self, request: RunRequest) -> int:
+        """Return how many batches a step takes of the data set: one for each instance that trains on its own."""
+        return 1
 
     def instances(self, request: RunRequest) -> int:
         if self.joined:
@@ -143,6 +152,15 @@ class PlannedScenario(Traits, ABC):
         account: Context,
     ) -> Measurement:
         """Measure; see ``suite.interfaces.Scenario``."""
+
+
+def _check_rate(request: RunRequest, model: str) -> None:
+    """Raise RequestError for the learning rate of a workload that only exchanges messages."""
+    if request.measurement.learning_rate and WORKLOADS.get(architecture(model)).communicates:
+        raise RequestError(
+            f"{model} trains nothing, and has no learning rate",
+            remedy=f"leave out {option('learning_rate')}, or use another {option('model')}",
+        )
 
 
 def scenario_of(request: RunRequest) -> PlannedScenario:

@@ -35,6 +35,8 @@ class Traits:
     """Whether a trial can end with images of the trained generator."""
     keeps: ClassVar[bool] = False
     """Whether the trained generator can be kept."""
+    resizes: ClassVar[bool] = False
+    """Whether its instance can be given other CPUs while it trains."""
     joined: ClassVar[bool] = False
     """Whether a trial has several instances that a network joins, each with its share of the envelope."""
     spread: ClassVar[bool] = False

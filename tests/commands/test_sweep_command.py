@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from analysis.figures.reference import figure_number
+from commands.reproduce import PlanPart, images_of, smaller
 from commands.sweep.command import SweepOutput
 from commands.sweep.plan import PlannedOutput
 from commands.sweep.resolve import resolve
@@ -304,6 +305,34 @@ def test_a_part_of_a_paper_has_the_models_and_blocks_that_are_named(bench: Bench
     assert shared.startswith("1 cell, ")
     other = bench("reproduce", "gan-on-kubernetes", "--model", "resnet50", "--dry-run")
     refused(other, "is in no cell", "choose among")
+
+
+def test_data_is_generated_first_and_cells_that_cannot_run_are_named_and_left_out(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("commands.compare.show.audited", lambda records, **_: records)
+    monkeypatch.setattr("commands.compare.show._draw", lambda *_: [])
+    monkeypatch.setattr("commands.reproduce.make_usual", asked.append)
+    words = ("reproduce", "closer2018", "--profile", "smoke", "--model", "alexnet", "--blocks", "1", "--out", "own")
+    monkeypatch.setattr("commands.reproduce.images_of", lambda _: 42)
+    dry = bench(*words, "--dry-run")
+    assert "first it runs bench data make --images 42" in dry.stdout
+    assert not asked
+    done = bench(*words, "--target", "bare-metal")
+    assert asked == [42]
+    assert "left out: real-" in done.stderr, "the fakes have made no data"
+    assert "bench data make" in done.stderr
+    cells = [path.name for path in (tmp_path / "own").iterdir() if path.is_dir()]
+    assert any(name.startswith("synthetic-") for name in cells)
+    assert not any(name.startswith("real-") for name in cells)
+
+
+def test_the_images_that_a_plan_reads_are_those_of_its_largest_cell() -> None:
+    plans = {path.stem: load_sweep(path) for path in PLANS}
+    paper = plans["paper"]
+    assert images_of(paper) > images_of(smaller(paper, PlanPart(models=("resnet50",)))) > 0
+    assert images_of(plans["allocation"]) == 0
 
 
 def test_a_plan_that_its_budget_ends_early_names_its_blocks() -> None:

@@ -16,6 +16,7 @@ from scenarios.members import source_sha256
 from scenarios.own_workload import adopt
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, TurnTaker
+from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Alternating, Devices
@@ -207,3 +208,22 @@ def test_a_rank_that_is_killed_between_turns_is_blamed_and_the_others_end(taker:
     with fails(MeasurementError, "killed", r"^server \(rank 0\) on "):
         taker.turn()
     assert not any(process.running() for process in here.processes)
+
+
+def test_the_epochs_are_the_first_workers_and_throughput_is_of_epochs_alone(
+    planned: Trial, measure: Any, scripted: Any
+) -> None:
+    def of_epochs(*epochs_s: float) -> list[str]:
+        told = event("steps", 116.0, steps=STEPS, usage={}, epochs_s=[*epochs_s], weights_sha256=f"{4:064}")
+        return [*worker(8.0)[:-2], told, worker(8.0)[-1]]
+
+    sizes = planned.job.sizes
+    assert sizes
+    data = Dataset(kind="mnist", directory="/d", sha256="ab" * 32, listing_sha256="cd" * 32, images=4, size_bytes=40)
+    trained = planned.with_job(sizes=sizes.model_copy(update={"epochs": 3}))
+    trained = trained.with_job(dataset=None, checkpoint=None)
+    nodes = [scripted(*SERVER), scripted(*of_epochs(4.0, 1.0, 1.0)), scripted(*of_epochs(2.0, 2.0, 2.0))]
+    measured: Any = measure(*nodes, trial=trained)
+    assert measured.epochs.seconds == [4.0, 1.0, 1.0]
+    assert measured.throughput_per_s == pytest.approx(2 * 3 / 6.0 + 2 * 3 / 6.0)
+    assert trained.with_job(dataset=data).job.epoch_steps == 1, "a step of both workers takes four images"

@@ -19,7 +19,7 @@ import torch
 
 from suite.registries import DATA_KINDS, WORKLOADS
 from tests.forked import Forked
-from tests.worker.conftest import EPOCHS, IMAGES, STEPS, fails, saying
+from tests.worker.conftest import EPOCHS, IMAGES, STEPS, fails, own_workload, ranks, saying
 from tests.worker.forked import events_of, run, worker
 from tests.worker.test_training import FakeTrainer
 from tests.worker.test_worker_program import REPOSITORY
@@ -258,3 +258,24 @@ def test_the_program_computes_in_its_turns_alone(in_turns: dict[str, Any]) -> No
         assert set(hear("steps")) >= {"usage", "metrics"}
         hear("done")
         assert program.wait(60) == 0
+
+
+def test_threads_change_at_a_step_and_the_host_is_told(epochs: dict[str, Any]) -> None:
+    events = events_of({**epochs, "threads": 2, "threads_at": {"0": 1, "3": 2}})
+    changes = [event["step"] for event in events if event["event"] == "resize"]
+    assert changes == [0, 3]
+    names = [event["event"] for event in events]
+    assert names.index("measuring") < names.index("resize") < names.index("measured")
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce"])
+def test_an_epoch_of_several_workers_is_as_many_images_as_the_set_has(strategy: str, epochs: dict[str, Any]) -> None:
+    steps = EPOCHS * (IMAGES // (2 * epochs["batch"]))
+    given = {**epochs, **own_workload(), "channels": 1, "steps": steps}
+    servers = int(strategy == "parameter-server")
+    said = ranks(given, strategy, 2, servers)
+    for events, _ in said[servers:]:
+        (told,) = (event for event in events if event["event"] == "steps")
+        assert len(told["epochs_s"]) == EPOCHS
+    status, events, _ = worker(json.dumps({**given, "steps": EPOCHS * STEPS + 1}))
+    assert (status, events[-1]["event"]) != (0, "done")

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from analysis.warnings.conditions import UNFINISHED_S
 from suite.records.environment import Environment
+from suite.registries import WORKLOADS
 from tests.worker.conftest import fails, own_workload, saying
 from tests.worker.distributed_rank import Given, tiny_model
 from worker.protocol import JobError, kind_of
@@ -29,7 +30,7 @@ from worker.training.parameter_cpu import ParameterCpu, Replicas
 from worker.training.step import Samples
 from worker.training.trainer import Single, Trainer
 from worker.workloads.classifier import ALEXNET
-from worker.workloads.workload import Shape, Workload, WorkloadMetric
+from worker.workloads.workload import LEARNING_RATE, Shape, Workload, WorkloadMetric
 
 CPU = Device("cpu")
 TINY = Workload(name="tiny", sizes={})
@@ -40,6 +41,7 @@ class FakeTrainer:
 
     phases: tuple[str, ...] = ("communicate",)
     parts: tuple[str, ...] = ("forward",)
+    optimizers: tuple[torch.optim.Optimizer, ...] = ()
 
     def __init__(self, loss: float) -> None:
         self.network = torch.nn.Module()
@@ -317,3 +319,24 @@ def test_why_no_gpu_can_be_used_is_in_the_message(
     assert str(caught.value).endswith(text.splitlines()[0])
     assert (remedy or "") in str(caught.value.remedy or "")
     assert bool(caught.value.remedy) == bool(remedy)
+
+
+@pytest.mark.parametrize("parallel", ["none", "parameter-cpu"])
+def test_the_learning_rate_is_that_of_every_optimizer(parallel: Any, spec: dict[str, Any]) -> None:
+    small = parse_spec(json.dumps({**spec, **own_workload(batch=4, image_px=16)}))
+    rates = []
+    for rate in (None, 0.25):
+        given = replace(small, parallel=parallel, learning_rate=rate)
+        with opened_batches(given) as batches:
+            trainer = build_trainer(given, [CPU], batches)
+        rates.append({group["lr"] for each in trainer.optimizers for group in each.param_groups})
+    assert rates == [{LEARNING_RATE}, {0.25}]
+
+
+def test_both_networks_of_a_gan_have_the_learning_rate(spec: dict[str, Any]) -> None:
+    sizes = {"batch": 2, "image_px": 28, "channels": 1, "learning_rate": 0.125}
+    gan = parse_spec(json.dumps({**spec, **sizes, "workload": WORKLOADS.place("gan")}))
+    with opened_batches(gan) as batches:
+        trainer = build_trainer(gan, [CPU], batches)
+    rates = [group["lr"] for each in trainer.optimizers for group in each.param_groups]
+    assert rates == [0.125, 0.125]

@@ -1,4 +1,4 @@
-"""The aggressors that compute with torch, on the CPU's caches or past them on its memory, and those that are programs.
+"""The aggressors that compute or copy with torch, on caches, memory or the bus of a GPU, and those that are programs.
 
 fio and iperf3 are started once and run until they are ended; a stop and a start between steps would be rest for the
 victim. Their work is read from the kernel's account of the process. torch is imported in the functions: the host reads
@@ -58,6 +58,29 @@ def added(request: Request) -> Iterator[AggressorLoad]:
     def step() -> float:
         torch.add(b, c, alpha=3.0, out=a)
         return 3 * array_bytes
+
+    yield AggressorLoad("bytes", step, facts)
+
+
+@contextmanager
+def copied(request: Request) -> Iterator[AggressorLoad]:
+    """Copy an array from pinned memory to the GPU and back; on the CPU from one array to another, and back.
+
+    Both are far larger than caches. Its work are the bytes of both copies.
+    """
+    import torch
+
+    from worker.training.device import prepare
+
+    facts = prepare(request.threads, request.device)
+    array_bytes = computing.ARRAY_MIB[request.size] * computing.MIB
+    host = torch.zeros(array_bytes, dtype=torch.uint8, pin_memory=request.device == "cuda")
+    other = torch.zeros(array_bytes, dtype=torch.uint8, device=request.device)
+
+    def step() -> float:
+        other.copy_(host)
+        host.copy_(other)  # waits for the device
+        return 2 * array_bytes
 
     yield AggressorLoad("bytes", step, facts)
 
@@ -137,5 +160,6 @@ def network_loaded(_request: Request) -> Iterator[AggressorLoad]:
 
 CPU = Aggressor("cpu", multiplied)
 MEMORY = Aggressor("memory", added)
+COPIES = Aggressor("copies", copied)
 DISK = Aggressor("disk", disk_loaded, disk.written_bytes)
 NETWORK = Aggressor("network", network_loaded)

@@ -231,12 +231,13 @@ class Loader:
 def check_size(images: ImageSet, spec: Spec) -> None:
     """Raise JobError for a set of less than one batch."""
     wanted = spec.batch * spec.devices
+    of_step = wanted * spec.batches
     if len(images) < wanted:
         raise JobError(
             f"the data set has {len(images)} images, and one step takes {wanted}; a smaller --batch needs fewer",
             kind="data",
         )
-    if spec.epochs and spec.steps != (steps := spec.epochs * steps_of_epoch(len(images), wanted)):
+    if spec.epochs and spec.steps != (steps := spec.epochs * steps_of_epoch(len(images), of_step)):
         raise JobError(f"{spec.epochs} epochs of the data set are {steps} steps, and not {spec.steps}", kind="data")
 
 

@@ -28,7 +28,7 @@ from worker.training.device import Device, Numerics, numerics_of, timing_event
 from worker.training.measure import measure, take_turns
 from worker.training.parameter_cpu import ParameterCpu, Replicas
 from worker.training.step import COMMUNICATE, Training
-from worker.training.trainer import Messages, OneDevice, Single
+from worker.training.trainer import Messages, OneDevice, Single, set_learning_rate
 from worker.workloads.workload import LEARNING_RATE, Shape, Workload
 
 
@@ -40,7 +40,7 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
     if membership.is_server:
         with joining("cpu") as workers:
             events.emit("built")
-            served = serve(workers, learning_rate=LEARNING_RATE, threads=spec.threads)
+            served = serve(workers, learning_rate=spec.learning_rate or LEARNING_RATE, threads=spec.threads)
         events.emit("done", usage=whole_usage(), exchanged=served)
         return
     with ExitStack() as stack:
@@ -61,6 +61,7 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
         else:
             replicas = Replicas.place(network, devices, numerics)
             trainer = ReplicasWorker(workload, network, devices, batches, numerics, replicas, group)
+        set_learning_rate(trainer, spec.learning_rate)
         events.emit("built")
         before = interface_bytes(membership.interface)
         if spec.turns:
@@ -161,6 +162,10 @@ class AllReduceWorker(Worker):
         gradient_bytes = sum(trained)
         self._step_bytes = 2 * (self.world - 1) * gradient_bytes // self.world
 
+    @property
+    def optimizers(self) -> Iterable[torch.optim.Optimizer]:
+        return (self._optimizer,)
+
     def exchanged(self) -> dict[str, int]:
         return dict.fromkeys(("bytes_sent", "bytes_received"), self._steps * self._step_bytes)
 
@@ -218,6 +223,10 @@ class GeneratorWorker(Worker):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.ends = self.peer
+
+    @property
+    def optimizers(self) -> Iterable[torch.optim.Optimizer]:
+        return self.training.optimizers.values()
 
     def train(self, batch: Batch) -> float:
         del batch

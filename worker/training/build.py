@@ -12,7 +12,7 @@ from worker.data.batches import Batches, SyntheticBatches
 from worker.spec import Spec
 from worker.training.device import Device, numerics_of
 from worker.training.parameter_cpu import ParameterCpu, Replicas
-from worker.training.trainer import Messages, Single, Trainer
+from worker.training.trainer import Messages, Single, Trainer, set_learning_rate
 from worker.workloads.workload import Shape, Workload
 
 
@@ -52,6 +52,12 @@ def opened_batches(spec: Spec, rank: int = 0, epoch: int = 0) -> Iterator[list[B
 
 def build_trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches], rank: int = 0) -> Trainer:
     """Return the trainer of this process; for ``ddp`` that of one rank, inside an initialised process group."""
+    trainer = _trainer(spec, devices, batches, rank)
+    set_learning_rate(trainer, spec.learning_rate)
+    return trainer
+
+
+def _trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches], rank: int) -> Trainer:
     numerics = numerics_of(spec.recipe, spec.device, channels_last=spec.channels_last)
     workload = spec.load_workload()
     network = build_network(workload, spec.shape, spec.seed)

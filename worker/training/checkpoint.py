@@ -21,7 +21,18 @@ from worker.training.trainer import Single
 from worker.weights import DAMAGED, read_tensors, write_whole
 
 FILE = "checkpoint.pt"
-_IDENTITY = ("workload", "batch", "image_px", "channels", "recipe", "seed", "steps", "epochs", "device")
+_IDENTITY = (
+    "workload",
+    "batch",
+    "image_px",
+    "channels",
+    "recipe",
+    "seed",
+    "steps",
+    "epochs",
+    "learning_rate",
+    "device",
+)
 """What of a specification a training must share with the one that it goes on from."""
 _ANOTHER = "empty the directory to begin anew, or name another"
 

@@ -49,7 +49,7 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     end_s = time.monotonic()  # also if a checkpoint was written after the last step
     for first in range(begun, spec.steps, of_epoch):
         begin_s = time.monotonic()
-        _take_epoch(trainer, samples, range(first, first + of_epoch), events, own)
+        _take_epoch(spec, trainer, samples, range(first, first + of_epoch), events, own)
         end_s = time.monotonic()
         if spec.epochs:
             epochs_s.append(end_s - begin_s)
@@ -84,8 +84,18 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     return {"epoch_s": epochs_s, "training_s": training_s, "steps": spec.steps, "losses": losses}
 
 
-def _take_epoch(trainer: Trainer, samples: Samples, steps: range, events: Events, own: "OwnMetrics") -> None:
+def _take_epoch(
+    spec: Spec,
+    trainer: Trainer,
+    samples: Samples,
+    steps: range,
+    events: Events,
+    own: "OwnMetrics",
+) -> None:
     for index in steps:
+        if index in spec.threads_at:
+            torch.set_num_threads(spec.threads_at[index])
+            events.emit("resize", step=index)
         _take_step(trainer, samples, index, events, own)
     trainer.synchronize()  # after the last step, if not after each
 

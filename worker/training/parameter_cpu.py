@@ -7,7 +7,7 @@ tf_cnn_benchmarks' ``parameter_server``.
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +64,10 @@ class ParameterCpu:
         self._optimizer = self.workload.optimizer(self.network)
         self.parts: tuple[str, ...] = ()
         self._losses: list[torch.Tensor] = []
+
+    @property
+    def optimizers(self) -> Iterable[torch.optim.Optimizer]:
+        return (self._optimizer,)
 
     def step(self, samples: Samples, index: int) -> None:
         begin_s = time.monotonic()

@@ -1,6 +1,7 @@
 """One training step on one device, timed by phase."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +20,10 @@ class Trainer(Protocol):
     network: torch.nn.Module
     """The network that is trained; of replicas, the one that is updated."""
 
+    @property
+    def optimizers(self) -> Iterable[torch.optim.Optimizer]:
+        """The optimizers that step here; none where servers update in their place."""
+
     def step(self, samples: Samples, index: int) -> None:
         """Train one step to its end, and store its times at ``index``."""
 
@@ -27,6 +32,15 @@ class Trainer(Protocol):
 
     def loss(self) -> float:
         """Return the first of the losses of the last step, 0 without any; of several devices, the mean."""
+
+
+def set_learning_rate(trainer: Trainer, rate: float | None) -> None:
+    """Give every optimizer this learning rate; None leaves each its own."""
+    if rate is None:
+        return
+    for optimizer in trainer.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
 
 
 @dataclass(eq=False)
@@ -43,6 +57,10 @@ class OneDevice:
         self.phases: tuple[str, ...] = ("copy",) if self.device.is_cuda and self.device.timed else ()
         self.parts: tuple[str, ...] = ()
         self._losses: Losses = {}
+
+    @property
+    def optimizers(self) -> Iterable[torch.optim.Optimizer]:
+        return ()
 
     def step(self, samples: Samples, index: int) -> None:
         begin_s = time.monotonic()
@@ -92,6 +110,10 @@ class Single(OneDevice):
             self.network, self.workload.checked_optimizers(self.network), self.device, self.numerics
         )
         self._parts_s: dict[str, float] = {}
+
+    @property
+    def optimizers(self) -> Iterable[torch.optim.Optimizer]:
+        return self.training.optimizers.values()
 
     def step(self, samples: Samples, index: int) -> None:
         self.training.progress = (index + 1) / samples.count

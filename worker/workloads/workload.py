@@ -28,6 +28,7 @@ GENERATING = ("first-image", "generated-per-s", "image")
 OF_EVERY_TRAINING = (
     *("throughput", "elapsed", "opening", "epoch", "first-epoch", "epoch-scaled", "checkpoint"),
     *GENERATING,
+    "allocated-cpu-time",
     *("own-frechet", "own-score", "time-to-quality"),
     *("fid", "kid", "inception-score", "precision", "recall", "time-to-fid"),
 )
