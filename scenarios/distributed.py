@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
@@ -10,11 +10,11 @@ from scenarios.job import AttestedJob, data_use_of, digest_of_ranks, listening, 
 from scenarios.training import ReadingScenario, in_epochs
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
-from suite.interfaces import Context, Instance, Measurement, Observer, Turn, TurnTaker
+from suite.interfaces import Context, Instance, Measurement, Observer, TurnTaker
 from suite.job.distributed import DistributedJob, Role, Strategy
 from suite.job.job import Devices
 from suite.plan import Trial, planned
-from suite.records.record import Rank
+from suite.records.record import Rank, Turn
 from suite.registries import WORKLOADS
 from suite.request.option import Count, OptionGroup, about, given
 from suite.request.request import RunRequest
@@ -169,7 +169,7 @@ class RankTurns:
         turns = self._each(TrainingTurns.turn)
         span_s = max(turn.span_s for turn in turns)
         heard_s = max(turn.heard_s for turn in turns)
-        return replace(turns[0], span_s=span_s, heard_s=heard_s)
+        return turns[0].model_copy(update={"span_s": span_s, "heard_s": heard_s})
 
     def end(self) -> Measurement:
         measured = self._each(TrainingTurns.end, to_the_end=True)

@@ -11,10 +11,10 @@ from scenarios.events import Event, Transcript
 from scenarios.failure import failure_of_exit
 from scenarios.job import AttestedJob, data_use_of, measurement, recordable
 from suite.errors import MeasurementError
-from suite.interfaces import Measurement, Turn
+from suite.interfaces import Measurement
 from suite.plan import planned
 from suite.records.columns import counted_steps
-from suite.records.record import Steps, Timeline
+from suite.records.record import Steps, Timeline, Turn
 from suite.records.usage import Usage
 from worker.protocol import BURST
 
@@ -72,15 +72,16 @@ class WorkerTurns(Generic[_Said]):
             raise MeasurementError("the worker did not say when its burst had ended", kind="protocol")
         with recordable(self.job.argv):
             burst: _Said = self.message.model_validate(said.fields)  # type: ignore[assignment]  # a subclass says which
+            turn = Turn(
+                span_s=burst.span_s,
+                heard_s=computed.arrived_s - begun_s,
+                steps=self.steps_of(burst),
+                own_cpu_s=burst.usage.cpu_s,
+                own_waiting_cpu_s=burst.waited.cpu_s,
+                faults=burst.usage.minor_faults,
+            )
         self.bursts.append(burst)
-        return Turn(
-            span_s=burst.span_s,
-            heard_s=computed.arrived_s - begun_s,
-            steps=self.steps_of(burst),
-            own_cpu_s=burst.usage.cpu_s,
-            own_waiting_cpu_s=burst.waited.cpu_s,
-            faults=burst.usage.minor_faults,
-        )
+        return turn
 
     def end(self) -> Measurement:
         """See ``suite.interfaces.TurnTaker``. The measured span is that of the bursts."""

@@ -15,7 +15,7 @@ from suite.job.profiles import Sizes
 from suite.part import Seconds
 from suite.plan import Trial
 from suite.records.environment import Environment
-from suite.records.record import Link, TrialNumbers, TrialRecord
+from suite.records.record import Link, TrialNumbers, TrialRecord, Turn
 from suite.records.usage import Conditions, Resources, Usage
 
 Note = Callable[[str], None]
@@ -257,18 +257,6 @@ class Account(Context, Protocol):
 OpenTarget = Callable[[Trial], AbstractContextManager[Sequence[Instance]]]
 OpenAccount = Callable[[Trial, Sequence[Instance]], Account]
 """Gives the counters of this host for the opened target of the trial, or for the targets of trials that take turns."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The worker's account of one of its turns; see ``records.Burst``."""
-
-    span_s: float
-    heard_s: float
-    steps: int
-    own_cpu_s: float
-    own_waiting_cpu_s: float
-    faults: int
 
 
 class TurnTaker(Protocol):

@@ -46,7 +46,7 @@ class _Player:
             ended_s=ended_s - first_s,
             cpu_s=_between(before, after),
             waiting_cpu_s=_between(self.spent_s, before),
-            **vars(turn),
+            **dict(turn),
         )
         self.bursts.append(burst)
         self.spent_s = after

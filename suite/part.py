@@ -9,6 +9,7 @@ from suite.errors import RequestError
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
+Words = Annotated[str, Field(max_length=500)]
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 """The identity of a run, drawn when the run is made: copies share it, and directories of one name do not."""
 MOST = 1_000_000

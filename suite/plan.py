@@ -18,7 +18,7 @@ from suite.job.properties import Properties
 from suite.part import Part, RunId
 from suite.request.request import RunRequest
 from suite.targets import BASELINE
-from suite.trial_names import arm_name, trial_name
+from suite.trial_names import TrialKey, arm_name, trial_name
 
 MOST_TRIALS = 200_000
 """The most trials of a plan, or of a sweep: months of measuring. All of them are walked again and again."""
@@ -29,24 +29,11 @@ Arm = tuple[str, int, str | None, str | None]
 """Target, replica, ablation, aggressor: what tells the trials of one job in a block apart."""
 
 
-class Trial(Part):
+class Trial(TrialKey):
     """One launch of a job: launched once, finished once, one record."""
 
     trial_id: str
     job: Job
-    target: str
-    replica: int = 0
-    """0, or 1 for the second bare-metal trial of an A/A block."""
-    ablation: str | None = None
-    """The one property of the target that is switched in this trial; see ``suite.job.ablations``."""
-    aggressor: str | None = None
-    """The aggressor beside the victim in this trial; None if the other instances are idle."""
-    warm_up: bool = False
-    """Run and recorded like every trial, and counted in no estimate: it belongs to a block before the first."""
-    block: int
-    position: int
-    """Place in its block, from 0, in the order in which the block was run."""
-    seed: int
     order_seed: int | None = None
     run_id: RunId | None = None
     """The identity of its run; None before the run begins."""

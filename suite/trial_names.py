@@ -6,11 +6,36 @@ second failed attempt ``NAME.2.json``.
 """
 
 from collections.abc import Iterable
+from typing import Annotated
 
-from suite.job.job import SEQUENTIAL
+from pydantic import Field
+
+from suite.job.job import SEQUENTIAL, Name
+from suite.part import Count, Part
 
 RECORD_FILES = "[!.]*.json"
 """The pattern of the files of records and attempts, without files that are still being written."""
+
+TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,239}$")]
+"""The name of a trial is that of its file, and of no place elsewhere."""
+
+
+class TrialKey(Part):
+    """What tells the trials of one job in a run apart, and the seed of their weights and data."""
+
+    target: Name
+    replica: Count = 0
+    """0, or 1 for the second bare-metal trial of an A/A block."""
+    ablation: TrialId | None = None
+    """The one property of the target that is switched; see ``suite.job.ablations``."""
+    aggressor: TrialId | None = None
+    """The aggressor beside the victim; null if the other instances are idle."""
+    warm_up: bool = False
+    """Whether it belongs to a block before the first: run and recorded like every trial, counted in no estimate."""
+    block: Count
+    position: Count
+    """Place in its block, from 0, in the order in which the block was run."""
+    seed: int
 
 
 def arm_name(

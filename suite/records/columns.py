@@ -1,30 +1,22 @@
-"""The table of a record's columns: where each stands, what it may hold, and what a difference in it means.
+"""The table of a record's columns: where each stands, what a table gets of it, and what a difference in it means.
 
-A field that is shown has a row here, and nothing else outside the model. ``suite.records.reader`` decodes records by
-this table; headers, tables, the audit, the explanation and exports take what they need of it.
+A field that is shown has a row here, and nothing else outside the model, which has its type and bounds.
+``suite.records.reader`` decodes records by this table; headers, tables, the audit, the explanation and exports take
+what they need of it.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from msgspec import Meta
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from suite.job.job import Digest, Name, comparison_key
-from suite.part import RunId
-from suite.records.record import (
-    AggressorInstance,
-    Alternation,
-    DataUse,
-    Epochs,
-    Grid,
-    KeptModel,
-    MetricValue,
-    Rank,
-    TrialId,
-)
+from suite.job.job import comparison_key
+from suite.records.record import AggressorInstance, TrialRecord
 from suite.records.usage import GpuUsage
 
 LEAST = 1e-15
@@ -56,18 +48,11 @@ class Field:
 
 @dataclass(frozen=True)
 class FieldType:
-    """A kind of field: its valid values, and the values that a table gets of it."""
+    """The values that a table gets of a field."""
 
-    type: Any
-    """The type and bounds, as msgspec checks them; None for an object of which other rows name the fields."""
     values: Literal["number", "count", "flag", "text", "category", "object"] = "object"
     derive: Callable[[Any], Any] | None = None
-    """Returns the column's value, given the field's."""
-
-
-REQUIRED = object()
-REQUIRED_INSIDE = object()
-"""Defaults of fields that every record has, and that every object has in which they are."""
+    """Returns the column's value, given the field's. Of an object it is given what other rows name."""
 
 
 @dataclass(frozen=True)
@@ -78,33 +63,49 @@ class Column:
     path: str
     kind: FieldType
     meaning: Field | None = None
-    default: Any = None
-    """The value if the field is absent; see ``REQUIRED``."""
 
     @property
     def is_float(self) -> bool:
         """Return whether a table holds numbers, of which some may be missing."""
-        always = self.default is REQUIRED or isinstance(self.default, int)
-        return self.kind.values in ("number", "count") and not always
+        always = (field and (field.is_required() or isinstance(field.default, int)) for field in declared(self.path))
+        return self.kind.values in ("number", "count") and not all(always)
+
+    @property
+    def is_decoded(self) -> bool:
+        """Return whether it is read as a whole; of an object that others are derived from, their fields alone are."""
+        *_, field = declared(self.path)
+        return not (self.kind.derive and field and model_of(field.annotation))
 
     @property
     def pattern(self) -> str:
         """Return the path as ``suite.records.differences`` has it: a mapping stands for each of its values."""
-        if get_origin(self.kind.type) is dict:
+        *_, field = declared(self.path)
+        if field and get_origin(without_null(field.annotation)) is dict:
             return f"{self.path}.*"
         return self.path
 
 
-def _pattern(text: Any) -> Any:  # noqa: ANN401 (an annotated type of pydantic)
-    constraint = get_args(text)[1]
-    return Annotated[str, Meta(pattern=constraint.metadata[0].pattern)]
+def declared(path: str) -> Iterator[FieldInfo | None]:
+    """Yield the fields of the record that lead to a column; None for a property or a note, and for what follows it."""
+    model: type[BaseModel] | None = TrialRecord
+    for name in path.split("."):
+        field = model and model.model_fields.get(name)
+        yield field
+        model = field and model_of(field.annotation)
 
 
-_Seconds = Annotated[float, Meta(ge=0, le=MOST)]
-_Number = Annotated[float, Meta(ge=-MOST, le=MOST)]
-_Positive = Annotated[float, Meta(ge=LEAST, le=MOST)]
-_Count = Annotated[int, Meta(ge=0, lt=1 << 50)]
-_Words = Annotated[str, Meta(max_length=500)]
+def model_of(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401 (of any field)
+    """Return the model that a field holds; None for a field of another type."""
+    kind = without_null(annotation)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return None
+
+
+def without_null(annotation: Any) -> Any:  # noqa: ANN401
+    if get_origin(annotation) in (Union, UnionType):
+        return get_args(annotation)[0]
+    return annotation
 
 
 def _tail(seconds: list[float]) -> float | None:
@@ -193,7 +194,7 @@ def _gpus(of_one: Callable[[GpuUsage], float | None]) -> FieldType:
         """Return the most of all GPUs of the job; None if it is known of none."""
         return max((amount for gpu in gpus if (amount := of_one(gpu)) is not None), default=None)
 
-    return FieldType(list[GpuUsage], "number", most)
+    return FieldType("number", most)
 
 
 def _foreign_share(gpu: GpuUsage) -> float | None:
@@ -223,47 +224,40 @@ def _cpu_s(usage: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
     return sum(parts) if numeric else None
 
 
-SECONDS = FieldType(_Seconds, "number")
-POSITIVE = FieldType(_Positive, "number")
-COUNT = FieldType(_Count, "count")
-NUMBER = FieldType(_Number, "number")
-TEXT = FieldType(str, "text")
-WORDS = FieldType(_Words, "text")
-FLAG = FieldType(bool, "flag")
-NAME = FieldType(_pattern(TrialId), "text")
-CATEGORY = FieldType(_Words, "category")
-IDENTITY = FieldType(_pattern(RunId), "category")
-_Times = list[_Seconds]
-_Aggressors = list[AggressorInstance]
-HOW_MANY = FieldType(list[_Count], "count", len)
-LINES = FieldType(
-    dict[str, str], "text", lambda texts: "\n".join(f"{name}: {text}" for name, text in sorted(texts.items()))
-)
-MODELS = FieldType(list[KeptModel], "text", lambda kept: "\n".join(model.weights_sha256 for model in kept) or None)
-CPU_LIST = FieldType(list[_Count], "text", lambda cpus: ",".join(map(str, sorted(cpus))))
-SUM = FieldType(_Times, "number", sum)
-TAIL = FieldType(_Times, "number", _tail)
+def _rate(rates: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
+    """Return the median of the rates that a command has printed; None for another note."""
+    if not isinstance(rates, list):
+        return None
+    numeric = all(isinstance(rate, float | int) and LEAST <= rate <= MOST for rate in rates)
+    if rates and numeric:
+        return statistics.median(rates)
+    return None
+
+
+NUMBER = FieldType("number")
+COUNT = FieldType("count")
+TEXT = FieldType("text")
+FLAG = FieldType("flag")
+CATEGORY = FieldType("category")
+OBJECT = FieldType()
+OBJECTS = FieldType(derive=lambda objects: objects or None)
+HOW_MANY = FieldType("count", len)
+LINES = FieldType("text", lambda texts: "\n".join(f"{name}: {text}" for name, text in sorted(texts.items())))
+MODELS = FieldType("text", lambda kept: "\n".join(model.weights_sha256 for model in kept) or None)
+CPU_LIST = FieldType("text", lambda cpus: ",".join(map(str, sorted(cpus))))
+SUM = FieldType("number", sum)
+TAIL = FieldType("number", _tail)
 # The 99th percentile is the time of one step: a synchronous cluster waits for its slowest.
-P99 = FieldType(_Times, "number", lambda steps: sorted(steps)[(99 * len(steps) - 1) // 100] if steps else None)
-RATES = FieldType(list[_Positive], "number", lambda rates: statistics.median(rates) if rates else None)
-PHASES = FieldType(dict[_Words, _Times], "number", lambda phases: sum(map(sum, phases.values())))
-JOULES = FieldType(dict[str, _Seconds], "number", lambda counters: sum(counters.values()) if counters else None)
-PARTS_S = FieldType(dict[_Words, _Seconds], "number", lambda parts: math.fsum(parts.values()))
+P99 = FieldType("number", lambda steps: sorted(steps)[(99 * len(steps) - 1) // 100] if steps else None)
+RATES = FieldType("number", _rate)
+PHASES = FieldType("number", lambda phases: sum(map(sum, phases.values())))
+JOULES = FieldType("number", lambda counters: sum(counters.values()) if counters else None)
+PARTS_S = FieldType("number", lambda parts: math.fsum(parts.values()) if parts else None)
 
 
-def _rows(
-    part: str,
-    names: str,
-    kind: FieldType,
-    meaning: Field | None = None,
-    default: Any = None,  # noqa: ANN401
-) -> list[Column]:
+def _rows(part: str, names: str, kind: FieldType, meaning: Field | None = None) -> list[Column]:
     """Return columns that are called as their fields, which are alike in all but these names."""
-    return [Column(name, part + name, kind, meaning, default) for name in names.split()]
-
-
-def _objects(kind: Any) -> FieldType:  # noqa: ANN401 (any type that msgspec reads)
-    return FieldType(kind, derive=lambda objects: objects or None)
+    return [Column(name, part + name, kind, meaning) for name in names.split()]
 
 
 def _measured(why: str) -> Field:
@@ -292,59 +286,56 @@ _CLOSED = Field("", "ignored", "follows everything that is compared")
 _LOSSES = Field("", "refused", "decided by the seed; close if rounding may differ", "losses")
 _WEIGHTS = "decided by the seed, unless rounding may differ"
 _SAME_IMAGE = _measured("held against the images of bare metal")
-_DIGEST = FieldType(_pattern(Digest), "text")
 _CHECKPOINTS = Field("", "named", "memory is faster than a disk", "file system of checkpoints", "checkpoints")
 _SUITE = Field("", "named", "its measurements may have changed", "suite version", "software")
 _USAGE = {
-    "cpu_s": SECONDS,
+    "cpu_s": NUMBER,
     "peak_memory_bytes": COUNT,
     "disk_read_bytes": COUNT,
     "disk_written_bytes": COUNT,
 }
-SUBSTITUTES = FieldType(Annotated[list[_Words], Meta(max_length=50)], "text", "\n".join)
-_DEVICES = FieldType(Any, "count", lambda number: number if isinstance(number, int) and 0 < number < MOST else None)
-_STATUS = FieldType(Literal["ok", "failed"], "flag", lambda status: status == "ok")
+SUBSTITUTES = FieldType("text", "\n".join)
+_NOTED = FieldType("count", lambda number: number if isinstance(number, int) and 0 < number < MOST else None)
+_STATUS = FieldType("flag", lambda status: status == "ok")
 
 TABLE = (
-    Column("run_id", "run_id", IDENTITY, _PAIRED, REQUIRED),
-    Column("trial_id", "trial_id", NAME, _PLACE, REQUIRED),
-    Column("started_at", "started_at", WORDS, _SOON, REQUIRED),
-    *_rows("job.", "scenario data profile recipe model", CATEGORY, default=REQUIRED),
-    Column("target", "target", FieldType(_pattern(Name), "category"), _PLACE, REQUIRED),
-    Column("replica", "replica", COUNT, _PLACE, 0),
-    *_rows("", "block position", COUNT, _PLACE, REQUIRED),
-    Column("ablation", "ablation", NAME, _PLACE),
-    Column("warm_up", "warm_up", FLAG, _PLACE, False),
+    Column("run_id", "run_id", CATEGORY, _PAIRED),
+    Column("trial_id", "trial_id", TEXT, _PLACE),
+    Column("started_at", "started_at", TEXT, _SOON),
+    *_rows("job.", "scenario data profile recipe model", CATEGORY),
+    Column("target", "target", CATEGORY, _PLACE),
+    Column("replica", "replica", COUNT, _PLACE),
+    *_rows("", "block position", COUNT, _PLACE),
+    Column("ablation", "ablation", TEXT, _PLACE),
+    Column("warm_up", "warm_up", FLAG, _PLACE),
     Column("page_cache", "job.page_cache", TEXT),
     Column("batch", "job.sizes.batch", COUNT),
     Column("global_batch", "job.global_batch", COUNT),
     Column("generate", "job.generate", COUNT),
     *_rows("job.sizes.", "image_px tokens warmup_steps steps", COUNT),
     Column("unit", "job.unit", CATEGORY),
-    Column("cpus", "job.envelope.cpus", HOW_MANY, default=REQUIRED),
-    *_rows("job.envelope.", "memory_bytes threads", COUNT, default=REQUIRED),
+    Column("cpus", "job.envelope.cpus", HOW_MANY),
+    *_rows("job.envelope.", "memory_bytes threads", COUNT),
     Column("engine", "job.layers.engine", CATEGORY),
     Column("isa", "job.isa", CATEGORY),
-    *_rows("job.", "design rounds_freely", CATEGORY, default=REQUIRED),
-    Column("settings", "job", FieldType(None, "category", comparison_key), default=REQUIRED),
+    *_rows("job.", "design rounds_freely", CATEGORY),
+    Column("settings", "job", FieldType("category", comparison_key)),
     Column("hostname", "environment.host.hostname", TEXT),
     Column("host_machine_id", "environment.host.machine_id", TEXT),
     Column("host_kernel", "environment.host.kernel", TEXT),
     Column("host_cpu_model", "environment.host.cpu_model", TEXT),
     Column("host_cpus", "environment.host.cpus", HOW_MANY),
     Column("host_memory_bytes", "environment.host.memory_bytes", COUNT),
-    Column("ok", "outcome.status", _STATUS, _FAILED, REQUIRED),
-    Column("failed_attempts", "failed_attempts", COUNT, _FAILED, 0),
-    Column("error_kind", "outcome.kind", WORDS, _QUOTED),
+    Column("ok", "outcome.status", _STATUS, _FAILED),
+    Column("failed_attempts", "failed_attempts", COUNT, _FAILED),
+    Column("error_kind", "outcome.kind", TEXT, _QUOTED),
     Column("error_message", "outcome.message", TEXT, _QUOTED),
-    Column("throughput_per_s", "throughput_per_s", POSITIVE, _METRIC),
-    *_rows("", "elapsed_s open_s", SECONDS, _METRIC),
+    Column("throughput_per_s", "throughput_per_s", NUMBER, _METRIC),
+    *_rows("", "elapsed_s open_s", NUMBER, _METRIC),
     Column("step_p99_s", "steps.elapsed_s", P99, _STEPS),
     Column("step_tail", "steps.elapsed_s", TAIL),
-    Column("clock_ratio", "clock_ratio", POSITIVE, _WARNED),
-    Column("clock_span_s", "clock_span_s", SECONDS, _WARNED),
-    Column("unfinished_s", "unfinished_s", SECONDS, _WARNED),
-    Column("substitutes", "substitutes", SUBSTITUTES, _measured("shown wherever the numbers are"), []),
+    *_rows("", "clock_ratio clock_span_s unfinished_s", NUMBER, _WARNED),
+    Column("substitutes", "substitutes", SUBSTITUTES, _measured("shown wherever the numbers are")),
     *_rows("environment.target.", "userland_sha256 accelerator torch torch_cpu_capability", TEXT),
     Column("seen_cpus", "environment.target.cpus", HOW_MANY),
     Column("seen_memory_bytes", "environment.target.memory_bytes", COUNT),
@@ -352,9 +343,9 @@ TABLE = (
     Column("affinity", "environment.target.host_cpus", CPU_LIST),
     Column("host_mitigations", "environment.host.mitigations", LINES),
     Column("mitigations", "environment.target.mitigations", LINES),
-    Column("interval_s", "conditions.interval_s", POSITIVE, _checked("the counters enclose the job")),
-    *_rows("conditions.", "steal_s other_cpu_s throttled_s", SECONDS, _WARNED),
-    Column("busiest", "conditions.busiest", _objects(dict[_Words, _Seconds]), _WARNED),
+    Column("interval_s", "conditions.interval_s", NUMBER, _checked("the counters enclose the job")),
+    *_rows("conditions.", "steal_s other_cpu_s throttled_s", NUMBER, _WARNED),
+    Column("busiest", "conditions.busiest", OBJECTS, _WARNED),
     *_rows("conditions.", "thermal_throttles swapped_bytes", COUNT, _WARNED),
     Column("governor", "conditions.governor", TEXT, _WARNED),
     Column("siblings_shared", "conditions.siblings_shared", FLAG, _WARNED),
@@ -373,85 +364,84 @@ TABLE = (
     Column("gpu_throttled_s", "resources.gpus", _gpus(lambda gpu: gpu.throttled_s)),
     Column("gpu_power_capped_s", "resources.gpus", _gpus(lambda gpu: gpu.power_capped_s)),
     Column("device", "job.devices.device", CATEGORY),
-    Column("devices", "details.devices", _DEVICES),
-    Column("steps_cpu_s", "details.measured_usage", FieldType(Any, "number", _cpu_s)),
-    Column("inside_steal_s", "details.measured_usage", FieldType(Any, "number", _steal_s)),
+    Column("devices", "details.devices", _NOTED),
+    Column("steps_cpu_s", "details.measured_usage", FieldType("number", _cpu_s)),
+    Column("inside_steal_s", "details.measured_usage", FieldType("number", _steal_s)),
     Column("loader_workers", "data_use.loader_workers", COUNT),
     Column("data_sha256", "data_use.sha256", TEXT),
     Column("data_bytes", "data_use.asked_bytes", COUNT),
     Column("images_read", "data_use.images_read", COUNT, _READ),
     Column("damaged", "data_use.damaged", COUNT, _WARNED),
-    Column("models", "kept", MODELS, default=[]),
-    Column("aggressor", "aggressor", NAME, _PLACE),
+    Column("models", "kept", MODELS),
+    Column("aggressor", "aggressor", TEXT, _PLACE),
     *(
-        Column(f"aggressor_{name}", "aggressors", FieldType(_Aggressors, "number", _speed_of(name)), default=[])
+        Column(f"aggressor_{name}", "aggressors", FieldType("number", _speed_of(name)))
         for name in ("before_per_s", "beside_per_s")
     ),
-    Column("burst_s", "alternation.burst_s", POSITIVE),
-    Column("block_s", "alternation.block_s", SECONDS, _TURNS),
-    *_rows("alternation.", "waiting_share turn_s", SECONDS),
-    *_rows("alternation.", "beside_s late_s", NUMBER),
+    Column("burst_s", "alternation.burst_s", NUMBER),
+    Column("block_s", "alternation.block_s", NUMBER, _TURNS),
+    *_rows("alternation.", "waiting_share turn_s beside_s late_s", NUMBER),
     Column("counted", "counted", CATEGORY, Field("", "refused", "rates of other things have no ratio", "counted")),
-    Column("generated_weights", "generated.weights_sha256", _DIGEST, _SAME_IMAGE),
-    Column("generated_pixels", "generated.pixels_sha256", _DIGEST, _SAME_IMAGE, REQUIRED_INSIDE),
-    Column("metrics", "metrics", _objects(dict[_Words, MetricValue]), default={}),
-    Column("losses", "steps.losses", FieldType(dict[_Words, list[_Number]], derive=_latest), _LOSSES, {}),
+    Column("generated_weights", "generated.weights_sha256", TEXT, _SAME_IMAGE),
+    Column("generated_pixels", "generated.pixels_sha256", TEXT, _SAME_IMAGE),
+    Column("metrics", "metrics", OBJECTS),
+    Column("losses", "steps.losses", FieldType(derive=_latest), _LOSSES),
 )
 """The columns of a table of trials; ``cpus`` is their number, ``seen_…`` what the target reports from inside,
 ``data_bytes`` those of the data set that were asked for at least once, ``metrics`` those of a probe by name, ``losses``
 the means over a trial's last steps, ``settings`` the comparison key of the job."""
 
 AUDIT = (
-    Column("seed", "seed", COUNT, _PLACE, 0),
-    Column("failure", "outcome", FieldType(None, "text", _contradiction)),
-    Column("close_s", "close_s", SECONDS, _CLOSED),
+    Column("seed", "seed", COUNT, _PLACE),
+    Column("failure", "outcome", FieldType("text", _contradiction)),
+    Column("close_s", "close_s", NUMBER, _CLOSED),
     Column("opening_s", "opening", PARTS_S, _checked("its parts sum to open_s")),
     Column("recorded_batch", "global_batch", COUNT, _checked("it is that of the job")),
-    Column("counted_steps", "steps", FieldType(None, "count", counted_steps)),
+    Column("counted_steps", "steps", FieldType("count", counted_steps)),
     Column("steps_s", "steps.elapsed_s", SUM),
-    Column("phases_s", "steps", FieldType(None, "number", lambda steps: sum(map(sum, _phases(steps))) or None)),
+    Column("phases_s", "steps", FieldType("number", lambda steps: sum(map(sum, _phases(steps))) or None)),
     Column("copied_s", "steps.copy_s", SUM, _STEPS),
     Column("waited_s", "steps.data_s", SUM, _STEPS),
     Column("computed_s", "steps.compute_s", SUM, _STEPS),
     Column("communicated_s", "steps.communicate_s", SUM, _STEPS),
-    Column("parts_s", "steps.phases", PHASES, _STEPS, {}),
-    *_rows("timeline.", "launch_s measured_s", SECONDS, _SPANS),
-    Column("timeline_s", "timeline", FieldType(None, "number", _timeline_s)),
-    Column("whole_timeline", "timeline", FieldType(None, "flag", _whole_timeline)),
-    Column("alternation", "alternation", FieldType(Alternation)),
-    Column("ranks", "ranks", _objects(list[Rank]), default=[]),
-    Column("aggressors", "aggressors", _objects(_Aggressors), default=[]),
-    Column("data_use", "data_use", FieldType(DataUse)),
+    Column("parts_s", "steps.phases", PHASES, _STEPS),
+    *_rows("timeline.", "launch_s measured_s", NUMBER, _SPANS),
+    Column("timeline_s", "timeline", FieldType("number", _timeline_s)),
+    Column("whole_timeline", "timeline", FieldType("flag", _whole_timeline)),
+    Column("alternation", "alternation", OBJECT),
+    Column("ranks", "ranks", OBJECTS),
+    Column("aggressors", "aggressors", OBJECTS),
+    Column("data_use", "data_use", OBJECT),
     Column("generated_images", "generated.images", COUNT, _checked("as many as the job asks for")),
-    Column("generating_s", "timeline.generating_s", SECONDS, _SPANS),
-    Column("between_s", "timeline.between_epochs_s", SECONDS, _SPANS),
+    Column("generating_s", "timeline.generating_s", NUMBER, _SPANS),
+    Column("between_s", "timeline.between_epochs_s", NUMBER, _SPANS),
     Column("printed_per_s", "details.throughputs", RATES),
-    Column("idle_w", "resources.idle_w", SECONDS, _COST),
-    Column("units_answered", "details.units_answered", COUNT),
-    Column("ready_s", "timeline", FieldType(None, "number", _ready_s)),
-    Column("epochs", "epochs", FieldType(Epochs)),
-    Column("kept", "kept", _objects(list[KeptModel]), default=[]),
+    Column("idle_w", "resources.idle_w", NUMBER, _COST),
+    Column("units_answered", "details.units_answered", _NOTED),
+    Column("ready_s", "timeline", FieldType("number", _ready_s)),
+    Column("epochs", "epochs", OBJECT),
+    Column("kept", "kept", OBJECTS),
 )
 """The columns that the audit needs besides. Parts that few records have are objects; ``failure`` is the text of a
 failure in a trial that is ok, ``opening_s`` the sum of all parts of opening."""
 
 FURTHER = (
-    Column("schema_version", "schema_version", FieldType(Literal[3]), _VERSION, REQUIRED),
-    Column("suite_version", "suite_version", WORDS, _SUITE, ""),
-    Column("outcome.command", "outcome.command", FieldType(list[str]), _FAILURE, []),
-    Column("outcome.output_tail", "outcome.output_tail", TEXT, _FAILURE, ""),
+    Column("schema_version", "schema_version", COUNT, _VERSION),
+    Column("suite_version", "suite_version", TEXT, _SUITE),
+    Column("outcome.command", "outcome.command", OBJECT, _FAILURE),
+    Column("outcome.output_tail", "outcome.output_tail", TEXT, _FAILURE),
     Column("outcome.remedy", "outcome.remedy", TEXT, _FAILURE),
-    Column("weights_sha256", "weights_sha256", _DIGEST, Field("", "refused", _WEIGHTS, "weights")),
-    Column("drawn_sha256", "drawn_sha256", _DIGEST, Field("", "refused", "decided by the seed, on every CPU", "draws")),
+    Column("weights_sha256", "weights_sha256", TEXT, Field("", "refused", _WEIGHTS, "weights")),
+    Column("drawn_sha256", "drawn_sha256", TEXT, Field("", "refused", "decided by the seed, on every CPU", "draws")),
     Column("last_step", "last_step", COUNT, Field("", "refused", "a command that ends early did other work", "step")),
-    Column("answers_sha256", "answers_sha256", _DIGEST, _measured("the answer states whether they are the same")),
-    Column("generated_png", "generated.png", FieldType(Grid), _SAME_IMAGE),
+    Column("answers_sha256", "answers_sha256", TEXT, _measured("the answer states whether they are the same")),
+    Column("generated_png", "generated.png", OBJECT, _SAME_IMAGE),
     *(
-        Column(f"timeline.{name}_s", f"timeline.{name}_s", SECONDS, _SPANS)
+        Column(f"timeline.{name}_s", f"timeline.{name}_s", NUMBER, _SPANS)
         for name in _TIMELINE[1:]
         if name != "measured"
     ),
-    Column("checkpoints", "epochs.checkpoints.filesystem", WORDS, _CHECKPOINTS),
+    Column("checkpoints", "epochs.checkpoints.filesystem", TEXT, _CHECKPOINTS),
     Column("instances", "alternation.instances", COUNT, _TURNS),
 )
 """Fields that are read, and are no columns of a table."""

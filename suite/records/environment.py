@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from suite.part import Part
+from suite.part import Count, Part
 
 OwnKernel = Literal["sentry", "virtual machine"]
 
@@ -87,15 +87,15 @@ class Environment(Part):
     """The digest of the host's machine-id(5), by which it is known; null inside a target, and if bench runs in one."""
     pid1: str | None = None
     """Name of process 1, without its arguments: which init, or that the place is a container."""
-    cpus: list[int] | None = None
+    cpus: list[Count] | None = None
     """The CPUs this process may use, in this kernel's own numbers."""
-    host_cpus: list[int] | None = None
+    host_cpus: list[Count] | None = None
     """The host CPUs that these are pinned to; of a pod, those of its node's kernel."""
-    memory_bytes: int | None = None
+    memory_bytes: Count | None = None
     """The least of the control group's limit and the machine's physical memory."""
     kernel_memory_bytes: int | None = None
     """Physical memory that the kernel kept for itself: not in MemTotal."""
-    threads: int | None = None
+    threads: Count | None = None
     userland_sha256: str | None = None
     userland_differences: list[str] | None = None
     """Paths in which the tree seen from inside departs from its manifest; empty when it was checked and agrees."""

@@ -6,18 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from types import SimpleNamespace
-from typing import Any, TypeVar
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from suite.errors import RequestError
 from suite.job.job import Job
 from suite.part import first_problem
-from suite.records.columns import LEAST, MOST, REQUIRED, REQUIRED_INSIDE, Column
+from suite.records.columns import LEAST, MOST, Column, model_of
 from suite.records.environment import Environments
-from suite.records.record import SCHEMA_VERSION
+from suite.records.record import SCHEMA_VERSION, TrialRecord
 from suite.untrusted.parse import cleaned, parse
 
 _CURRENT = re.compile(rb'\s*\{\s*"schema_version":\s*%d\s*[,}]' % SCHEMA_VERSION)
@@ -28,6 +29,7 @@ _LONGEST = 4000
 _REMEMBERED_BYTES = 1 << 16
 _MOST_REMEMBERED = 1000
 """The largest job or environment that is remembered, and how many are."""
+_MOST_COUNTED = 1 << 50
 _PARTS = ("job", "environment")
 """The fields that most records of a run have in common, and that are most of a record but for its steps."""
 _T = TypeVar("_T")
@@ -73,23 +75,29 @@ def clean_record(content: bytes) -> bytes:
 class Projection:
     """Some columns of records. ``columns`` are in the order of the values that ``row`` returns.
 
-    ``further`` are fields that are decoded, and no values of a row. ``parts`` are the fields that are kept as text.
+    ``further`` are fields that are decoded, and no values of a row. ``parts`` are the fields that are kept as text,
+    ``model`` has the types and bounds of the others.
     """
 
     def __init__(
-        self, columns: Sequence[Column], further: Sequence[Column] = (), parts: Collection[str] = _PARTS
+        self,
+        columns: Sequence[Column],
+        further: Sequence[Column] = (),
+        parts: Collection[str] = _PARTS,
+        model: type[BaseModel] = TrialRecord,
     ) -> None:
         self._parts = parts
         by_part: dict[str, list[Column]] = defaultdict(list)
         for column in columns:
             part = column.path.partition(".")[0]
             by_part[part if part in _PARTS else ""].append(column)
-        record_type = _record_type((*by_part[""], *further), parts)
+        names = _names((*by_part[""], *further)) | dict.fromkeys(parts, msgspec.Raw)
+        record_type = _struct("Record", names, model)
         self._decoder = msgspec.json.Decoder(record_type, dec_hook=_validated)
         self._own, job, environment = (_Values(by_part[name]) for name in ("", *_PARTS))
-        self._job_row = remembered(lambda text: job.checked(SimpleNamespace(job=job_of(text))))
+        self._job_row = remembered(lambda text: job.of(SimpleNamespace(job=job_of(text))))
         self._environment_row = remembered(
-            lambda text: environment.checked(SimpleNamespace(environment=environments_of(text)))
+            lambda text: environment.of(SimpleNamespace(environment=environments_of(text)))
         )
         self.columns = (*self._own.columns, *job.columns, *environment.columns)
 
@@ -133,30 +141,15 @@ class _Values:
         ]
 
     def of(self, record: Any) -> list[Any]:  # noqa: ANN401
-        values = self._raw(record)
-        for number, derive in self._derived:
-            if values[number] is not None:
-                values[number] = derive(values[number])
-        return values
-
-    def checked(self, record: Any) -> list[Any]:  # noqa: ANN401
-        """Return the values of an object of a model, whose bounds are those of the table, too."""
-        pairs = zip(self.columns, self._raw(record), strict=True)
-        for column, value in pairs:
-            if value is not None and column.kind.type is not None:
-                try:
-                    msgspec.convert(value, column.kind.type)
-                except msgspec.ValidationError as error:
-                    raise UnusableRecordError(f"{column.path}: {error}") from error
-        return self.of(record)
-
-    def _raw(self, record: Any) -> list[Any]:  # noqa: ANN401
         values: list[Any] = []
         for path, fields, count in self._groups:
             part = record
             for name in path:
                 part = getattr(part, name) if part is not None else None
             values += (None,) * count if part is None else fields(part)
+        for number, derive in self._derived:
+            if values[number] is not None:
+                values[number] = derive(values[number])
         return values
 
 
@@ -166,35 +159,79 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda part: (getattr(part, names[0]),)
 
 
-def _record_type(columns: Sequence[Column], parts: Collection[str]) -> Any:  # noqa: ANN401
-    """Return the type, for msgspec, of the objects in each other that the columns are fields of."""
-    typed = {column.path for column in columns if column.kind.type is not None}
+def _names(columns: Sequence[Column]) -> dict[str, Any]:
+    """Return the names of the fields that the columns are made of, with those inside; None for a whole field."""
+    whole = {column.path for column in columns if column.is_decoded}
     tree: dict[str, Any] = {}
-    for column in columns:
-        *path, last = column.path.split(".")
-        if column.kind.type is None or any(".".join(path[:end]) in typed for end in range(1, len(path) + 1)):
-            continue
-        node = tree
-        for name in path:
-            node = node.setdefault(name, {})
-        node.setdefault(last, column)
-    return _struct("Record", {**tree, **dict.fromkeys(parts, msgspec.Raw)})
+    for path in sorted(whole):
+        *above, last = path.split(".")
+        if whole.isdisjoint(".".join(above[:end]) for end in range(1, len(above) + 1)):
+            node = tree
+            for name in above:
+                node = node.setdefault(name, {})
+            node[last] = None
+    return tree
 
 
-def _struct(name: str, node: dict[str, Any]) -> Any:  # noqa: ANN401
+def _struct(name: str, names: dict[str, Any], model: type[BaseModel] | None) -> Any:  # noqa: ANN401
+    """Return the type, for msgspec, of an object with these fields of a model; without one any value will do."""
     fields: list[Any] = []
-    for key, item in node.items():
-        if item is msgspec.Raw:
-            fields.append((key, item))
-        elif isinstance(item, dict):
-            inner = _struct(key, item)
-            required = any(isinstance(part, Column) and part.default is REQUIRED for part in item.values())
-            fields.append((key, inner) if required else (key, inner | None, None))
-        elif item.default in (REQUIRED, REQUIRED_INSIDE):
-            fields.append((key, item.kind.type))
+    for key, inner in names.items():
+        if inner is msgspec.Raw:
+            fields.append((key, inner))
+        elif model is None:
+            fields.append((key, Any, None))
         else:
-            fields.append((key, item.kind.type | None if item.default is None else item.kind.type, item.default))
+            fields.append((key, *_field(key, inner, model.model_fields[key])))
     return msgspec.defstruct(name, fields, kw_only=True, gc=False)
+
+
+def _field(key: str, names: dict[str, Any] | None, field: FieldInfo) -> tuple[Any, ...]:
+    """Return the type of a field, and its default if it has one. A text without a version is no record."""
+    if names is None:
+        kind = _type_of(field.annotation, field.metadata)
+        default = field.default
+    else:
+        kind = _struct(key, names, model_of(field.annotation))
+        default = None
+    if field.is_required() or key == "schema_version":
+        return (kind,)
+    if default is None:
+        kind |= None
+    return kind, default
+
+
+def _type_of(annotation: Any, metadata: Iterable[Any] = ()) -> Any:  # noqa: ANN401 (of any field)
+    """Return the type, for msgspec, of an annotation of pydantic."""
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin is Annotated:
+        kind, *marks = arguments
+        return _type_of(kind, [bound for mark in marks for bound in getattr(mark, "metadata", ())])
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_type_of, arguments))]  # noqa: UP007 (of as many as there are)
+    kind = annotation
+    if arguments and origin is not Literal:
+        kind = origin[tuple(map(_type_of, arguments))]
+    given = {name: getattr(part, name) for part in metadata for name in _BOUNDS if hasattr(part, name)}
+    bounds = _table_bounds(kind, given)
+    if bounds:
+        return Annotated[kind, msgspec.Meta(**bounds)]
+    return kind
+
+
+def _table_bounds(kind: Any, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+    """Return bounds of which those of numbers go no further than what a table can hold."""
+    if kind is int:
+        least = given.pop("gt", -1) + 1
+        return {"ge": least, "lt": _MOST_COUNTED} | given
+    if kind is float:
+        least = LEAST if "gt" in given else -MOST
+        return {"ge": given.get("ge", least), "le": given.get("le", MOST)}
+    return given
+
+
+_BOUNDS = ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern")
 
 
 def _validated(model: type, value: Any) -> Any:  # noqa: ANN401 (a hook of msgspec)

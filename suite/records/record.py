@@ -14,16 +14,15 @@ from pydantic import AfterValidator, Field, RootModel, model_validator
 from suite.job.command import UNITS
 from suite.job.distributed import Role
 from suite.job.job import Digest, Job, Name
-from suite.part import Count, Part, RunId, Seconds
+from suite.part import Count, Part, RunId, Seconds, Words
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions, Resources, Usage
+from suite.trial_names import TrialId, TrialKey
 from suite.untrusted.grid import check_grid
 
 SCHEMA_VERSION = 3
 EXACT = 1e-6
 """The share by which numbers may differ that were computed from each other: JSON keeps all digits."""
-TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,239}$")]
-"""The name of a trial is that of its file, and of no place elsewhere; see ``suite.trial_names``."""
 
 
 class Steps(Part):
@@ -39,9 +38,9 @@ class Steps(Part):
     copy_s: list[Seconds] | None = None
     compute_s: list[Seconds] | None = None
     communicate_s: list[Seconds] | None = None
-    phases: dict[str, list[Seconds]] = {}
+    phases: dict[Words, list[Seconds]] = {}
     """The seconds of the phases of computing that the workload names; together at most ``compute_s``."""
-    losses: dict[str, list[Annotated[float, Field(allow_inf_nan=False)]]] = {}
+    losses: dict[Words, list[Annotated[float, Field(allow_inf_nan=False)]]] = {}
     """What the workload's step gives, by name: its losses above all."""
 
     @model_validator(mode="after")
@@ -98,7 +97,7 @@ class Checkpoints(Part):
     seconds: Annotated[list[Seconds], Field(min_length=1)]
     size_bytes: Count
     """The size of the last one."""
-    filesystem: str | None = None
+    filesystem: Words | None = None
     """The file system that they were written to, in the target: ``tmpfs`` is memory, and knows no disk."""
 
 
@@ -315,11 +314,24 @@ class AggressorInstance(Part):
     """Null where the instance was idle."""
 
 
-class Burst(Part):
+class Turn(Part):
+    """The worker's account of one of its turns; ``waiting`` is since the turn before, or since it was ready."""
+
+    span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """From the begin of its first step to the end of its last, on the worker's clock; of several workers, the most."""
+    heard_s: Seconds
+    """From giving the turn to hearing of the end of its last step, on the host's clock."""
+    steps: Annotated[int, Field(gt=0)]
+    own_cpu_s: Seconds
+    own_waiting_cpu_s: Seconds
+    faults: Count
+    """Minor page faults during its turn."""
+
+
+class Burst(Turn):
     """One turn of a job that takes turns; its steps follow those of its earlier bursts in ``steps``.
 
-    CPU seconds are those of everything that serves the target, as the host counts them; ``own`` and ``faults`` are the
-    worker's own accounting. ``waiting`` is since its turn before, or since it was ready.
+    ``cpu_s`` and ``waiting_cpu_s`` are those of everything that serves the target, as the host counts them.
     """
 
     round: Count
@@ -329,17 +341,8 @@ class Burst(Part):
     """The time at which it was given its turn, on the host's clock, since the first turn of the block."""
     ended_s: Seconds
     """The time at which the host heard of its end, on the same clock."""
-    span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """From the begin of its first step to the end of its last, on the worker's clock; of several workers, the most."""
-    heard_s: Seconds
-    """From giving the turn to hearing of the end of its last step, on the host's clock."""
-    steps: Annotated[int, Field(gt=0)]
     cpu_s: Seconds | None = None
     waiting_cpu_s: Seconds | None = None
-    own_cpu_s: Seconds
-    own_waiting_cpu_s: Seconds
-    faults: Count
-    """Minor page faults during its turn."""
 
 
 class Alternation(Part):
@@ -395,7 +398,7 @@ class Outcome(Part):
     """``ok``, or ``failed`` with what is needed to see why."""
 
     status: Literal["ok", "failed"]
-    kind: str | None = None
+    kind: Words | None = None
     message: str | None = None
     command: list[str] = []
     output_tail: str = ""
@@ -408,27 +411,21 @@ class Outcome(Part):
         return self
 
 
-class _Head(Part):
-    """Which trial a record is of, of which job, and how it ended."""
+class _Version(Part):
+    """What every record begins with: the version of any other text is found by parsing it."""
 
     schema_version: Literal[3] = 3
+
+
+class _Head(TrialKey, _Version):
+    """Which trial a record is of, of which job, and how it ended."""
+
     run_id: RunId
     trial_id: TrialId
-    suite_version: str
+    suite_version: Words
     """The suite that measured, with the digest of its code: ``0.1.0+3f9a2c5d41e0``."""
-    started_at: str
+    started_at: Words
     """UTC, ISO 8601."""
-    target: str
-    replica: int = 0
-    ablation: str | None = None
-    """The one property of the target that was switched; see ``suite.job.ablations``."""
-    aggressor: str | None = None
-    """The aggressor beside the victim; null if the other instances were idle."""
-    warm_up: bool = False
-    """Whether the trial belongs to a warm-up block: discarded by that rule, whatever it shows."""
-    block: Annotated[int, Field(ge=0)]
-    position: Annotated[int, Field(ge=0)]
-    seed: int
     outcome: Outcome
     failed_attempts: Count = 0
     """The earlier attempts of this trial that failed: it counts as a failed one, even if it was repeated and is ok."""
@@ -462,7 +459,7 @@ class TrialNumbers(Part):
     """The time after the last measured step until nothing computed that the steps had started; waited for up to 1 s.
     Null for a job that takes turns, and where no steps are measured."""
     timeline: Timeline | None = None
-    metrics: dict[str, MetricValue] = {}
+    metrics: dict[Words, MetricValue] = {}
     """The numbers of a probe, in place of a throughput, by name; or a training's own, and those of its epochs."""
     data_use: DataUse | None = None
     generated: Generated | None = None
@@ -488,12 +485,12 @@ class TrialRecord(TrialNumbers, _Head):
     that trains nothing."""
     open_s: Seconds | None = None
     """The time that the target needs to be ready to launch the job, without what the suite asks on its own account."""
-    opening: dict[str, Seconds] = {}
+    opening: dict[Words, Seconds] = {}
     """The parts of ``open_s``: ``boot``, ``container``, ``network``, ``tree`` and what else was opened."""
     close_s: Seconds | None = None
     alternation: Alternation | None = None
     """The turns of a job of the alternating design."""
-    substitutes: list[str] = []
+    substitutes: Annotated[list[Words], Field(max_length=50)] = []
     """The substitutes for what this host lacks, shown wherever the numbers are shown."""
     environment: Environments
     conditions: Conditions | None = None

@@ -17,7 +17,7 @@ from analysis.report.export import COUNTS, FORMATS, STEP_COLUMNS, steps_tables, 
 from analysis.warnings.types import AnalysisWarning
 from suite.errors import RequestError
 from suite.part import Seconds
-from suite.records.columns import AUDIT, FURTHER, SECONDS, TABLE, Column, Field
+from suite.records.columns import AUDIT, FURTHER, NUMBER, TABLE, Column, Field
 from suite.records.differences import fields_of
 from suite.records.reader import Projection, UnusableRecordError
 from suite.records.record import MetricValue, Steps, TrialRecord
@@ -179,7 +179,7 @@ EXEMPT = {
 def unread(model: type[TrialRecord], columns: tuple[Column, ...]) -> list[str]:
     """Return the fields that no column reads, not even as a part of something larger, and nothing exempts."""
     schema = model.model_json_schema()
-    read = {column.path for column in columns if column.kind.type is not None} | {"job"} | EXEMPT.keys()
+    read = {column.path for column in columns if column.is_decoded} | {"job"} | EXEMPT.keys()
     fields = leaves(schema, schema=schema)
     return [leaf for leaf in fields if not any(f"{leaf}.".startswith(f"{path}.") for path in read)]
 
@@ -195,7 +195,7 @@ class ToyRecord(TrialRecord):
     toy_s: Seconds | None = None
 
 
-TOY = Column("toy_s", "toy_s", SECONDS, Field("", "measured", "a toy"))
+TOY = Column("toy_s", "toy_s", NUMBER, Field("", "measured", "a toy"))
 
 
 def test_a_new_field_that_is_shown_is_the_models_and_one_row(
@@ -207,7 +207,7 @@ def test_a_new_field_that_is_shown_is_the_models_and_one_row(
     for block, toy_s in enumerate((1.5, None)):
         made = ToyRecord.model_validate(save(block=block).model_dump() | {"toy_s": toy_s})
         (tmp_path / f"run/trials/{made.trial_id}.json").write_text(made.model_dump_json(indent=1))
-    monkeypatch.setattr(loading, "RECORD", Projection((*TABLE, TOY, *AUDIT), FURTHER))
+    monkeypatch.setattr(loading, "RECORD", Projection((*TABLE, TOY, *AUDIT), FURTHER, model=ToyRecord))
     monkeypatch.setattr(loading, "COLUMNS", (*loading.COLUMNS, "toy_s"))
     column = trials_table(save.load())["toy_s"]
     assert (str(column.dtype), column.fillna(0).tolist()) == ("float64", [1.5, 0])

@@ -15,14 +15,14 @@ import pytest
 from rich.console import Console
 
 from suite.errors import MeasurementError
-from suite.interfaces import Instance, Measurement, Observer, Turn, TurnTaker
+from suite.interfaces import Instance, Measurement, Observer, TurnTaker
 from suite.job.job import Alternating
 from suite.loop import Loop
 from suite.plan import Plan, Trial, rounds_of, together
 from suite.progress import Display
 from suite.records.environment import Environment
 from suite.records.headers import read_header
-from suite.records.record import Steps, Timeline, TrialRecord
+from suite.records.record import Steps, Timeline, TrialRecord, Turn
 from suite.records.usage import GpuUsage, Usage
 from suite.results.store import MANIFEST, Run, read_manifest
 from suite.sweep.cells import cells_of
