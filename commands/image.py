@@ -13,11 +13,10 @@ from commands.paths import UserPath
 from provisioning import artefacts, ledger
 from provisioning.images.adopt import adopt
 from provisioning.images.build import build
-from provisioning.images.image import Image, Mount, Stamp, broken, difference, find, images, prune, remove
+from provisioning.images.image import Image, broken, difference, find, images, prune, remove
 from provisioning.images.own import build_own
 from provisioning.images.suite import build_suite
 from suite.errors import RequestError
-from suite.part import Part
 
 
 @click.group(cls=SuggestingGroup)
@@ -120,26 +119,10 @@ def image_verify(digest: str | None) -> None:
     click.echo(f"{image.digest} is whole")
 
 
-class BuiltImage(Part):
-    """An image in the JSON of the list, with the directory of its unpacked tree."""
-
-    digest: str
-    variant: str
-    recipe_sha256: str
-    created_at: str
-    base: str
-    files: dict[str, Stamp]
-    source: str | None
-    python: tuple[str, str]
-    mounts: tuple[Mount, ...]
-    gpu_architectures: tuple[str, ...]
-    tree: str
-
-
 class ImagesOutput(Output):
     """The images that were built, newest first."""
 
-    images: list[BuiltImage]
+    images: list[Image]
 
 
 @image.command("diff")
@@ -171,8 +154,7 @@ def image_list(as_json: bool) -> None:
       bench image list --json
     """
     if as_json:
-        built = [BuiltImage(**dict(image), tree=str(image.tree)) for image in images()]
-        ImagesOutput(images=built).tell()
+        ImagesOutput(images=images()).tell()
         return
     for image in images():
         columns = [image.digest[:12], image.variant, image.created_at, str(image.directory), image.name or ""]

@@ -19,7 +19,7 @@ from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
 
 from provisioning import ledger, processes
 from provisioning.nodes import IMAGE_PYTHON
@@ -127,6 +127,7 @@ class Image(BaseModel):
         # Without links, as ``home``: the folder of images may be one.
         return (home() / "images").resolve() / self.digest[:12]
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def tree(self) -> Path:
         return self.directory / "tree"
@@ -135,7 +136,7 @@ class Image(BaseModel):
         return self.directory / name
 
     def text(self) -> str:
-        return self.model_dump_json(indent=2) + "\n"
+        return self.model_dump_json(indent=2, exclude={"tree"}) + "\n"
 
     def save(self) -> None:
         write_atomic(self.directory / DESCRIPTION, self.text())

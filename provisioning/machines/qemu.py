@@ -17,7 +17,7 @@ from provisioning.machines import accelerator, ssh, virtiofs
 from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import Guest, GuestSpec, MachineProvider
-from provisioning.machines.topology import Topology, topology_on
+from provisioning.machines.qemu_command import Topology, topology_on
 from provisioning.nodes import local_node
 from provisioning.processes import build_of, check_answer, installing, packages_of
 from suite.errors import BenchError, MeasurementError, ending, option, signal_of
@@ -188,12 +188,9 @@ def _qemu_spec(node: Node, spec: GuestSpec, directory: PurePath, access: ssh.Ssh
     if spec.properties.pinned:
         topology = topology_on(node, spec.envelope.cpus)
     return qemu.QemuSpec(
+        **vars(topology),
         name=directory.name,
         accelerator=spec.accelerator,
-        cpus=topology.cpus,
-        sockets=topology.sockets,
-        threads=topology.threads,
-        nodes=topology.nodes,
         kernel_settings=tuple(_kernel_settings(node, spec.properties)),
         memory_bytes=spec.envelope.memory_bytes,
         kernel=f"{node.userland}/boot/vmlinuz",

@@ -30,7 +30,7 @@ from provisioning.machines import virtiofs
 from provisioning.machines.accelerator import choose
 from provisioning.machines.base import GuestSpec
 from provisioning.machines.qemu import HUGE_PAGES, QEMU
-from provisioning.machines.topology import topology_on
+from provisioning.machines.qemu_command import topology_on
 from provisioning.nodes import LocalNode, WrappedNode, local_node
 from provisioning.paths import home
 from provisioning.volumes import MOUNT, Volume

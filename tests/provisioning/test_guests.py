@@ -17,7 +17,7 @@ from provisioning.machines import qemu as qemu_machine
 from provisioning.machines.accelerator import PROGRAM, KvmProbe, choose, choose_common, probe_kvm
 from provisioning.machines.libvirt import LIBVIRT
 from provisioning.machines.qemu import GuestConsole, _explained, _kernel_settings
-from provisioning.machines.topology import Topology, topology_of
+from provisioning.machines.qemu_command import Topology, topology_of
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
 from provisioning.remote.network import DEVICE, routed
