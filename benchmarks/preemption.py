@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.costs.preemption import course_of
+from analysis.costs.job import course_of
 from suite.job.preemption import Preemption
 
 

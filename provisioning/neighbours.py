@@ -14,8 +14,7 @@ from typing import Literal, NamedTuple
 import psutil
 
 from provisioning import ledger
-from provisioning.metrics.busiest import MOST_NAMED, spent_s, used_s
-from provisioning.metrics.conditions import EnvelopeHost
+from provisioning.metrics.conditions import MOST_NAMED, EnvelopeHost, spent_s, used_s
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Note
 from suite.job.envelope import format_cpu_list

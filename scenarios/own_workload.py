@@ -18,9 +18,8 @@ from pydantic import PositiveInt, TypeAdapter, ValidationError
 from suite.errors import RequestError, option
 from suite.job.job import Name
 from suite.registries import WORKLOADS
-from worker.failure import is_own, own_frames
 from worker.members import Plugin, imported, load_member
-from worker.protocol import SpecError
+from worker.protocol import SpecError, is_own, own_frames
 from worker.workloads.workload import Workload
 
 LARGEST_BYTES = 1 << 20

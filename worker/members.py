@@ -19,8 +19,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from worker.failure import PLUGINS
-from worker.protocol import SpecError
+from worker.protocol import PLUGINS, SpecError
 
 _Member = TypeVar("_Member")
 

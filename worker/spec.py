@@ -7,7 +7,6 @@ an unknown key, a wrong type or a number out of bounds is refused. Neither side 
 import re
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
@@ -406,22 +405,24 @@ def parse_spec(text: str) -> Spec:
 
 def check(spec: Spec) -> None:
     """Raise SpecError unless the parts of a training fit together, and its workload and data kind can be loaded."""
-    conflicting = (conflicts(spec) for conflicts in _CONFLICTS)
-    conflict = next(chain.from_iterable(conflicting), None)
-    if conflict:
-        raise SpecError(conflict)
+    for conflicts in _CONFLICTS:
+        for conflict in conflicts(spec):
+            raise SpecError(conflict)
+    if spec.data:
+        spec.data.load_kind()
+
+
+def _workload_conflicts(spec: Spec) -> Iterator[str]:
     workload = spec.load_workload()
     if workload.communicates and not spec.distributed and spec.parallel != "ddp":
-        raise SpecError(f"{spec.workload} exchanges messages between ranks, and the job has one")
+        yield f"{spec.workload} exchanges messages between ranks, and the job has one"
     if spec.sync and workload.metrics:
         metric = workload.metrics[0]
         source = "from the times of its steps" if metric.per == "job" else "after each step, for which the host waits"
-        raise SpecError(f"sync is {spec.sync!r}; {spec.workload} makes {metric.name} {source}")
+        yield f"sync is {spec.sync!r}; {spec.workload} makes {metric.name} {source}"
     if (spec.generate or spec.keep_model) and (spec.turns or not workload.makes_images):
         chosen = f"generate is {spec.generate}, keep_model {spec.keep_model}"
-        raise SpecError(f"{chosen}; {spec.workload} makes no images, or takes turns")
-    if spec.data:
-        spec.data.load_kind()
+        yield f"{chosen}; {spec.workload} makes no images, or takes turns"
 
 
 def _device_conflicts(spec: Spec) -> Iterator[str]:
@@ -512,4 +513,5 @@ _CONFLICTS = (
     _joined_conflicts,
     _step_conflicts,
     _epoch_conflicts,
+    _workload_conflicts,
 )

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.contrasts import RATIO, TARGET, effect, form
+from analysis.compare.contrast_kinds import RATIO, TARGET
+from analysis.compare.contrasts import form
 from analysis.compare.pairing import ROW, filled, grouped
 from analysis.compare.results import Circumstances, Comparison, Effect, GroupKey
-from analysis.compare.standing import withheld
-from analysis.costs.preemption import course_of
+from analysis.compare.verdicts import effect, withheld
+from analysis.costs.job import course_of
 from analysis.explain.explanation import (
     OPENING,
     UNEXPLAINED,

@@ -25,8 +25,7 @@ from suite.interfaces import Note
 from suite.loop import Loop
 from suite.progress import Display, Lines
 from suite.records.record import TrialRecord
-from suite.request.defaults import Defaults
-from suite.request.request import RunRequest
+from suite.request.request import Defaults, RunRequest
 from suite.results import files
 from suite.results.store import (
     LOG,

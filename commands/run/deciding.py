@@ -5,9 +5,8 @@ from dataclasses import replace
 from commands.run.resolve import Resolved
 from suite.errors import RequestError, option, spelled
 from suite.interfaces import Note, TurnScenario
-from suite.request.deciding import leaves_turns_to_the_run
 from suite.request.repetitions import DECIDED, DECIDING_BUDGETS, DECIDING_MARGIN
-from suite.request.request import RunRequest
+from suite.request.request import RunRequest, leaves_turns_to_the_run
 from suite.targets import BASELINE
 
 

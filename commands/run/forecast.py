@@ -19,9 +19,8 @@ from suite.job.datasets import Dataset
 from suite.job.envelope import GIB, format_cpu_list
 from suite.job.profiles import PROFILES
 from suite.plan import WARM_UP, Plan
-from suite.request.deciding import deciding_budget
 from suite.request.repetitions import MARGIN, MOST_BLOCKS, RepetitionOptions
-from suite.request.request import RunRequest
+from suite.request.request import RunRequest, deciding_budget
 from suite.request.traits import traits_of
 from suite.results.layout import results_directory
 from suite.results.runs import find_runs

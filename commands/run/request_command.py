@@ -15,10 +15,9 @@ from scenarios.own_workload import file_of, sha256_of
 from suite.errors import RequestError, flag, option
 from suite.job.command import AUTO, COMMAND
 from suite.job.job import Job
-from suite.request.defaults import Defaults, with_defaults
 from suite.request.option import ALL, Option
 from suite.request.repetitions import EXTENDING
-from suite.request.request import OPTIONS, RunRequest, group_models
+from suite.request.request import OPTIONS, Defaults, RunRequest, group_models, with_defaults
 from suite.results.runs import SWEEP, is_run
 from suite.results.store import PLAN, stored_plan
 from suite.targets import VERSUS

@@ -1,20 +1,29 @@
-"""The state of this host around a job: what the kernel has counted, how the CPUs are set, the energy that was used."""
+"""The state of this host around a job: what the kernel has counted, how the CPUs are set, the energy that was used.
+
+The processes that take CPU time beside a job are named by what the kernel counts of each that lives.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from provisioning.cgroup.counters import ControlGroup, read
 from suite.job.envelope import parse_cpu_list
 from suite.records.usage import Conditions
+from suite.untrusted.parse import has_control_characters
 
 PROC = Path("/proc")
 SYS = Path("/sys")
 POWERCAP = SYS / "class/powercap"
+MOST_NAMED = 3
+_KERNEL = "2"
+"""The process that starts the kernel's threads."""
 Number = TypeVar("Number", int, float)
 
 
@@ -198,7 +207,7 @@ def _minus(a: Number | None, b: Number | None) -> Number | None:
 
 
 Energy = tuple[int, int]
-"""A counter in µJ, and the value at which it begins again at 0; ``energy`` reads it at least once a turn."""
+"""A counter in µJ, and the value at which it begins again at 0; ``accounting`` reads it at least once a turn."""
 
 
 def read_energy() -> dict[str, Energy]:
@@ -237,3 +246,59 @@ def joules(before: Mapping[str, Energy], after: Mapping[str, Energy]) -> dict[st
     """Return the joules that were spent between two readings less than a turn apart, by counter."""
     both = ((name, after[name][0] - uj, range_uj) for name, (uj, range_uj) in before.items() if name in after)
     return {name: (spent if spent >= 0 else spent + range_uj) / 1e6 for name, spent, range_uj in both}
+
+
+class BusyProcess(NamedTuple):
+    """A process by its number, its start and its name: never its command line, which may hold secrets."""
+
+    pid: int
+    start: str
+    name: str
+
+
+def used_s() -> dict[BusyProcess, float]:
+    """Return the CPU seconds of every process that this user may see.
+
+    Threads of the kernel are left out: they also work for the job.
+    """
+    used: dict[BusyProcess, float] = {}
+    for place in PROC.glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            # proc(5): pid (name) state ..., of which the name may hold anything.
+            head, _, tail = (place / "stat").read_text(errors="replace").rpartition(")")
+            name = head.partition("(")[2]
+            words = tail.split()
+            if words[1] != _KERNEL and not has_control_characters(name):
+                process = BusyProcess(int(place.name), words[19], name)
+                used[process] = ticks_s(int(words[11]) + int(words[12]))
+    return used
+
+
+def spent_s(before: Mapping[BusyProcess, float], after: Mapping[BusyProcess, float]) -> list[tuple[BusyProcess, float]]:
+    """Return what each process has used between two readings, the busiest first, without those that were idle."""
+    later = after.items()
+    spent = ((process, seconds - before.get(process, 0.0)) for process, seconds in later)
+    busy = (one for one in spent if one[1] > 0)
+    return sorted(busy, key=lambda one: one[1], reverse=True)
+
+
+def busiest(
+    before: Mapping[BusyProcess, float],
+    after: Mapping[BusyProcess, float],
+    least_s: float,
+    owns: Callable[[int], bool | None],
+) -> dict[str, float] | None:
+    """Return the CPU seconds of the names that used most and at least so much; None if no name did.
+
+    ``owns`` returns whether a process belongs to the job or to the suite.
+    """
+    by_name: dict[str, float] = defaultdict(float)
+    for process, seconds in spent_s(before, after):
+        if seconds < least_s / 10:  # a name may stand for several
+            break
+        if not owns(process.pid):
+            by_name[process.name] += seconds
+    by_use = sorted(by_name, key=lambda name: by_name[name], reverse=True)
+    most = by_use[:MOST_NAMED]
+    named = {name: by_name[name] for name in most if by_name[name] >= least_s}
+    return named or None

@@ -1,6 +1,7 @@
-"""The request: everything that ``bench run`` is asked for, typed and checked."""
+"""The request: everything that ``bench run`` is asked for, typed and checked, with the defaults of a project."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -19,8 +20,10 @@ from suite.request.parts import (
     MeasurementOptions,
     TargetOptions,
 )
-from suite.request.repetitions import RepetitionOptions
+from suite.request.repetitions import DECIDING_BLOCKS, DECIDING_BUDGETS, DECIDING_MARGIN, RepetitionOptions
 from suite.request.traits import traits_of
+from suite.results.project import Project, project
+from suite.units import format_share, parse_duration_s, parse_share
 
 G = TypeVar("G", bound=OptionGroup)
 OWNERS: Mapping[str, Registry] = {"scenario": SCENARIOS, "engine": ENGINES}
@@ -238,3 +241,96 @@ def _refusal(error: ValidationError) -> RequestError:
         most = context["le"] if "le" in context else context["lt"] - 1
         return RequestError(f"{option(name)} {value:,} is too many", remedy=f"give a number up to {most:,}")
     return RequestError(f"{option(name)} {value!r}: {first['msg']}", remedy="bench run --help says what it takes")
+
+
+DEFAULT_MARGIN = parse_share(DECIDING_MARGIN)
+_ENDS = ("blocks", "warmup_blocks", "until", "detect", "max_blocks", "budget")
+
+
+def leaves_turns_to_the_run(request: RunRequest) -> bool:
+    """Return whether it names no design and trains on CPUs: the run then takes turns, if its machine can."""
+    if request.measurement.design or request.gpus.device != "cpu":
+        return False
+    # Ablations are also about opening and elapsed times, and quotas refill while a job waits.
+    return traits_of(request.scenario).trains and not request.targets.ablate
+
+
+def until_decided(request: RunRequest, margin: float) -> RunRequest:
+    """Return the request of a run that is decided at a margin, a share, with no option that it would choose itself.
+
+    Raises RequestError for options that go with no verdict.
+    """
+    named_margin = None
+    if margin != DEFAULT_MARGIN:
+        named_margin = format_share(margin)
+    decided = request.changed(**dict.fromkeys(_ENDS), margin=named_margin)
+    if decided.measurement.design != "alternating":
+        return decided
+    try:
+        without_design = decided.changed(design=None)
+    except RequestError:  # the number of its rounds, or of the steps of a turn, was chosen
+        return decided
+    if leaves_turns_to_the_run(without_design):
+        return without_design
+    return decided
+
+
+def deciding_budget(block_s: float, *, length_unknown: bool = False) -> str:
+    """Return the least budget that is expected to hold a verdict, if a block takes so many seconds."""
+    budgets = DECIDING_BUDGETS[1:] if length_unknown else DECIDING_BUDGETS
+    expected_s = DECIDING_BLOCKS * block_s
+    sufficient = (budget for budget in budgets if parse_duration_s(budget) >= expected_s)
+    return next(sufficient, budgets[-1])
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The options that a request took from the project's file, and those that do not fit what was given."""
+
+    file: str
+    taken: tuple[str, ...]
+    left_out: Mapping[str, str]
+    """Why each of the others does not apply."""
+
+    def __str__(self) -> str:
+        """Return ``virtbench.toml: target, margin``."""
+        return f"{self.file}: {', '.join(self.taken) or 'none applies'}"
+
+
+def with_defaults(given: Mapping[str, object]) -> tuple[RunRequest, Defaults | None]:
+    """Return the request of the given options and of the project's file.
+
+    A default gives way to the same option, and to options that exclude it or without which it has no effect. Raises
+    RequestError for options that cannot be, and for a file with such.
+    """
+    of_project = project()
+    if of_project is None:
+        return RunRequest.of(given), None
+    chosen = dict(given)
+    left_out = {}
+    taken = []
+    for name, value in _options(of_project).items():
+        if name in given:
+            continue
+        try:
+            RunRequest.of({**chosen, name: value}).refuse_idle()
+        except RequestError as error:
+            left_out[name] = error.message
+        else:
+            chosen[name] = value
+            taken.append(name)
+    return RunRequest.of(chosen), Defaults(of_project.file, tuple(taken), left_out)
+
+
+def _options(of_project: Project) -> dict[str, object]:
+    """Return the options of a file as a request takes them. Raises RequestError for one that cannot be."""
+    options = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in of_project.options.items()
+        if value is not False
+    }
+    try:
+        RunRequest.of(options)
+    except RequestError as error:
+        raise error.spelled(str).within(of_project.file) from error
+    return options

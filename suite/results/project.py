@@ -1,6 +1,6 @@
 """The file of a project in the working directory: ``virtbench.toml``, or ``[tool.virtbench]`` of pyproject.toml.
 
-Its options are checked by ``suite.request.defaults``: commands that need only the results directory import this module.
+Its options are checked by ``suite.request.request``: commands that need only the results directory import this module.
 """
 
 from collections.abc import Mapping

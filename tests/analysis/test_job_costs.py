@@ -13,8 +13,7 @@ import pytest
 
 from analysis.compare.by import compare_by
 from analysis.compare.results import Comparison
-from analysis.costs.job import parse_amount, with_job
-from analysis.costs.preemption import ExpectedCourse, best_interval, course_of
+from analysis.costs.job import ExpectedCourse, best_interval, course_of, parse_amount, with_job
 from analysis.costs.prices import Owned, PricedPlace, Prices, read_prices
 from analysis.report.costs import decisions, places_by_arm
 from suite.job.datasets import Dataset

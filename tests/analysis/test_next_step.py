@@ -28,10 +28,9 @@ from analysis.report.sweeps.by import by_answer, by_document
 from commands.run.command import run as run_command
 from commands.run.request_command import request_of
 from suite.records.usage import Conditions
-from suite.request.deciding import DEFAULT_MARGIN, until_decided
 from suite.request.next_step import NextStep, bench
 from suite.request.repetitions import MARGIN
-from suite.request.request import RunRequest
+from suite.request.request import DEFAULT_MARGIN, RunRequest, until_decided
 from suite.results.store import PLAN
 from tests.analysis.conftest import Save, bench_compare, json_of, known, measured, printed
 from tests.analysis.test_stored_runs import AFTER, BEFORE, NAMES, RUNS, TOGETHER

@@ -18,7 +18,7 @@ from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup
 from provisioning.metrics import footprint
 from provisioning.metrics.accounting import HostAccount, rest
-from provisioning.metrics.busiest import BusyProcess, busiest
+from provisioning.metrics.conditions import BusyProcess, busiest
 from provisioning.metrics.footprint import NOTHING, Footprint, FootprintReading, network_bytes, process_used
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
@@ -73,7 +73,7 @@ def test_a_job_that_failed_is_counted_and_its_error_goes_on(node: LocalNode) -> 
 def test_other_processes_that_take_cpu_time_are_named_without_their_words(
     node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provisioning.metrics.busiest.MOST_NAMED", 100)
+    monkeypatch.setattr("provisioning.metrics.conditions.MOST_NAMED", 100)
     program = tmp_path / "stranger"
     program.symlink_to("/bin/sh")
     # A child of init: what comes from this process belongs to the suite.

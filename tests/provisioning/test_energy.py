@@ -15,9 +15,9 @@ import pytest
 
 from provisioning.cgroup.counters import read
 from provisioning.metrics import accounting, cache_counters, conditions, gpu_usage
+from provisioning.metrics.accounting import EnergyMeter, whole_energy
 from provisioning.metrics.cache_counters import Counting, events_of
 from provisioning.metrics.conditions import read_energy
-from provisioning.metrics.energy import EnergyMeter, whole_energy
 from provisioning.metrics.gpu_usage import GpuSampler
 from suite.records.usage import GpuSamples, GpuSpan
 from tests.provisioning.conftest import Program, make

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 
 from suite.registries import WORKLOADS
-from worker.drawn import drawn_sha256
 from worker.spec import Spec, parse_spec
 from worker.training.build import build_network, build_trainer, opened_batches
 from worker.training.device import Device
 from worker.training.step import Samples
-from worker.weights import weights_sha256
+from worker.weights import drawn_sha256, weights_sha256
 
 STEPS = 2
 

@@ -25,7 +25,7 @@ from tests.worker.test_loader import data, opened
 from tests.worker.test_training import run_measure
 from tests.worker.test_worker_program import REPOSITORY
 from worker.data.batches import SyntheticBatches
-from worker.distributed.sockets import listener
+from worker.distributed.rendezvous import listener
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import Device, Numerics
 from worker.weights import DAMAGED, read_tensors, weights_sha256

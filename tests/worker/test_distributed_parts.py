@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.worker.conftest import fails
 from worker.distributed.parameters import ALIGNMENT, ELEMENT_BYTES, Parameters, cut, overlapping, starts_of
-from worker.distributed.rendezvous import LostError, first_line, is_network, open_rendezvous
-from worker.distributed.sockets import address_of, listener
+from worker.distributed.rendezvous import LostError, address_of, first_line, is_network, listener, open_rendezvous
 from worker.protocol import JobError
 from worker.spec import Membership
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from worker.drawn import batch_sha256
 from worker.protocol import JobError
 from worker.spec import Spec
 from worker.training.device import Numerics
+from worker.weights import batch_sha256
 from worker.workloads.workload import Workload, line_of
 
 NAMED = 5

@@ -12,8 +12,18 @@ import torch
 from torch import distributed
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
-from worker.distributed.rendezvous import Heartbeat, LostError, Rendezvous, first_line, is_network, open_rendezvous
-from worker.distributed.sockets import address_of, open_sockets, opened_since, shut_down
+from worker.distributed.rendezvous import (
+    Heartbeat,
+    LostError,
+    Rendezvous,
+    address_of,
+    first_line,
+    is_network,
+    open_rendezvous,
+    open_sockets,
+    opened_since,
+    shut_down,
+)
 from worker.protocol import JobError
 from worker.spec import Membership
 

@@ -12,14 +12,22 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from worker.data.batches import SEED_STRIDE, Batch, Batches, together
-from worker.distributed import parameters, split
-from worker.distributed.averaging import AveragedTraining, JoinedTraining, broadcast_weights
+from worker.distributed import parameters
 from worker.distributed.exchange import Exchange
 from worker.distributed.group import RankGroup, joined
 from worker.distributed.parameters import Parameters
+from worker.distributed.rendezvous import interface_bytes
 from worker.distributed.serve import serve
-from worker.distributed.sockets import interface_bytes
-from worker.drawn import drawn_sha256
+from worker.distributed.trainings import (
+    GENERATOR,
+    GRADIENT,
+    UPDATE,
+    AveragedTraining,
+    JoinedTraining,
+    OtherRank,
+    SplitTraining,
+    broadcast_weights,
+)
 from worker.environment import whole_usage
 from worker.protocol import Events
 from worker.spec import DISCRIMINATOR_RANK, SPLIT, Membership, Spec
@@ -29,6 +37,7 @@ from worker.training.measure import measure, take_turns
 from worker.training.parameter_cpu import ParameterCpu, Replicas
 from worker.training.step import COMMUNICATE, Training
 from worker.training.trainer import Messages, OneDevice, Single, set_learning_rate
+from worker.weights import drawn_sha256
 from worker.workloads.workload import LEARNING_RATE, Shape, Workload
 
 
@@ -85,7 +94,7 @@ def run_rank(spec: Spec, membership: Membership, devices: Sequence[Device], even
 
 
 class Communicating:
-    ends: Exchange | JoinedTraining | split.OtherRank | None = None
+    ends: Exchange | JoinedTraining | OtherRank | None = None
     """What counts its messages; None where no training sends them."""
 
     def exchanged(self) -> dict[str, int]:
@@ -201,7 +210,7 @@ class GeneratorWorker(Worker):
     """The generator's part of a step, as the discriminator's rank orders it. The batch is not used."""
 
     training: Training
-    peer: split.OtherRank
+    peer: OtherRank
 
     @classmethod
     def open(
@@ -217,7 +226,7 @@ class GeneratorWorker(Worker):
         optimizers = workload.checked_optimizers(network)
         delattr(network, "discriminator")
         training = Training(network, optimizers, device, numerics)
-        peer = split.OtherRank(DISCRIMINATOR_RANK, shape, device, training.phase)
+        peer = OtherRank(DISCRIMINATOR_RANK, shape, device, training.phase)
         return cls(workload, network, device, batches, numerics, training, peer)
 
     def __post_init__(self) -> None:
@@ -230,11 +239,11 @@ class GeneratorWorker(Worker):
 
     def train(self, batch: Batch) -> float:
         del batch
-        generator = self.network.get_submodule(split.GENERATOR)
+        generator = self.network.get_submodule(GENERATOR)
         images = torch.zeros(())
-        while (order := self.peer.ordered())[0] != split.UPDATE:
+        while (order := self.peer.ordered())[0] != UPDATE:
             kind, count = order
-            if kind == split.GRADIENT:
+            if kind == GRADIENT:
                 gradients = self.peer.images(count).to(images.dtype)
                 images.backward(gradients)  # type: ignore[no-untyped-call]
                 continue
@@ -242,7 +251,7 @@ class GeneratorWorker(Worker):
                 noise = self.workload.noise(count, self.device.torch)
                 images = generator(noise)
             self.peer.send(images.detach())
-        self.training.update(split.GENERATOR)
+        self.training.update(GENERATOR)
         self.device.synchronize()
         return self.training.phase.seconds().get(COMMUNICATE, 0.0)
 
@@ -309,7 +318,7 @@ def trainer_of(
     if membership.generates:
         return GeneratorWorker.open(*parts, shape)
     if membership.strategy == SPLIT:
-        return OwnStepWorker(*parts, partial(split.SplitTraining.open, shape=shape))
+        return OwnStepWorker(*parts, partial(SplitTraining.open, shape=shape))
     if workload.one_loss:
         last = LastGradient(device)
         last.watch(placed.parameters())  # before the hooks of what spreads it

@@ -7,9 +7,9 @@ from threading import Lock
 import torch
 from torch import distributed
 
+from worker.distributed.exchange import END, STEP, Peer, exchanged, gradients_tag, values_tag
 from worker.distributed.group import RankGroup
 from worker.distributed.parameters import cut
-from worker.distributed.transport import END, STEP, Peer, exchanged, gradients_tag, values_tag
 from worker.protocol import JobError
 
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from worker.printed.lines import UNREAD, unit_at, unit_before
-from worker.printed.numbers import NUMBER, SPREADS, amount
-from worker.printed.units import SCALES, Unit, counted, seconds_of
+from worker.printed.units import NUMBER, SCALES, SPREADS, Unit, amount, counted, seconds_of
 
 SEARCHED = 4096
 SHARED = 256

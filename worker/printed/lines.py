@@ -8,8 +8,19 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from worker.printed.numbers import NUMBER, SPREADS, amount
-from worker.printed.units import ABBREVIATIONS, DEVICES, SCALES, UNNAMED, Unit, rate, seconds_of, time_of_one
+from worker.printed.units import (
+    ABBREVIATIONS,
+    DEVICES,
+    NUMBER,
+    SCALES,
+    SPREADS,
+    UNNAMED,
+    Unit,
+    amount,
+    rate,
+    seconds_of,
+    time_of_one,
+)
 
 _BEFORE = 256
 _NEAR = 48

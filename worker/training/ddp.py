@@ -20,13 +20,13 @@ from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in torch's stubs
 
 from worker.data.batches import LoaderUse, watching_loaders
-from worker.distributed.sockets import listener
-from worker.drawn import drawn_sha256
+from worker.distributed.rendezvous import listener
 from worker.protocol import Events, JobError
 from worker.spec import Spec
 from worker.training.build import build_trainer, opened_batches
 from worker.training.device import numerics_of, open_devices, set_threads
 from worker.training.step import Samples
+from worker.weights import drawn_sha256
 
 _PATIENCE = timedelta(minutes=30)
 """An emulated CPU can be far behind another one; a rank that died is noticed by its exit and not by this."""

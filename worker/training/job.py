@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from worker import environment
 from worker.data.batches import LoaderUse, together, watching_loaders
-from worker.drawn import drawn_sha256
 from worker.environment import whole_usage
 from worker.protocol import Events, JobError
 from worker.serving.generator import Generator, write_model
@@ -35,6 +34,7 @@ from worker.training.injury import Injector
 from worker.training.measure import measure, take_turns
 from worker.training.step import Samples
 from worker.training.trainer import Single
+from worker.weights import drawn_sha256
 
 WINDOW_S = 1.0
 WINDOWS = 3

@@ -13,10 +13,9 @@ from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
 from suite.measurable import is_measured
-from suite.request.deciding import DEFAULT_MARGIN, until_decided
 from suite.request.next_step import NextStep, bench
 from suite.request.repetitions import MARGIN
-from suite.request.request import RunRequest
+from suite.request.request import DEFAULT_MARGIN, RunRequest, until_decided
 from suite.request.traits import traits_of
 from suite.results.runs import is_run, sweep_around
 from suite.targets import BASELINE, BASES, COMMANDS

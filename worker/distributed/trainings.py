@@ -1,8 +1,9 @@
-"""A split GAN: the discriminator and the data on rank 0, the generator on rank 1.
+"""Trainings of one rank whose step is the workload's own: with averaged updates, or with half of a split GAN.
 
-Rank 0 takes the workload's own step. When that calls the generator, rank 1 makes a batch of images and sends it; when
-the step goes backward through these images, their gradient is sent back. Every message begins with an order of two
-numbers.
+Averaged, each update of an optimizer reaches the other ranks. Split, the discriminator and the data are on rank 0, the
+generator on rank 1. Rank 0 takes the workload's own step. When that calls the generator, rank 1 makes a batch of images
+and sends it; when the step goes backward through these images, their gradient is sent back. Every message begins with
+an order of two numbers.
 """
 
 from collections.abc import Mapping
@@ -12,12 +13,71 @@ from typing import Any
 import torch
 from torch import distributed
 
-from worker.distributed.averaging import JoinedTraining
 from worker.protocol import JobError
-from worker.spec import GENERATOR_RANK
+from worker.spec import GENERATOR_RANK, Membership
 from worker.training.device import Device, Numerics
-from worker.training.step import COMMUNICATE, PhaseClock
+from worker.training.step import COMMUNICATE, PhaseClock, Training
 from worker.workloads.workload import Shape
+
+
+@dataclass(eq=False)
+class JoinedTraining(Training):
+    """A training that exchanges something with other ranks in each step."""
+
+    def exchanged(self) -> dict[str, int]:
+        """Return ``bytes_sent`` and ``bytes_received`` since the beginning."""
+        raise NotImplementedError
+
+    def check_step(self, workload: str) -> None:
+        """Raise JobError if the step that has ended was none that the ranks can share."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class AveragedTraining(JoinedTraining):
+    """Each optimizer steps with the mean of all ranks' gradients. The ranks begin with equal weights."""
+
+    membership: Membership = field(kw_only=True)
+    updates: int = 0
+    exchanged_bytes: int = 0
+    """The bytes that a ring over all ranks sends and receives for what was averaged; they are reckoned, not counted."""
+
+    def update(self, name: str) -> None:
+        """Average the gradients of this optimizer over all ranks, as one message, and let it take its step."""
+        parameters = (parameter for group in self.optimizers[name].param_groups for parameter in group["params"])
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if gradients:
+            world = self.membership.world
+            with self.phase(COMMUNICATE):
+                flat = torch.cat([gradient.flatten() for gradient in gradients])
+                distributed.all_reduce(flat)
+                sizes = [gradient.numel() for gradient in gradients]
+                parts = torch.split(flat / world, sizes)
+                for gradient, mean in zip(gradients, parts, strict=True):
+                    gradient.copy_(mean.view_as(gradient))
+            self.exchanged_bytes += 2 * (world - 1) * flat.nbytes // world
+        self.updates += 1
+        super().update(name)
+
+    def exchanged(self) -> dict[str, int]:
+        return dict.fromkeys(("bytes_sent", "bytes_received"), self.exchanged_bytes)
+
+    def check_step(self, workload: str) -> None:
+        if not self.updates:
+            raise JobError(
+                f"the step of {workload} averages nothing between the ranks: it never calls training.update",
+                kind="request",
+                remedy="call training.update(NAME) for each optimizer in the step",
+            )
+
+
+def broadcast_weights(network: torch.nn.Module) -> None:
+    """Give all ranks the weights of the first."""
+    for tensor in network.state_dict().values():
+        first = tensor.contiguous()
+        distributed.broadcast(first, src=0)
+        tensor.copy_(first)
+
 
 GENERATE, GRADIENT, UPDATE = range(3)
 GENERATOR = "generator"
