@@ -42,7 +42,8 @@ import numpy as np
 import pandas as pd
 from parts.neighbour import neighbour
 
-from analysis.compare.contrasts import AGAIN, RATIO, all_ratios, form
+from analysis.compare.contrast_kinds import AGAIN, RATIO
+from analysis.compare.contrasts import all_ratios, form
 from analysis.compare.pairing import pair, plain, to_baseline, with_variants
 from analysis.load.metrics import METRICS
 from analysis.load.records import load

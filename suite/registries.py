@@ -57,7 +57,7 @@ FIGURES = Registry(
     },
 )
 
-_CONTRASTS = "analysis.compare.contrasts"
+_CONTRASTS = "analysis.compare.contrast_kinds"
 CONTRASTS = Registry(
     "virtbench.contrasts",
     "kind of contrast",

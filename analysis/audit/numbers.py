@@ -104,50 +104,21 @@ def _rates(trials: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _amounts(trials: pd.DataFrame) -> Iterator[Finding]:
-    counted = trials["counted_steps"]
-    wrong = counted.notna() & (counted != trials["steps"])
-    yield from _mismatches(
-        STEPS,
-        trials[wrong],
-        "counted_steps",
-        "steps",
-        "the job has",
-        trials["steps"],
-    )
-    devices = of_jobs(trials, lambda job: job.devices.devices)
-    wrong = trials["devices"].fillna(1) != devices
-    yield from _mismatches(STEPS, trials[wrong], "devices", "devices", "the job has", devices)
-    recorded = trials["recorded_batch"]
-    batch = trials["global_batch"]
-    wrong = recorded.notna() & (recorded != batch)
-    yield from _mismatches(
-        STEPS,
-        trials[wrong],
-        "recorded_batch",
-        "units a step",
-        "its ranks have",
-        batch,
-    )
-    generated = trials["generated_images"]
     planned = trials["generate"].fillna(0)
-    wrong = generated.notna() & (generated != planned)
-    yield from _mismatches(
-        GENERATED,
-        trials[wrong],
-        "generated_images",
-        "images",
-        "its job generates",
-        planned,
+    checks = (
+        (STEPS, "counted_steps", "steps", "the job has", trials["steps"]),
+        (STEPS, "recorded_batch", "units a step", "its ranks have", trials["global_batch"]),
+        (GENERATED, "generated_images", "images", "its job generates", planned),
     )
-    idle = trials["generating_s"].notna() & (planned == 0)
-    yield from _mismatches(
-        GENERATED,
-        trials[idle],
-        "generating_s",
-        "s of generating",
-        "images of its job are",
-        planned,
-    )
+    for kind, column, unit, other, expected in checks:
+        recorded = trials[column]
+        wrong = trials[recorded.notna() & (recorded != expected)]
+        yield from _mismatches(kind, wrong, column, unit, other, expected)
+    devices = of_jobs(trials, lambda job: job.devices.devices)
+    wrong = trials[trials["devices"].fillna(1) != devices]
+    yield from _mismatches(STEPS, wrong, "devices", "devices", "the job has", devices)
+    idle = trials[trials["generating_s"].notna() & (planned == 0)]
+    yield from _mismatches(GENERATED, idle, "generating_s", "s of generating", "images of its job are", planned)
 
 
 def _step_times(trials: pd.DataFrame) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ verdict. Both must be of one machine and have ``LEAST_BLOCKS`` blocks.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from analysis.compare.contrasts import RUN
+from analysis.compare.contrast_kinds import RUN
 from analysis.compare.matching import other_hosts
 from analysis.compare.regression import Change, regress
 from analysis.compare.results import ComparedJob, Comparison, Contrast

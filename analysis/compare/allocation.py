@@ -26,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.compare.contrasts import ALLOCATION, Unjudged, effect, judged, order, valued
-from analysis.compare.pairing import job_of, substitutes_of
+from analysis.compare.contrast_kinds import ALLOCATION
+from analysis.compare.pairing import job_of, order, substitutes_of
 from analysis.compare.results import UNMEASURED, Arm, Circumstances, Comparison, Contrast
 from analysis.compare.scaling import SAME
-from analysis.compare.standing import with_standing
+from analysis.compare.verdicts import Unjudged, effect, judged, valued, with_standing
 from analysis.load.metrics import METRICS, Metric, with_trait
 from analysis.load.records import read_record
 from analysis.statistics.ratios import exp, locate

@@ -18,19 +18,9 @@ from statistics import median
 
 import pandas as pd
 
-from analysis.compare.contrasts import (
-    BY,
-    MACHINE,
-    Unjudged,
-    by_run,
-    judged,
-    judged_counts,
-    order,
-    over,
-    unknown_spread,
-    valued,
-)
-from analysis.compare.pairing import decided_by, have_failed, may_decide, plain, substitutes_of
+from analysis.compare.combined import by_run, over, unknown_spread
+from analysis.compare.contrast_kinds import BY, MACHINE
+from analysis.compare.pairing import decided_by, have_failed, may_decide, order, plain, substitutes_of
 from analysis.compare.rates import RATE, at_each_rate
 from analysis.compare.results import (
     Arm,
@@ -44,13 +34,12 @@ from analysis.compare.results import (
     Settings,
     known_first,
 )
-from analysis.compare.standing import with_standing
 from analysis.compare.validity import changes, shortened
+from analysis.compare.verdicts import Unjudged, judged, judged_counts, valued, with_standing
 from analysis.load.metrics import Metric, by_ratio, in_units, metrics_of
 from analysis.load.plans import Terms, plan_of, terms_of
 from analysis.load.records import Records, machine_labels
 from analysis.statistics.counts import between_runs, inside_blocks
-from analysis.statistics.margins import share_of
 from analysis.statistics.power import TRIM
 from analysis.statistics.ratios import Location, exp
 from analysis.statistics.two_samples import Runs, difference, levels
@@ -369,10 +358,7 @@ def _less_base(contrast: Contrast, numbers: "pd.Series[float]", base: "pd.Series
 
 def _of_runs(contrast: Contrast, ratio: Location | None, base: Runs, runs: Runs) -> Contrast:
     """Return a contrast between runs with their numbers, and the spread between them if it is known."""
-    spread = None
-    if ratio and ratio.spread is not None:
-        spread = share_of(ratio.spread)
-    return replace(contrast, runs=(len(base), len(runs)), spread=spread)
+    return replace(contrast, runs=(len(base), len(runs)), spread=ratio and ratio.spread_share)
 
 
 def _levels(cells: Sequence[CellTrials], name: str) -> dict[Values, Location]:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.compare import contrasts as kinds
+from analysis.compare import combined, contrasts, verdicts
+from analysis.compare import contrast_kinds as kinds
 from analysis.compare.agreement import with_agreement
 from analysis.compare.groups import ALL_IN, circumstances, costs, measured, with_costs
 from analysis.compare.groups import groups as groups_of_targets
@@ -25,7 +26,7 @@ from analysis.compare.pairing import GROUP, JOB, ROW, baseline, grouped, means_o
 from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Contrast, Group, GroupKey
 from analysis.compare.same_work import same_work
 from analysis.compare.scaling import growth, quality, scaling, trials_with_workers
-from analysis.compare.standing import with_standing
+from analysis.compare.verdicts import with_standing
 from analysis.load.bursts import step_variance, switching
 from analysis.load.metrics import Metric, by_ratio, metrics_of
 from analysis.load.plans import Terms, terms_of
@@ -54,10 +55,10 @@ def compare(records: Records, *, margin: float | None = None, force: bool = Fals
 class _FormedKinds(NamedTuple):
     """The ratios of each kind that is formed of pairs of trials."""
 
-    targets: kinds.Formed
-    second_trials: kinds.Formed
-    victims: kinds.Formed
-    tabled: Mapping[kinds.ContrastKind, kinds.Formed]
+    targets: contrasts.Formed
+    second_trials: contrasts.Formed
+    victims: contrasts.Formed
+    tabled: Mapping[kinds.ContrastKind, contrasts.Formed]
 
 
 def _pooled(records: Records, *, margin: float | None, force: bool) -> Comparison:
@@ -87,7 +88,7 @@ def _pooled(records: Records, *, margin: float | None, force: bool) -> Compariso
         )
         for group in groups
     )
-    warnings = (*_warnings(records, trials, formed, complete), *kinds.unknown_spread(contrasts))
+    warnings = (*_warnings(records, trials, formed, complete), *combined.unknown_spread(contrasts))
     return Comparison(
         runs=tuple(trials["run_id"].unique()),
         groups=complete,
@@ -103,41 +104,41 @@ def _pooled(records: Records, *, margin: float | None, force: bool) -> Compariso
 
 def _form_kinds(trials: pd.DataFrame, metrics: Sequence[Metric], *, force: bool) -> _FormedKinds:
     return _FormedKinds(
-        targets=kinds.form(
+        targets=contrasts.form(
             kinds.TARGET,
             plain(trials),
             metrics,
             force=force,
             also=[ALL_IN],
         ),
-        second_trials=kinds.form(kinds.AGAIN, plain(trials), metrics),
-        victims=kinds.form(kinds.AGGRESSOR, trials, metrics, force=force),
-        tabled={kind: kinds.form(kind, trials, metrics, force=force) for kind in kinds.tabled_kinds()},
+        second_trials=contrasts.form(kinds.AGAIN, plain(trials), metrics),
+        victims=contrasts.form(kinds.AGGRESSOR, trials, metrics, force=force),
+        tabled={kind: contrasts.form(kind, trials, metrics, force=force) for kind in kinds.tabled_kinds()},
     )
 
 
 def _contrasts(
-    records: Records, trials: pd.DataFrame, formed: _FormedKinds, groups: Sequence[Group], terms: kinds.TermsByJob
+    records: Records, trials: pd.DataFrame, formed: _FormedKinds, groups: Sequence[Group], terms: verdicts.TermsByJob
 ) -> Iterator[Contrast]:
     """Yield the contrasts of all kinds, before their trials have withheld any verdict."""
     metrics = records.metrics
     targets = formed.targets
     finished = trials[trials["ok"]]
     ok = plain(finished)
-    sweeps = kinds.sweeps_of(trials)
+    sweeps = combined.sweeps_of(trials)
     second_trials = formed.second_trials
     floors = dict(noise_floors(finished, second_trials.ratios, metrics))
-    ratios = kinds.contrasts(
+    ratios = contrasts.contrasts(
         kinds.TARGET,
         targets.ratios,
         metrics,
         terms,
         failed=targets.failed,
-        machines=kinds.machines_of(trials),
+        machines=contrasts.machines_of(trials),
     )
     over_base = [*measured(groups, targets.pairs, ok, ratios, floors, targets.failed)]
     yield from over_base
-    yield from kinds.contrasts(
+    yield from contrasts.contrasts(
         kinds.AGAIN,
         second_trials.ratios,
         metrics,
@@ -151,7 +152,7 @@ def _contrasts(
         terms,
         floors,
     )
-    yield from kinds.beside(finished)
+    yield from contrasts.beside(finished)
     yield from _isolation(formed.victims, sweeps, metrics, terms)
     notes = dict(map(attrgetter("arm", "notes"), over_base))
     yield from _over_models(targets, sweeps, metrics, terms, notes)
@@ -192,15 +193,15 @@ def _by_group(contrasts: Iterable[Contrast]) -> dict[GroupKey, tuple[Contrast, .
 
 
 def _switched(
-    formed: Mapping[kinds.ContrastKind, kinds.Formed],
+    formed: Mapping[kinds.ContrastKind, contrasts.Formed],
     metrics: Sequence[Metric],
-    terms: kinds.TermsByJob,
-    floors: kinds.Floors,
+    terms: verdicts.TermsByJob,
+    floors: contrasts.Floors,
 ) -> Iterator[Contrast]:
     """Yield the contrasts of a target with itself: those of ablations, and of victims beside aggressors."""
     for kind, sides in formed.items():
         of_base = floors if kind is kinds.AGGRESSOR else {}
-        yield from kinds.contrasts(
+        yield from contrasts.contrasts(
             kind,
             sides.ratios,
             metrics,
@@ -212,23 +213,23 @@ def _switched(
 
 
 def _interactions(
-    targets: kinds.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], terms: kinds.TermsByJob
+    targets: contrasts.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], terms: verdicts.TermsByJob
 ) -> list[Contrast]:
     """Return container-vm against container times vm."""
     # Opening is left out: one layer comes after the other, and their times add.
     layered = [metric for metric in by_ratio(metrics) if metric.name != "opening"]
-    layers = kinds.layers(targets.ratios)
-    failed = kinds.failed_together(kinds.layer_members(layers), targets.failed, sweeps)
-    return kinds.contrasts(kinds.LAYERS, layers, layered, terms, failed=failed)
+    layers = combined.layers(targets.ratios)
+    failed = combined.failed_together(combined.layer_members(layers), targets.failed, sweeps)
+    return contrasts.contrasts(kinds.LAYERS, layers, layered, terms, failed=failed)
 
 
 def _isolation(
-    victims: kinds.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], terms: kinds.TermsByJob
+    victims: contrasts.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], terms: verdicts.TermsByJob
 ) -> list[Contrast]:
     """Return the mean over all victims beside aggressors of each target, the best first."""
-    ratios, members = kinds.combined(kinds.ISOLATION, victims.ratios, sweeps)
-    failed = kinds.failed_together(members, victims.failed, sweeps)
-    ranked = kinds.contrasts(
+    ratios, members = combined.combined(kinds.ISOLATION, victims.ratios, sweeps)
+    failed = combined.failed_together(members, victims.failed, sweeps)
+    ranked = contrasts.contrasts(
         kinds.ISOLATION,
         ratios,
         metrics,
@@ -241,16 +242,16 @@ def _isolation(
 
 
 def _over_models(
-    targets: kinds.Formed,
+    targets: contrasts.Formed,
     sweeps: kinds.Sweeps,
     metrics: Sequence[Metric],
-    terms: kinds.TermsByJob,
+    terms: verdicts.TermsByJob,
     notes: Mapping[Arm, tuple[str, ...]],
 ) -> list[Contrast]:
     """Return the mean over all models of each target."""
-    ratios, members = kinds.combined(kinds.MODELS, targets.ratios, sweeps)
-    failed = kinds.failed_together(members, targets.failed, sweeps)
-    return kinds.contrasts(
+    ratios, members = combined.combined(kinds.MODELS, targets.ratios, sweeps)
+    failed = combined.failed_together(members, targets.failed, sweeps)
+    return contrasts.contrasts(
         kinds.MODELS,
         ratios,
         metrics,

@@ -1,200 +1,56 @@
 """Contrasts: the ratio of every arm to what its kind divides it by, formed by one function from one table of kinds.
 
-A kind is a member of ``suite.registries.CONTRASTS``. It names the trials of its two sides, which are paired inside a
-block, and what they may differ in; or the kind whose ratios it combines. The verdicts of a kind are a family per job
-and metric: what else is asked of the records changes no answer.
+The verdicts of a kind are a family per job and metric: what else is asked of the records changes no answer.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, product
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from analysis.compare.contrast_kinds import (
+    AGAIN,
+    BASE,
+    KEPT,
+    MODELS,
+    RATIO,
+    STEAL,
+    TARGET,
+    ByColumn,
+    ContrastKind,
+    Failed,
+    Members,
+    Ratios,
+    Sides,
+    victims,
+)
 from analysis.compare.pairing import (
     ROW,
-    baseline,
     failed_by_block,
-    filled,
     grouped,
+    order,
     pair,
-    papers_order,
-    plain,
     substitutes_of,
 )
-from analysis.compare.results import Arm, ComparedJob, Contrast, Effect, Expected, known_first
+from analysis.compare.results import Arm, Contrast
 from analysis.compare.validity import marks_of, usable
-from analysis.load.metrics import METRICS, Metric, by_ratio, metrics_of, with_trait
-from analysis.load.plans import Terms
-from analysis.statistics.counts import MeanDifference, inside_blocks, judge_differences
-from analysis.statistics.failures import NONE_FAILED, Failures, count_failures, failing_more, may_hide
-from analysis.statistics.margins import WIDER_MARGINS
-from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
-from analysis.statistics.ratios import SIGNIFICANCE, Location, NoiseFloor, Verdict, exp, exp_ends, holm, judge, locate
-from analysis.statistics.sequential import level_of
-from analysis.statistics.tails import Tail, qualified, tail_of
-from analysis.statistics.two_samples import LEAST_RUNS, shift
+from analysis.compare.verdicts import TermsByJob, Unjudged, effect, judged, judged_counts, unlooked
+from analysis.load.metrics import Metric, by_ratio, metrics_of, with_trait
+from analysis.statistics.counts import inside_blocks
+from analysis.statistics.failures import NONE_FAILED, Failures, count_failures
+from analysis.statistics.ratios import NoiseFloor, exp, locate
+from analysis.statistics.tails import Tail, tail_of
 from analysis.warnings.findings import refusals
 from analysis.warnings.types import AnalysisWarning
-from suite.job.ablations import facts_that_may_differ
-from suite.job.sharing import aggressor_names
-from suite.registries import CONTRASTS
-from suite.targets import BASELINE, BASES
+from suite.targets import BASES
 
-RATIO = "ratio"
-BASE = "base"
-Ratios = Mapping[Arm, pd.DataFrame]
-"""Log ratios, each with the run and the block as its index, in a column ``RATIO``; the logarithm of what they are
-relative to is in ``BASE``, which a ratio of ratios does not have."""
-Sweeps = Mapping[str, str]
-"""The sweep of each run: its cells share their blocks, so what spans runs is indexed by the sweep and the block."""
-ByColumn = Mapping[str, Ratios]
-"""Those of several metrics, by the metric's column."""
-Members = Mapping[Arm, tuple[Arm, ...]]
-"""What each ratio is the mean over."""
-TermsByJob = Mapping[ComparedJob, Terms]
 Floors = Mapping[tuple[Arm, str], NoiseFloor]
-Failed = Mapping[Arm, pd.DataFrame]
-"""Whether the trial of each side failed, by run and block; without the arms of which no trial failed."""
 Machines = Mapping[tuple[str, int], str]
 """The machine of each run and block; empty if all ran on one."""
-FAILED_TRIALS = "failed trials may have been slow ones"
-"""The reason that withholds a verdict which the trials that finished cannot carry alone."""
-SHARED_METRICS = (
-    *METRICS[:2],
-    Metric("step-p99", "step_p99_s", "s"),
-    Metric("cpu-time", "serving_cpu_s", "s"),
-    Metric("llc-misses", "llc_load_misses", ""),
-)
-"""The metrics of a victim. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it means
-slower computing."""
-KEPT = Metric("aggressor-speed", "aggressor_beside_per_s", "", "more")
-STEAL = Metric("steal-share", "steal_s", "")
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Trials, and those of the same block (and of the same values of ``same``) that they are divided by."""
-
-    own: pd.DataFrame
-    base: pd.DataFrame
-    same: Sequence[str] = ()
-    ablation: str = ""
-    aggressor: str = ""
-    may_differ: Collection[str] = ()
-    """The facts that may differ, because they are what the ratio is to show."""
-
-
-@dataclass(frozen=True)
-class ContrastKind:
-    name: str
-    sides: Callable[[pd.DataFrame], Iterable[Sides]] | None = None
-    """None for one that combines the ratios of others, or whose sides share no block."""
-    over: str = BASELINE
-    """What its trials are divided by: a target, or words."""
-    metrics: tuple[Metric, ...] = ()
-    """Its own metrics; empty for all that were measured."""
-    disturbed_by: Literal["target", "layers", "models", "alone", "both", "both and base", "cells", "runs", ""] = (
-        "target"
-    )
-    """Whose disturbances withhold its verdicts; see ``standing``."""
-    title: str = ""
-    """The title of its table; empty for its name."""
-
-
-def _again(ok: pd.DataFrame) -> Iterator[Sides]:
-    base = baseline(ok)
-    if (base["replica"] == 1).any():
-        yield Sides(base[base["replica"] == 1], base[base["replica"] == 0])
-
-
-def _ablations(ok: pd.DataFrame) -> Iterator[Sides]:
-    undisturbed = ok[ok["aggressor"].isna()]
-    for name in map(str, undisturbed["ablation"].dropna().unique()):
-        switched = undisturbed[undisturbed["ablation"] == name]
-        yield Sides(switched, plain(ok), ["target"], name, "", facts_that_may_differ(name))
-
-
-def _aggressors(ok: pd.DataFrame) -> Iterator[Sides]:
-    trials = victims(ok)
-    for (ablation, aggressor), beside in trials[trials["aggressor"] != ""].groupby(["ablation", "aggressor"]):
-        alone = trials[(trials["aggressor"] == "") & (trials["ablation"] == ablation)]
-        yield Sides(beside, alone, ["target"], str(ablation), str(aggressor))
-
-
-def victims(ok: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials of victims; empty names stand for no ablation and no aggressor. Empty if none was disturbed."""
-    trials = filled(ok[~with_trait(ok, "normalised")])
-    return trials if (trials["aggressor"] != "").any() else trials[:0]
-
-
-TARGET = ContrastKind("target", lambda ok: [Sides(plain(ok), baseline(ok))])
-AGAIN = ContrastKind("again", _again)
-ABLATION = ContrastKind(
-    "ablation",
-    _ablations,
-    "the same target as it is",
-    title="switched",
-)
-AGGRESSOR = ContrastKind(
-    "aggressor",
-    _aggressors,
-    "the same target alone",
-    SHARED_METRICS,
-    "alone",
-)
-LAYERS = ContrastKind("layers", over="container times vm", disturbed_by="layers")
-MODELS = ContrastKind("models", metrics=METRICS, disturbed_by="models")
-ISOLATION = ContrastKind(
-    "isolation",
-    over="the same target alone",
-    metrics=METRICS[:1],
-    disturbed_by="alone",
-)
-STRONG = ContrastKind("strong", over="the smallest number of workers", disturbed_by="")
-WEAK = ContrastKind("weak", over=STRONG.over, disturbed_by="")
-DIVISION = ContrastKind(
-    "division",
-    over="the first way to divide the work",
-    disturbed_by="",
-)
-ALLOCATION = ContrastKind(
-    "allocation",
-    over="equal CPUs for all stages, with equal CPU time",
-    disturbed_by="runs",
-)
-JOBS = ContrastKind("jobs", over="the same target in another job", disturbed_by="both")
-SLOWDOWNS = ContrastKind(
-    "slow-downs",
-    over="the slow-down of another arm or metric",
-    disturbed_by="both and base",
-)
-"""A slow-down is a ratio of times, or the inverse of a ratio of rates."""
-BY = ContrastKind("by", over="the first value of the keys", disturbed_by="cells")
-MACHINE = ContrastKind(
-    "machine",
-    over="the median of the other machines",
-    disturbed_by="cells",
-)
-RUN = ContrastKind("run", over="older runs", disturbed_by="runs")
-RELATIVE = ContrastKind(
-    "run-relative",
-    over=f"the ratio to {BASELINE} in older runs",
-    disturbed_by="runs",
-)
-
-
-def tabled_kinds() -> list[ContrastKind]:
-    """Return the kinds with a table each: ablations, then those of other packages that ``bench doctor`` can load."""
-    names = []
-    for name in CONTRASTS.added():
-        if name not in CONTRASTS.failures():
-            names.append(name)
-    return [ABLATION, *(replace(CONTRASTS.get(name), name=name) for name in names)]
 
 
 @dataclass(frozen=True)
@@ -384,103 +240,8 @@ def _of_counts(
     yield from judged_counts(counted, lambda contrast: contrast.job)
 
 
-def judged_counts(contrasts: Iterable[Contrast], family: Callable[[Contrast], object]) -> Iterator[Contrast]:
-    """Yield contrasts, those that are differences with their verdicts; each family is corrected for its number."""
-    families: dict[object, list[tuple[Contrast, MeanDifference]]] = defaultdict(list)
-    for contrast in contrasts:
-        if contrast.difference:
-            families[family(contrast)].append((contrast, contrast.difference))
-        else:
-            yield contrast
-    for members in families.values():
-        first, _ = members[0]
-        differences = [difference for _, difference in members]
-        verdicts = judge_differences(differences, more_is_better=first.metric.more_is_faster)
-        for (contrast, difference), verdict in zip(members, verdicts, strict=True):
-            yield replace(contrast, blocks=difference.n, verdict=verdict)
-
-
 def failures_of(failed: Failed) -> dict[Arm, Failures]:
     return {arm: count_failures(blocks["own"].to_numpy(), blocks["base"].to_numpy()) for arm, blocks in failed.items()}
-
-
-def order(arm: Arm) -> tuple[object, ...]:
-    """Return a sort key: by job, then models and targets in the order of the paper, ablation and aggressor."""
-    return (*papers_order(*arm[:3]), arm.ablation, known_first(aggressor_names(), arm.aggressor))
-
-
-class Unjudged(NamedTuple):
-    """A contrast before it is judged, and its log ratio; None if it has none."""
-
-    contrast: Contrast
-    location: Location | None
-    family: object = None
-    """The comparisons for whose number its verdict is corrected."""
-    tail: Tail | None = None
-
-    @property
-    def more_is_faster(self) -> bool:
-        return self.contrast.metric.more_is_faster and self.contrast.kind != SLOWDOWNS.name
-
-
-def judged(unjudged: Sequence[Unjudged], terms: Terms | TermsByJob) -> Iterator[Contrast]:
-    """Yield the contrasts of each family with their verdicts; dependence is corrected for all of them.
-
-    ``terms`` are those of all, or of each job; a family is then of one job.
-    """
-    levels = holm([dependence(member.contrast.by_block) for member in unjudged])
-    families: dict[object, list[tuple[Unjudged, float]]] = defaultdict(list)
-    for member, level in zip(unjudged, levels, strict=True):
-        families[member.family].append((member, level))
-    for family in families.values():
-        members = [member for member, _ in family]
-        of_family = terms if isinstance(terms, Terms) else terms[members[0].contrast.job]
-        for (member, level), verdict in zip(family, _with_wider(members, of_family), strict=True):
-            fields: dict[str, Any] = {}
-            if member.location:
-                fields |= vars(effect(member.location, verdict, member.tail))
-            fields["by_block"] = member.contrast.by_block
-            fields["dependent"] = level if level <= DEPENDENCE_LEVEL else None
-            yield replace(member.contrast, **fields)
-
-
-def _with_wider(family: Sequence[Unjudged], terms: Terms) -> list[Verdict | None]:
-    """Return the verdicts of one family at its margin; what is undecided there is judged at wider ones, too.
-
-    Each verdict is the one that a comparison at the wider margin gives. Only ``equivalent`` can come of it.
-    """
-    verdicts = list(_verdicts(family, terms))
-    # The widest first, so that the least that decides remains.
-    for wider in reversed(WIDER_MARGINS):
-        still_open = [verdict is not None and verdict.name == "undecided" for verdict in verdicts]
-        if wider <= terms.margin or not any(still_open):
-            break
-        for index, at_wider in enumerate(_verdicts(family, replace(terms, margin=wider))):
-            verdict = verdicts[index]
-            if still_open[index] and verdict and at_wider and at_wider.name == "equivalent":
-                verdicts[index] = replace(verdict, equivalent_at=wider)
-    return verdicts
-
-
-def _verdicts(family: Sequence[Unjudged], terms: Terms) -> Iterator[Verdict | None]:
-    """Yield the verdict of each contrast of a family, with the margin that it was judged by."""
-    margin = terms.margin
-    locations = [unjudged.location for unjudged in family]
-    directions = [unjudged.more_is_faster for unjudged in family]
-    level = SIGNIFICANCE
-    if terms.looked:
-        level = level_of(locations, terms.looked)
-    verdicts = judge(locations, margin, more_is_faster=directions, level=level)
-    verdicts = qualified(
-        verdicts,
-        locations,
-        [unjudged.tail for unjudged in family],
-        margin,
-    )
-    failures = [unjudged.contrast.failures for unjudged in family]
-    for of_arm, verdict in zip(failures, failing_more(verdicts, failures), strict=True):
-        carried = _carried(verdict, of_arm, margin)
-        yield carried and replace(carried, margin=margin)
 
 
 def _terms_for(kind: ContrastKind, terms: TermsByJob) -> TermsByJob:
@@ -489,188 +250,12 @@ def _terms_for(kind: ContrastKind, terms: TermsByJob) -> TermsByJob:
     return unlooked(terms)
 
 
-def unlooked(terms: TermsByJob) -> TermsByJob:
-    """Return the terms of ratios at which no stop rule looks."""
-    return {job: replace(of_job, looked=None) for job, of_job in terms.items()}
-
-
-def _carried(verdict: Verdict | None, failures: Failures | None, margin: float) -> Verdict | None:
-    """Return the verdict, withheld if failed trials may have been so slow that it is false."""
-    if verdict is None or failures is None:
-        return verdict
-    if verdict.name is None or not may_hide(verdict.name, failures, margin):
-        return verdict
-    counts = f"{failures.of_own} of {failures.n} on the target, {failures.of_base or 'none'} on the other side"
-    return replace(verdict, name=None, withheld=(f"{FAILED_TRIALS} ({counts})",))
-
-
-def effect(location: Location, verdict: Verdict | None = None, tail: Tail | None = None) -> Effect:
-    """Return the effect that a mean of log ratios stands for."""
-    whole = Effect(
-        ratio=location.ratio,
-        blocks=location.n,
-        interval=location.ratio_interval,
-        verdict=verdict,
-    )
-    if not tail:
-        return whole
-    expected = Expected(exp(tail.expected.centre), exp_ends(tail.expected.interval))
-    return replace(whole, expected=expected, slow=tail.slow)
-
-
-def valued(location: Location | None, *, by_difference: bool = False) -> dict[str, Any]:
-    """Return the fields of a contrast that the mean of an arm's own logarithms, or numbers, stands for."""
-    if location is None:
-        return {}
-    if by_difference:
-        return {"value": location.centre, "value_interval": location.interval}
-    return {"value": location.ratio, "value_interval": location.ratio_interval}
-
-
-def failed_together(members: Members, failed: Failed, sweeps: Sweeps) -> Failed:
-    """Return the blocks in which a trial of any member failed, for the mean over each arm's members."""
-    joined: dict[Arm, pd.DataFrame] = {}
-    for whole, arms in members.items():
-        frames = [failed[arm] for arm in arms if arm in failed]
-        if frames:
-            blocks = pd.concat(frames)
-            joined[whole] = blocks.groupby(_sweeps_and_blocks(blocks.index, sweeps)).any()
-    return joined
-
-
-def _sweeps_and_blocks(index: pd.Index, sweeps: Sweeps) -> list[Any]:
-    """Return the sweep and the block of each entry, by which frames of several runs are grouped."""
-    of_runs = index.get_level_values(0).map(sweeps)
-    return [of_runs.to_numpy(), index.get_level_values(1).to_numpy()]
-
-
-def layers(ratios: ByColumn) -> ByColumn:
-    """Return log(container-vm / (container x vm)) of each job and model, in the blocks that hold all four targets."""
-    combined: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in ratios}
-    for column, of_metric in ratios.items():
-        for arm, both in of_metric.items():
-            container = of_metric.get(arm._replace(target="container"))
-            vm = of_metric.get(arm._replace(target="vm"))
-            if arm.target == "container-vm" and container is not None and vm is not None:
-                interaction = both[RATIO] - container[RATIO] - vm[RATIO]
-                combined[column][arm] = interaction.dropna().to_frame()
-    return combined
-
-
-def layer_members(combined: ByColumn) -> Members:
-    """Return the targets that the interaction of each job and model is made of."""
-    members = {}
-    for arm in chain.from_iterable(combined.values()):
-        members[arm] = (arm, arm._replace(target="container"), arm._replace(target="vm"))
-    return members
-
-
-def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByColumn, Members]:
-    """Return the mean ratios of each job and target over its arms, which are as they are, and what these are.
-
-    ``MODELS`` is over all models, of several; ``ISOLATION`` over every victim beside an aggressor that all targets of
-    the job have. The arms of a block of the run, or of the sweep, are averaged first, so the block stays the sample and
-    what they share is kept; blocks that lack an arm are left out, so that all weigh the same.
-    """
-    columns_of_kind = [metric.column for metric in kind.metrics]
-    members = dict(_members(kind, chain.from_iterable(ratios[column] for column in columns_of_kind)))
-    # A mean over pairs of jobs is no time of a queue: it has no expected ratio.
-    columns = [RATIO] if kind is ISOLATION else [RATIO, BASE]
-    means: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in columns_of_kind}
-    for column, (whole, arms) in product(means, members.items()):
-        of_metric = ratios[column]
-        if all(arm in of_metric for arm in arms):
-            frames = [by_sweep(of_metric[arm][columns], sweeps) for arm in arms]
-            joined = pd.concat(frames, axis=1, join="inner").dropna()
-            by_name = {name: joined.loc[:, joined.columns == name].mean(axis=1) for name in frames[0].columns}
-            means[column][whole] = pd.DataFrame(by_name)
-    return means, members
-
-
-def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, tuple[Arm, ...]]]:
-    """Yield each job and target with the arms that its mean is over, in the order of their names."""
-    arms: dict[Arm, dict[tuple[str, str], Arm]] = defaultdict(dict)
-    for arm in ratios:
-        if not arm.ablation:
-            arms[Arm(arm.job, "", arm.target)][arm.model, arm.aggressor] = arm
-    for whole, by_name in arms.items():
-        names = set(by_name)
-        if kind is ISOLATION:
-            of_targets = [others for target, others in arms.items() if target.job == whole.job]
-            names.intersection_update(*of_targets)
-        if len(names) > (kind is MODELS):
-            yield whole, tuple(by_name[name] for name in sorted(names))
-
-
-def sweeps_of(trials: pd.DataFrame) -> Sweeps:
-    return dict(trials[["run_id", "sweep"]].drop_duplicates("run_id").itertuples(index=False))
-
-
 def machines_of(trials: pd.DataFrame) -> Machines:
     if trials["hostname"].nunique() < 2:
         return {}
     blocks = trials.dropna(subset=["hostname"]).drop_duplicates(["run_id", "block"])
     names = blocks[["run_id", "block", "hostname"]].itertuples(index=False, name=None)
     return {(str(run), int(block)): str(name) for run, block, name in names}
-
-
-def by_sweep(values: pd.DataFrame, sweeps: Sweeps) -> pd.DataFrame:
-    """Return values of runs and blocks by sweep and block; the mean where two cells measured the same."""
-    if len({*sweeps.values()}) == len(sweeps) and values.index.is_unique and values.index.is_monotonic_increasing:
-        return values
-    return values.groupby(_sweeps_and_blocks(values.index, sweeps)).mean()
-
-
-class Side(NamedTuple):
-    """One side of a contrast between two arms: the logarithms of its values, or slow-downs, by run and block."""
-
-    arm: Arm
-    metric: Metric
-    logs: pd.DataFrame
-
-
-def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, terms: Terms) -> list[Contrast]:
-    """Return the contrast of every side over another, ``(base, own)``; the verdicts of all are one family.
-
-    Sides that share blocks, of a run or of a sweep, are divided block by block, all others as two samples.
-    """
-    unjudged = []
-    for base, own in pairs:
-        base_logs = by_sweep(base.logs, sweeps)[RATIO].dropna()
-        own_logs = by_sweep(own.logs, sweeps)[RATIO].dropna()
-        _, ratio = over(own_logs, base_logs)
-        contrast = Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric)
-        unjudged.append(Unjudged(contrast, ratio))
-    return [*judged(unjudged, terms)]
-
-
-def over(
-    own: "pd.Series[float]", base: "pd.Series[float]", least: int = 1
-) -> tuple["pd.Series[float]", Location | None]:
-    """Return the blocks that both sides share, own less base, and the logarithm of the ratio.
-
-    The ratio is that inside these blocks, if they are ``least`` or more; else that between the runs of the two sides,
-    without shared blocks. The logarithms are by run, or sweep, and block.
-    """
-    pairs = (own - base).dropna()
-    if len(pairs) >= least:
-        return pairs, locate(list(pairs))
-    return pairs[:0], shift(by_run(base), by_run(own))
-
-
-def unknown_spread(contrasts: Iterable[Contrast]) -> Iterator[AnalysisWarning]:
-    """Yield one warning where runs are compared and too few show how runs of the same differ."""
-    if any(contrast.runs and contrast.spread is None for contrast in contrasts):
-        yield AnalysisWarning(
-            "spread-unknown",
-            "the spread between runs is unknown: the intervals hold for these runs alone",
-            f"measure {LEAST_RUNS} runs or more at each value, on other days",
-        )
-
-
-def by_run(logs: "pd.Series[float]") -> list[list[float]]:
-    """Return the logarithms of each run, or sweep."""
-    return [list(of_run) for _, of_run in logs.groupby(level=0)]
 
 
 def beside(ok: pd.DataFrame) -> Iterator[Contrast]:

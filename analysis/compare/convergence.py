@@ -15,9 +15,11 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from analysis.compare.comparison import compare
-from analysis.compare.contrasts import AGAIN, FAILED_TRIALS, RATIO, TARGET, form
+from analysis.compare.contrast_kinds import AGAIN, RATIO, TARGET
+from analysis.compare.contrasts import form
 from analysis.compare.pairing import plain, to_baseline, with_variants
 from analysis.compare.validity import usable
+from analysis.compare.verdicts import FAILED_TRIALS
 from analysis.load.metrics import METRICS, Metric, by_ratio, metrics_of
 from analysis.load.records import Records
 from analysis.statistics.margins import log_difference, share_of

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import pairing
-from analysis.compare.contrasts import TARGET, Failed, Floors, effect, failures_of, valued
+from analysis.compare.contrast_kinds import TARGET, Failed
+from analysis.compare.contrasts import Floors, failures_of
 from analysis.compare.results import (
     Arm,
     Circumstances,
@@ -27,6 +28,7 @@ from analysis.compare.results import (
     TargetSummary,
 )
 from analysis.compare.validity import all_named, compact
+from analysis.compare.verdicts import effect, valued
 from analysis.load.metrics import Metric, in_units, metrics_of, with_trait
 from analysis.load.plans import Terms
 from analysis.statistics.ratios import Location, locate

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.results import ComparedJob, known_first
+from analysis.compare.results import Arm, ComparedJob, known_first
 from analysis.compare.validity import COLUMNS as CHECKED
 from analysis.compare.validity import shortened
 from analysis.load.computed import together
 from suite.job.job import SEQUENTIAL, Alternating, ComparisonKey
+from suite.job.sharing import aggressor_names
 from suite.registries import WORKLOADS
 from suite.targets import BASES, COMMANDS, TARGETS, VERSUS
 
@@ -279,3 +280,8 @@ def means_of_blocks(trials: pd.DataFrame, values: "pd.Series[float]") -> dict[tu
 def to_baseline(ok: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Pair each target with bare metal in its block, bare metal itself too."""
     return pair(plain(ok), baseline(ok), columns)
+
+
+def order(arm: Arm) -> tuple[object, ...]:
+    """Return a sort key: by job, then models and targets in the order of the paper, ablation and aggressor."""
+    return (*papers_order(*arm[:3]), arm.ablation, known_first(aggressor_names(), arm.aggressor))

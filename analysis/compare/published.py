@@ -1,7 +1,7 @@
 """Published claims: the verdict of the records on what papers report. ``published.toml`` holds them, and their grammar.
 
 A claim selects contrasts of a kind, or sides between which one is formed. Verdicts come from the interval and the
-verdict of each contrast, never from its value; ``standing`` decides which of them count. Every one has to confirm a
+verdict of each contrast, never from its value; ``verdicts`` decides which of them count. Every one has to confirm a
 claim, and one is enough to contradict it. A claim speaks of every target and model that it names: where some of these
 were not measured, it is confirmed in part.
 """
@@ -17,19 +17,8 @@ from typing import Any, NamedTuple
 
 from analysis.compare.allocation import with_allocation
 from analysis.compare.by import between_cells, stand_between
-from analysis.compare.contrasts import (
-    ABLATION,
-    AGGRESSOR,
-    ALLOCATION,
-    BY,
-    JOBS,
-    RATIO,
-    TARGET,
-    Side,
-    between,
-    sweeps_of,
-    unknown_spread,
-)
+from analysis.compare.combined import Side, between, sweeps_of, unknown_spread
+from analysis.compare.contrast_kinds import ABLATION, AGGRESSOR, ALLOCATION, BY, JOBS, RATIO, TARGET
 from analysis.compare.matching import named
 from analysis.compare.pairing import GROUP, grouped, matches_any
 from analysis.compare.results import (
@@ -42,7 +31,7 @@ from analysis.compare.results import (
     JudgedClaim,
     PublishedClaim,
 )
-from analysis.compare.standing import with_standing
+from analysis.compare.verdicts import with_standing
 
 _NAMED = ("target", "model", "place")
 """The facts of which a claim names all that it speaks of; those of other facts stand for each other."""

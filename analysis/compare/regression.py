@@ -2,7 +2,7 @@
 
 The runs share no block, so their blocks are independent samples; see ``statistics.two_samples``. A row is slower when
 its whole interval is beyond the bound, and not slower when all of it is within, and that of the mean too, in which slow
-trials count; else the blocks cannot tell. Neither can trials that carry no verdict; see ``standing``. Trials that
+trials count; else the blocks cannot tell. Neither can trials that carry no verdict; see ``verdicts``. Trials that
 failed are compared by their shares, and hide verdicts that they may make false. If both runs have bare metal, the
 change of the ratio to bare metal shows whether the target has changed or the whole host.
 """
@@ -20,15 +20,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import validity
-from analysis.compare.contrasts import FAILED_TRIALS, RELATIVE, RUN, ContrastKind, effect
+from analysis.compare.contrast_kinds import RELATIVE, RUN, ContrastKind
 from analysis.compare.matching import Missing, by_row, logs_of, matched, missing, name_of, tables
 from analysis.compare.pairing import ROW, SWITCHES, filled, have_failed
 from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed
-from analysis.compare.standing import with_standing, withheld
+from analysis.compare.verdicts import FAILED_TRIALS, effect, with_standing, withheld
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records, run_of
 from analysis.statistics.counts import MeanDifference, between_runs
-from analysis.statistics.margins import log_slower_by, share_of, slower_by
+from analysis.statistics.margins import log_slower_by, slower_by
 from analysis.statistics.power import TRIM
 from analysis.statistics.ratios import (
     FAILS_MORE,
@@ -327,7 +327,7 @@ def _change(
         value=new.ratio,
         trials=len(samples[1]),
         samples=(len(samples[0]), len(samples[1])),
-        spread=None if change.spread is None else share_of(change.spread),
+        spread=change.spread_share,
         **vars(effect(change, verdict)),
     )
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from analysis.compare.validity import shortened
-from analysis.load.computed import Kind
+from analysis.load.computed import Agreement
 from analysis.load.metrics import METRICS, Metric, by_ratio
 from analysis.load.plans import Terms
 from analysis.statistics.alternating import Components, Design, SwitchingCost
@@ -318,26 +318,16 @@ class SameImage:
     """The records of bare metal and of the arm whose images differ most, or the first."""
 
 
-@dataclass(frozen=True)
-class SameWork:
-    """How the trials of one arm agree with bare metal of their blocks in their work."""
+@dataclass(frozen=True, kw_only=True)
+class SameWork(Agreement):
+    """How the trials of one arm agree with bare metal of their blocks in their work: the least of their agreements."""
 
     arm: str
     """The target, with its replica, ablation and aggressor."""
-    kind: Kind
-    """The least of the agreements of its trials; see ``load.computed.Agreement``."""
     trials: int
     """The trials that were held against bare metal."""
     other: int = 0
     """Those that did other work."""
-    text: str = ""
-    """How they differ: ``computed other losses``."""
-    apart: float | None = None
-    """How far the early losses of the worst trial are apart, as a share; None where they are the same, or unknown."""
-    seeds_apart: float | None = None
-    """How far those of other seeds are apart; None where none is known, or the losses of no trial are apart."""
-    drawn: bool = False
-    """Whether the trials have drawn the same data, order and seed."""
     rounding: str = ""
     """Why equal work may end in other bits: ``other CPU model, other accelerator``; empty where it may not."""
     image: SameImage | None = None
@@ -503,7 +493,7 @@ class Comparison(Selection):
     ratios: Mapping[str, Mapping[str, Mapping[Arm, pd.DataFrame]]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    """The log ratios of targets and of victims, by kind and the metric's column; see ``contrasts.Ratios``."""
+    """The log ratios of targets and of victims, by kind and the metric's column; see ``contrast_kinds.Ratios``."""
     cells: Mapping[Arm, Sequence[CellTrials]] = field(default_factory=dict, compare=False, repr=False)
     """The cells of each arm whose keys were compared; empty in a comparison of targets."""
     warmup_trials: int = 0

@@ -73,18 +73,13 @@ def _pairs(ok: pd.DataFrame) -> pd.DataFrame:
 def _work_of(arm: str, pairs: Sequence[_AgreedPair]) -> SameWork:
     """Return the work of an arm, by the pair that agrees least."""
     least = max(pairs, key=lambda pair: (AGREEMENTS.index(pair.agreement.kind), pair.agreement.apart or 0.0))
-    agreed = least.agreement
     return SameWork(
-        arm,
-        agreed.kind,
-        len(pairs),
-        sum(pair.agreement.kind == "other" for pair in pairs),
-        agreed.text,
-        agreed.apart,
-        agreed.seeds_apart,
-        agreed.drawn,
-        least.why,
-        same_image(pair.row for pair in pairs),
+        **vars(least.agreement),
+        arm=arm,
+        trials=len(pairs),
+        other=sum(pair.agreement.kind == "other" for pair in pairs),
+        rounding=least.why,
+        image=same_image(pair.row for pair in pairs),
     )
 
 

@@ -22,27 +22,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.contrasts import (
-    DIVISION,
-    STRONG,
-    WEAK,
-    ContrastKind,
-    TermsByJob,
-    Unjudged,
-    judged,
-    judged_counts,
-    order,
-    unlooked,
-    valued,
-)
+from analysis.compare.contrast_kinds import DIVISION, STRONG, WEAK, ContrastKind
 from analysis.compare.groups import mean_losses
-from analysis.compare.pairing import JOB, ROW, by_block, grouped, job_of, substitutes_of
+from analysis.compare.pairing import JOB, ROW, by_block, grouped, job_of, order, substitutes_of
 from analysis.compare.results import Arm, Contrast, Division
-from analysis.compare.standing import Sides, withheld
+from analysis.compare.verdicts import Sides, TermsByJob, Unjudged, judged, judged_counts, unlooked, valued, withheld
 from analysis.load.metrics import METRICS, Metric, by_ratio, with_trait
 from analysis.load.records import of_jobs
 from analysis.statistics.counts import between_runs
-from analysis.statistics.margins import share_of
 from analysis.statistics.ratios import Location, exp, locate
 from analysis.statistics.two_samples import difference, levels
 from analysis.warnings.conditions import disturbed
@@ -230,8 +217,7 @@ def _compared(first: pd.DataFrame, trials: pd.DataFrame, level: Location) -> dic
     after = set(trials["sweep"])
     if before == after and len(after) == 1:
         return {}
-    spread = None if level.spread is None else share_of(level.spread)
-    return {"runs": (len(before), len(after)), "spread": spread}
+    return {"runs": (len(before), len(after)), "spread": level.spread_share}
 
 
 def division(first: pd.DataFrame, trials: pd.DataFrame) -> tuple[Arm, tuple[str, ...]]:

@@ -17,8 +17,8 @@ import pandas as pd
 
 from analysis.compare.pairing import BLOCK, grouped, papers_order, plain, to_baseline, with_variants
 from analysis.compare.results import Comparison
-from analysis.compare.standing import sides_of, withheld
 from analysis.compare.validity import usable
+from analysis.compare.verdicts import sides_of, withheld
 from analysis.explain.explanation import (
     COMPUTE,
     OPENING,

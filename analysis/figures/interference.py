@@ -14,7 +14,7 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analysis.compare.contrasts import SHARED_METRICS
+from analysis.compare.contrast_kinds import SHARED_METRICS
 from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_first
 from analysis.figures import drawing
 from analysis.figures.reference import Reference, figure_of

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.compare.contrasts import RELATIVE, RUN
+from analysis.compare.contrast_kinds import RELATIVE, RUN
 from analysis.compare.matching import logs_of, place_of, prepared, switches_of, tables
 from analysis.compare.pairing import with_variants
 from analysis.compare.results import ComparedJob

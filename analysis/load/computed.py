@@ -9,6 +9,7 @@ import hashlib
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
@@ -107,7 +108,8 @@ AGREEMENTS: tuple[Kind, ...] = get_args(Kind)
 """The kinds of agreement, the strongest first."""
 
 
-class Agreement(NamedTuple):
+@dataclass(frozen=True)
+class Agreement:
     """How two trials of one seed agree in what they computed."""
 
     kind: Kind

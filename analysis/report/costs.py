@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare.by import settings_of
-from analysis.compare.contrasts import BY, TARGET
+from analysis.compare.contrast_kinds import BY, TARGET
 from analysis.compare.results import Arm, Comparison, Contrast, JudgedClaim, Measured
 from analysis.compare.validity import shortened
 from analysis.costs.job import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Literal
 
-from analysis.compare.contrasts import tabled_kinds
+from analysis.compare.contrast_kinds import tabled_kinds
 from analysis.compare.published import citation
 from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain, product, starmap
 
-from analysis.compare.contrasts import KEPT, SHARED_METRICS, STEAL, ContrastKind
+from analysis.compare.contrast_kinds import KEPT, SHARED_METRICS, STEAL, ContrastKind
 from analysis.compare.published import citation, published_claims
 from analysis.compare.results import (
     Arm,

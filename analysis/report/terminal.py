@@ -123,25 +123,28 @@ def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> Rich
         pad_edge=False,
         padding=(0, 1 if table.compact else 2, 0, 0),
         header_style="dim",
+        show_header=table.headed,
     )
-    shown.show_header = table.headed
     columns = _columns(table)
-    spare = 0
-    whole = table.compact and table.narrower is not None
-    for texts, wraps in zip(columns, (True, *(head.wraps for head in table.columns)), strict=True):
-        least, longest = _widths(texts) if wraps and not whole else (None, 0)
-        shown.add_column(
-            texts[0],
-            justify="left" if wraps else "right",
-            no_wrap=not wraps,
-            min_width=least,
-        )
-        spare += longest - (least or 0)
+    spare = _add_columns(shown, columns, table)
     for (head, _), *texts in zip(table.rows, *(texts[1:] for texts in columns), strict=True):
         shown.add_row(*texts, style=head.style and _colour(head.style))
     # Measured on a console without an end: on this one rich would take any table to fit, and cut its cells.
     needed = console.measure(shown, options=options.update(max_width=10_000)).maximum - spare
     return shown if needed <= options.max_width else None
+
+
+def _add_columns(shown: RichTable, columns: Sequence[Sequence[Text]], table: Table) -> int:
+    """Add the heads of columns. Returns by how much all columns together may be narrower than their longest lines."""
+    whole = table.compact and table.narrower is not None
+    spare = 0
+    for texts, wraps in zip(columns, (True, *(head.wraps for head in table.columns)), strict=True):
+        least = longest = 0
+        if wraps and not whole:
+            least, longest = _widths(texts)
+        shown.add_column(texts[0], justify="left" if wraps else "right", no_wrap=not wraps, min_width=least or None)
+        spare += longest - least
+    return spare
 
 
 def _columns(table: Table) -> list[list[Text]]:

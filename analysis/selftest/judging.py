@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.compare.comparison import terms_by_job
-from analysis.compare.contrasts import ABLATION, contrasts, form
+from analysis.compare.contrast_kinds import ABLATION
+from analysis.compare.contrasts import contrasts, form
 from analysis.compare.pairing import with_variants
 from analysis.compare.results import Effect, by_arm
 from analysis.explain.attribution import Parts, difference

@@ -97,6 +97,11 @@ class Location:
     def ratio_interval(self) -> tuple[float, float] | None:
         return self.interval and exp_ends(self.interval)
 
+    @property
+    def spread_share(self) -> float | None:
+        """The spread between runs as a share, if it is known."""
+        return None if self.spread is None else share_of(self.spread)
+
 
 def locate(values: Samples, trim: float = TRIM) -> Location | None:
     """Return the trimmed mean, the mean for ``trim`` 0. Missing values (NaN) are left out; None if none is left."""

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.compare.contrasts import AGAIN, RATIO, contrasts
+from analysis.compare.contrast_kinds import AGAIN, RATIO
+from analysis.compare.contrasts import contrasts
 from analysis.compare.results import Arm, Comparison
 from analysis.load.metrics import METRICS
 from analysis.load.plans import Terms

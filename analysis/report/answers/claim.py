@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from analysis.compare.contrasts import FAILED_TRIALS
 from analysis.compare.results import Circumstances, ComparedJob, Contrast, Disturbed
+from analysis.compare.verdicts import FAILED_TRIALS
 from analysis.report.formatting import (
     TOO_NOISY,
     brief,

@@ -1,0 +1,165 @@
+"""Ratios that are made of those of several arms, models or runs."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from analysis.compare.contrast_kinds import (
+    BASE,
+    ISOLATION,
+    MODELS,
+    RATIO,
+    ByColumn,
+    ContrastKind,
+    Failed,
+    Members,
+    Sweeps,
+)
+from analysis.compare.results import Arm, Contrast
+from analysis.compare.verdicts import Unjudged, judged
+from analysis.load.metrics import Metric
+from analysis.load.plans import Terms
+from analysis.statistics.ratios import Location, locate
+from analysis.statistics.two_samples import LEAST_RUNS, shift
+from analysis.warnings.types import AnalysisWarning
+
+
+def failed_together(members: Members, failed: Failed, sweeps: Sweeps) -> Failed:
+    """Return the blocks in which a trial of any member failed, for the mean over each arm's members."""
+    joined: dict[Arm, pd.DataFrame] = {}
+    for whole, arms in members.items():
+        frames = [failed[arm] for arm in arms if arm in failed]
+        if frames:
+            blocks = pd.concat(frames)
+            joined[whole] = blocks.groupby(_sweeps_and_blocks(blocks.index, sweeps)).any()
+    return joined
+
+
+def _sweeps_and_blocks(index: pd.Index, sweeps: Sweeps) -> list[Any]:
+    """Return the sweep and the block of each entry, by which frames of several runs are grouped."""
+    of_runs = index.get_level_values(0).map(sweeps)
+    return [of_runs.to_numpy(), index.get_level_values(1).to_numpy()]
+
+
+def layers(ratios: ByColumn) -> ByColumn:
+    """Return log(container-vm / (container x vm)) of each job and model, in the blocks that hold all four targets."""
+    combined: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in ratios}
+    for column, of_metric in ratios.items():
+        for arm, both in of_metric.items():
+            container = of_metric.get(arm._replace(target="container"))
+            vm = of_metric.get(arm._replace(target="vm"))
+            if arm.target == "container-vm" and container is not None and vm is not None:
+                interaction = both[RATIO] - container[RATIO] - vm[RATIO]
+                combined[column][arm] = interaction.dropna().to_frame()
+    return combined
+
+
+def layer_members(combined: ByColumn) -> Members:
+    """Return the targets that the interaction of each job and model is made of."""
+    members = {}
+    for arm in chain.from_iterable(combined.values()):
+        members[arm] = (arm, arm._replace(target="container"), arm._replace(target="vm"))
+    return members
+
+
+def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByColumn, Members]:
+    """Return the mean ratios of each job and target over its arms, which are as they are, and what these are.
+
+    ``MODELS`` is over all models, of several; ``ISOLATION`` over every victim beside an aggressor that all targets of
+    the job have. The arms of a block of the run, or of the sweep, are averaged first, so the block stays the sample and
+    what they share is kept; blocks that lack an arm are left out, so that all weigh the same.
+    """
+    columns_of_kind = [metric.column for metric in kind.metrics]
+    members = dict(_members(kind, chain.from_iterable(ratios[column] for column in columns_of_kind)))
+    # A mean over pairs of jobs is no time of a queue: it has no expected ratio.
+    columns = [RATIO] if kind is ISOLATION else [RATIO, BASE]
+    means: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in columns_of_kind}
+    for column, (whole, arms) in product(means, members.items()):
+        of_metric = ratios[column]
+        if all(arm in of_metric for arm in arms):
+            frames = [by_sweep(of_metric[arm][columns], sweeps) for arm in arms]
+            joined = pd.concat(frames, axis=1, join="inner").dropna()
+            by_name = {name: joined.loc[:, joined.columns == name].mean(axis=1) for name in frames[0].columns}
+            means[column][whole] = pd.DataFrame(by_name)
+    return means, members
+
+
+def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, tuple[Arm, ...]]]:
+    """Yield each job and target with the arms that its mean is over, in the order of their names."""
+    arms: dict[Arm, dict[tuple[str, str], Arm]] = defaultdict(dict)
+    for arm in ratios:
+        if not arm.ablation:
+            arms[Arm(arm.job, "", arm.target)][arm.model, arm.aggressor] = arm
+    for whole, by_name in arms.items():
+        names = set(by_name)
+        if kind is ISOLATION:
+            of_targets = [others for target, others in arms.items() if target.job == whole.job]
+            names.intersection_update(*of_targets)
+        if len(names) > (kind is MODELS):
+            yield whole, tuple(by_name[name] for name in sorted(names))
+
+
+def sweeps_of(trials: pd.DataFrame) -> Sweeps:
+    return dict(trials[["run_id", "sweep"]].drop_duplicates("run_id").itertuples(index=False))
+
+
+def by_sweep(values: pd.DataFrame, sweeps: Sweeps) -> pd.DataFrame:
+    """Return values of runs and blocks by sweep and block; the mean where two cells measured the same."""
+    if len({*sweeps.values()}) == len(sweeps) and values.index.is_unique and values.index.is_monotonic_increasing:
+        return values
+    return values.groupby(_sweeps_and_blocks(values.index, sweeps)).mean()
+
+
+class Side(NamedTuple):
+    """One side of a contrast between two arms: the logarithms of its values, or slow-downs, by run and block."""
+
+    arm: Arm
+    metric: Metric
+    logs: pd.DataFrame
+
+
+def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, terms: Terms) -> list[Contrast]:
+    """Return the contrast of every side over another, ``(base, own)``; the verdicts of all are one family.
+
+    Sides that share blocks, of a run or of a sweep, are divided block by block, all others as two samples.
+    """
+    unjudged = []
+    for base, own in pairs:
+        base_logs = by_sweep(base.logs, sweeps)[RATIO].dropna()
+        own_logs = by_sweep(own.logs, sweeps)[RATIO].dropna()
+        _, ratio = over(own_logs, base_logs)
+        contrast = Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric)
+        unjudged.append(Unjudged(contrast, ratio))
+    return [*judged(unjudged, terms)]
+
+
+def over(
+    own: "pd.Series[float]", base: "pd.Series[float]", least: int = 1
+) -> tuple["pd.Series[float]", Location | None]:
+    """Return the blocks that both sides share, own less base, and the logarithm of the ratio.
+
+    The ratio is that inside these blocks, if they are ``least`` or more; else that between the runs of the two sides,
+    without shared blocks. The logarithms are by run, or sweep, and block.
+    """
+    pairs = (own - base).dropna()
+    if len(pairs) >= least:
+        return pairs, locate(list(pairs))
+    return pairs[:0], shift(by_run(base), by_run(own))
+
+
+def unknown_spread(contrasts: Iterable[Contrast]) -> Iterator[AnalysisWarning]:
+    """Yield one warning where runs are compared and too few show how runs of the same differ."""
+    if any(contrast.runs and contrast.spread is None for contrast in contrasts):
+        yield AnalysisWarning(
+            "spread-unknown",
+            "the spread between runs is unknown: the intervals hold for these runs alone",
+            f"measure {LEAST_RUNS} runs or more at each value, on other days",
+        )
+
+
+def by_run(logs: "pd.Series[float]") -> list[list[float]]:
+    """Return the logarithms of each run, or sweep."""
+    return [list(of_run) for _, of_run in logs.groupby(level=0)]
