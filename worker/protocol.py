@@ -1,7 +1,7 @@
 """The worker's side of the protocol: one JSON object per line on what was standard output at the start.
 
 The last line of a failed job is an ``error``, and its exit status is that of the failure. If the user's own code has
-raised it, in a workload that the host has sent, the line says where.
+raised it, in a workload that the host has sent, the line has the place.
 """
 
 import json
@@ -107,7 +107,7 @@ class SpecError(Exception):
 
 
 class JobError(Exception):
-    """The job failed. ``kind`` classifies it in the record's outcome; ``remedy`` says what to do, if that is known."""
+    """The job failed. ``kind`` classifies it in the record's outcome; ``remedy`` is what to do, or None."""
 
     def __init__(self, message: str, *, kind: str, remedy: str | None = None) -> None:
         super().__init__(message)

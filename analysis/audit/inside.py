@@ -21,7 +21,7 @@ Inside = dict[str, Any]
 
 
 def inside(trials: pd.DataFrame) -> Iterator[Finding]:
-    """Yield the records of which an instance was not in what their jobs and ablations say."""
+    """Yield the records of which an instance was not in what their jobs and ablations have."""
     arms = trials[["target", "ablation"]].astype(object).where(trials[["target", "ablation"]].notna(), None)
     problems: dict[tuple[object, ...], tuple[str, ...]] = {}
     for path, facts, job, *arm in zip(

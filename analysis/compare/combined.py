@@ -74,7 +74,7 @@ def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByCo
     """
     columns_of_kind = [metric.column for metric in kind.metrics]
     members = dict(_members(kind, chain.from_iterable(ratios[column] for column in columns_of_kind)))
-    # A mean over pairs of jobs is no time of a queue: it has no expected ratio.
+    # A mean over pairs of jobs is not the time of a queue: it has no expected ratio.
     columns = [RATIO] if kind is ISOLATION else [RATIO, BASE]
     means: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in columns_of_kind}
     for column, (whole, arms) in product(means, members.items()):

@@ -157,7 +157,7 @@ class _Side:
         self.tables = tables(ok, metrics)
         self.metrics = metrics
         self.every = by_row(trials.assign(failed=100.0 * have_failed(trials)))
-        # What runs beside a victim is no disturbance of it.
+        # What runs beside a victim does not disturb it.
         self._disturbed = disturbed(filled(ok[ok["aggressor"].isna()]), [*ROW, *SWITCHES])
 
     def samples(self, kind: ContrastKind, arm: Arm, metric: Metric) -> list[list[float]]:

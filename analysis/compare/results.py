@@ -312,7 +312,7 @@ class SameImage:
     """Those whose generator ended with other weights."""
     other_pixels: int
     most: int | None = None
-    """The greatest difference of a pixel in the grids, of 255; None where no pixels differ, or there are no grids."""
+    """The greatest difference of a pixel in the grids, of 255; None without grids, or where no pixels differ."""
     mean: float | None = None
     records: tuple[str, str] = ("", "")
     """The records of bare metal and of the arm whose images differ most, or the first."""

@@ -1,6 +1,6 @@
 """The verdicts of contrasts: those of a family, corrected for their number, and whether each stands.
 
-Trials that can decide nothing keep their numbers, and say why there is no verdict. Five things withhold it: a profile
+Trials that can decide nothing keep their numbers, and say why a verdict is missing. Five things withhold it: a profile
 that measures nothing, fewer than ``LEAST_BLOCKS`` blocks, blocks that depend on each other, stages without a step, and
 more disturbed trials than trimming leaves out at each end (``TRIM``), on either side. The bounds beyond which a trial
 counts as disturbed are those of ``warnings.conditions``. What failed trials withhold depends on the verdict and on the
@@ -242,7 +242,7 @@ def _reasons(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]
 def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
     """Return what has disturbed the trials of each ratio that a contrast is made of, as its kind counts it.
 
-    What disturbs a training does not change what it learns: then there is none.
+    What disturbs a training does not change what it learns: then nothing has.
     """
     kind: ContrastKind = CONTRASTS.get(contrast.kind)
     of_group = circumstances.get(contrast.arm[:2], Circumstances())

@@ -132,7 +132,7 @@ def agreement(work: Computed, base: Computed, *, may_round: bool, seeds_apart: f
     """Return how two trials agree; None where neither says what it computed, or their seeds differ.
 
     ``may_round``: whether the machines, or the job, let equal work end in other bits. ``seeds_apart`` is how far apart
-    the losses of other seeds are; None if there are none.
+    the losses of other seeds are; None without any.
     """
     if work.seed != base.seed or not (work.recorded or base.recorded):
         return None
@@ -160,7 +160,7 @@ def agreement(work: Computed, base: Computed, *, may_round: bool, seeds_apart: f
 
 
 def _agreement_of_answers(work: Computed, base: Computed) -> Agreement | None:
-    """Return whether two servers gave the same answers; None for work that is no server's.
+    """Return whether two servers gave the same answers; None for work of anything else.
 
     A server that answers one request in several ways has no digest, and nothing that could be the same.
     """

@@ -46,7 +46,7 @@ _DERIVED = ("computed", "facts", "job", "turn_steps", "path")
 _DATA_FACTS = ("sha256", "decoder", "loader_workers", "filesystem", "device")
 _CHUNK = 1 << 16
 _SHOWN_OF_ID = 6
-"""The digits of a machine's ID that tell machines of one name apart."""
+"""The digits of a machine's ID that distinguish machines of one name."""
 
 
 @dataclass(frozen=True, eq=False)

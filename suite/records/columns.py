@@ -134,7 +134,7 @@ def counted_steps(steps: Any) -> int:  # noqa: ANN401
 
 
 def _latest(losses: Mapping[str, list[float]]) -> dict[str, float] | None:
-    """Return the mean of each loss over the last steps; None if there are no losses."""
+    """Return the mean of each loss over the last steps; None without losses."""
     last = {name: column[-LATELY:] for name, column in losses.items() if column}
     means = {name: math.fsum(column) / len(column) for name, column in last.items()}
     return means or None
@@ -202,7 +202,7 @@ def _foreign_share(gpu: GpuUsage) -> float | None:
     if gpu.strangers_utilisation is not None:
         return gpu.strangers_utilisation
     if gpu.utilisation_before is None and gpu.strangers:
-        return 1.0  # it tells nothing of how much they compute
+        return 1.0  # how much they compute is unknown
     return gpu.utilisation_before
 
 
@@ -444,4 +444,4 @@ FURTHER = (
     Column("checkpoints", "epochs.checkpoints.filesystem", TEXT, _CHECKPOINTS),
     Column("instances", "alternation.instances", COUNT, _TURNS),
 )
-"""Fields that are read, and are no columns of a table."""
+"""Fields that are read without a column in a table."""

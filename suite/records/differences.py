@@ -13,8 +13,8 @@ from suite.records.columns import AUDIT, FURTHER, TABLE, Column, Field, Treatmen
 TREATMENTS: Mapping[Treatment, str] = {
     "refused": "Another experiment: no ratio is formed between records that differ in it.",
     "named": "Part of what the ratio shows, and named beside it.",
-    "constant": "The nature of a target, so it tells targets apart; several values on one target are named beside it.",
-    "measured": "What is compared or warned about itself, or tells trials apart in tables.",
+    "constant": "The nature of a target, which distinguishes targets; several on one target are named beside it.",
+    "measured": "What is compared or warned about itself, or distinguishes trials in tables.",
     "checked": "Checked by the audit against the rest of the record, or against the plan.",
     "ignored": "Does not matter to a ratio.",
 }

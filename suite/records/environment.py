@@ -8,7 +8,7 @@ OwnKernel = Literal["sentry", "virtual machine"]
 
 
 class Engine(Part):
-    """The container engine that ran the target, and what it was told that could cost something."""
+    """The container engine that ran the target, and its settings that could cost something."""
 
     name: str
     version: str
@@ -72,7 +72,7 @@ class Gpu(Part):
 
 
 class Environment(Part):
-    """A machine as seen from one place: the host, or the inside of a target. Null where the place cannot tell."""
+    """A machine as seen from one place: the host, or the inside of a target. Null where it is unknown there."""
 
     machine: str | None = None
     """The machine of the inventory that the target was opened on by SSH; null on the machine that the suite ran on."""
@@ -105,7 +105,7 @@ class Environment(Part):
     filesystem: str | None = None
     """The type of the data volume's file system; null without one."""
     disk_limit_bytes_per_s: int | None = None
-    """The limit of each disk in each direction, as the control group or QEMU has it; null if there is no one limit."""
+    """The limit of each disk in each direction, as the control group or QEMU has it; null without a single limit."""
     disk_limit_iops: int | None = None
     """The same in requests per second."""
     container_engine: Engine | None = None

@@ -120,7 +120,7 @@ class Projection:
         return self._own.of(record)
 
     def row(self, record: Any) -> tuple[Any, ...]:  # noqa: ANN401
-        """Return the values of a decoded record. Raises UnusableRecordError for a job or environment that is none."""
+        """Return the values of a decoded record. Raises UnusableRecordError for an unusable job or environment."""
         return (*self._own.of(record), *self._job_row(record.job), *self._environment_row(record.environment))
 
 
@@ -187,7 +187,7 @@ def _struct(name: str, names: dict[str, Any], model: type[BaseModel] | None) -> 
 
 
 def _field(key: str, names: dict[str, Any] | None, field: FieldInfo) -> tuple[Any, ...]:
-    """Return the type of a field, and its default if it has one. A text without a version is no record."""
+    """Return the type of a field, and its default if it has one. Every record has a version."""
     if names is None:
         kind = _type_of(field.annotation, field.metadata)
         default = field.default

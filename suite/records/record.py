@@ -98,7 +98,7 @@ class Checkpoints(Part):
     size_bytes: Count
     """The size of the last one."""
     filesystem: Words | None = None
-    """The file system that they were written to, in the target: ``tmpfs`` is memory, and knows no disk."""
+    """The file system that they were written to, in the target: ``tmpfs`` is memory, without a disk."""
 
 
 class Epochs(Part):
@@ -340,7 +340,7 @@ class Burst(Turn):
     begun_s: Seconds
     """The time at which it was given its turn, on the host's clock, since the first turn of the block."""
     ended_s: Seconds
-    """The time at which the host heard of its end, on the same clock."""
+    """The time at which its end reached the host, on the same clock."""
     cpu_s: Seconds | None = None
     waiting_cpu_s: Seconds | None = None
 
@@ -379,7 +379,7 @@ class Alternation(Part):
 
     @property
     def late_s(self) -> float:
-        """The same, up to when the host heard that its last step had ended."""
+        """The same, up to when the end of its last step reached the host."""
         unseen_s = (burst.heard_s - burst.span_s for burst in self.bursts)
         return math.fsum(unseen_s) / len(self.bursts)
 

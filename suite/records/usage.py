@@ -14,7 +14,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Conditions(Part):
-    """The host while the job ran: counters after it minus those before. Null where the host cannot tell.
+    """The host while the job ran: counters after it minus those before. Null where the host does not count it.
 
     CPU seconds are those of the envelope's CPUs, all together.
     """
@@ -173,7 +173,7 @@ class Resources(Part):
 
     ``serving`` is everything on the host that serves the target, the job included, by the host's accounting, from the
     launch to the end: QEMU with all its threads, shims, the clients of the engine. Its peak of memory is since the
-    target was opened, and holds the page cache where a control group tells it. ``worker`` is the worker by its own
+    target was opened, and holds the page cache where a control group counts it. ``worker`` is the worker by its own
     accounting, from its start to its last line; its memory is that of rank 0.
     """
 

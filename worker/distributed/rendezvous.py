@@ -1,4 +1,4 @@
-"""The ranks' rendezvous: a TCP store of rank 0, where they meet, show that they live, and say why they fail.
+"""The ranks' rendezvous: a TCP store of rank 0, where they meet, show that they live, and report why they fail.
 
 A rank that is killed closes its connections, and whoever waits for it mostly notices at once. One that is stopped, or
 behind a link that was cut, closes nothing; and how long a step may take is unknown on an emulated CPU. So every rank
@@ -30,7 +30,7 @@ _NAME_BYTES = 15  # the kernel's IFNAMSIZ without the closing zero
 
 
 def address_of(interface: str) -> str:
-    """Return the IPv4 address of the interface. Raises JobError that says what there is instead."""
+    """Return the IPv4 address of the interface. Raises JobError with what there is instead."""
     there = [name for _, name in socket.if_nameindex()]
     if interface not in there:
         raise JobError(

@@ -29,7 +29,7 @@ class JoinedTraining(Training):
         raise NotImplementedError
 
     def check_step(self, workload: str) -> None:
-        """Raise JobError if the step that has ended was none that the ranks can share."""
+        """Raise JobError if the step that has ended is not one that the ranks can share."""
         raise NotImplementedError
 
 
