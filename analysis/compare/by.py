@@ -358,7 +358,7 @@ def _less_base(contrast: Contrast, numbers: "pd.Series[float]", base: "pd.Series
 
 def _of_runs(contrast: Contrast, ratio: Location | None, base: Runs, runs: Runs) -> Contrast:
     """Return a contrast between runs with their numbers, and the spread between them if it is known."""
-    return replace(contrast, runs=(len(base), len(runs)), spread=ratio and ratio.spread_share)
+    return replace(contrast, runs=(len(base), len(runs)), spread=ratio.spread_share if ratio else None)
 
 
 def _levels(cells: Sequence[CellTrials], name: str) -> dict[Values, Location]:

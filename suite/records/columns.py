@@ -89,9 +89,13 @@ def declared(path: str) -> Iterator[FieldInfo | None]:
     """Yield the fields of the record that lead to a column; None for a property or a note, and for what follows it."""
     model: type[BaseModel] | None = TrialRecord
     for name in path.split("."):
-        field = model and model.model_fields.get(name)
+        field = None
+        if model:
+            field = model.model_fields.get(name)
         yield field
-        model = field and model_of(field.annotation)
+        model = None
+        if field:
+            model = model_of(field.annotation)
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401 (of any field)
@@ -230,7 +234,7 @@ def _rate(rates: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
         return None
     numeric = all(isinstance(rate, float | int) and LEAST <= rate <= MOST for rate in rates)
     if rates and numeric:
-        return statistics.median(rates)
+        return float(statistics.median(rates))
     return None
 
 
