@@ -19,12 +19,11 @@ import pandas as pd
 
 from analysis.compare import combined, contrasts, verdicts
 from analysis.compare import contrast_kinds as kinds
-from analysis.compare.agreement import with_agreement
+from analysis.compare.agreement import same_work, with_agreement
 from analysis.compare.groups import ALL_IN, circumstances, costs, measured, with_costs
 from analysis.compare.groups import groups as groups_of_targets
 from analysis.compare.pairing import GROUP, JOB, ROW, baseline, grouped, means_of_blocks, plain, with_variants
 from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Contrast, Group, GroupKey
-from analysis.compare.same_work import same_work
 from analysis.compare.scaling import growth, quality, scaling, trials_with_workers
 from analysis.compare.verdicts import with_standing
 from analysis.load.bursts import step_variance, switching

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+from analysis.compare.agreement import grid_of
 from analysis.compare.comparison import compare
 from analysis.compare.published import judge_claims
 from analysis.compare.results import ComparedJob, Comparison, Group
-from analysis.compare.same_work import grid_of
 from analysis.explain.attribution import explain
 from analysis.explain.explanation import Explained
 from analysis.figures.drawing import Drawing, svg
