@@ -58,13 +58,8 @@ class PlannedScenario(Traits, ABC):
             return
         workload = WORKLOADS.get(architecture(model))
         between_devices = workload.communicates and request.gpus.parallel == "ddp" and not self.joined
-        if workload.scenarios and self.name not in workload.scenarios and not between_devices:
-            several = f", {option('parallel')} ddp with {option('devices')} 2" if workload.communicates else ""
-            raise RequestError(
-                f"{model} cannot be trained in the scenario {self.name}",
-                remedy=f"use {option('scenario')} {' or '.join(workload.scenarios)}{several} for it, or another "
-                f"{option('model')}",
-            )
+        if not between_devices:
+            self._check_scenario(model)
         unusable = [name for name in ("generate", "keep_model") if getattr(request.measurement, name)]
         if unusable and not workload.makes_images:
             remedy = f"leave out {option(unusable[0])}, or use another {option('model')}"
@@ -74,6 +69,17 @@ class PlannedScenario(Traits, ABC):
             raise RequestError(
                 f"{model} has a training step of its own, which cannot be spread over devices",
                 remedy=f"leave out {option('parallel')}, or use another {option('model')}",
+            )
+
+    def _check_scenario(self, model: str) -> None:
+        """Raise RequestError for a workload of other scenarios."""
+        workload = WORKLOADS.get(architecture(model))
+        if workload.scenarios and self.name not in workload.scenarios:
+            several = f", {option('parallel')} ddp with {option('devices')} 2" if workload.communicates else ""
+            raise RequestError(
+                f"{model} cannot be trained in the scenario {self.name}",
+                remedy=f"use {option('scenario')} {' or '.join(workload.scenarios)}{several} for it, or another "
+                f"{option('model')}",
             )
 
     def check_devices(self, request: RunRequest) -> None:

@@ -133,11 +133,19 @@ def _progress_of(
     blocks = _expected_blocks(plan, sweep, states, converged=converged)
     finished = {name for name, count in run.attempts().items() if count > run.retries}
     finished |= {name for name, state in states.items() if state == "done"}
+    running_here = {trial for cell, trial in running if cell == run.directory.name}
+    arms = _counts(itertools.chain(*blocks), states, running_here)
+    return arms, _left(blocks, finished)
+
+
+def _left(blocks: Iterable[Iterable[Trial]], finished: Container[str]) -> dict[int, list[Trial]]:
+    """Return the trials that are left, by block."""
     left = {}
     for block, trials in enumerate(blocks):
-        left[block] = [item for item in trials if item.trial_id not in finished]
-    arms = _counts(itertools.chain(*blocks), states, {trial for cell, trial in running if cell == run.directory.name})
-    return arms, {block: trials for block, trials in left.items() if trials}
+        unfinished = [trial for trial in trials if trial.trial_id not in finished]
+        if unfinished:
+            left[block] = unfinished
+    return left
 
 
 def _counts(
