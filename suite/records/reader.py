@@ -161,11 +161,11 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 def _names(columns: Sequence[Column]) -> dict[str, Any]:
     """Return the names of the fields that the columns are made of, with those inside; None for a whole field."""
-    whole = {column.path for column in columns if column.is_decoded}
+    whole = dict.fromkeys(column.path for column in columns if column.is_decoded)
     tree: dict[str, Any] = {}
-    for path in sorted(whole):
+    for path in whole:
         *above, last = path.split(".")
-        if whole.isdisjoint(".".join(above[:end]) for end in range(1, len(above) + 1)):
+        if whole.keys().isdisjoint(".".join(above[:end]) for end in range(1, len(above) + 1)):
             node = tree
             for name in above:
                 node = node.setdefault(name, {})
