@@ -54,10 +54,11 @@ from commands.selftest import measure
 from provisioning.metrics.accounting import HostMeter
 from scenarios.events import Silent
 from scenarios.training import Synthetic
-from suite.interfaces import Turn, TurnTaker
+from suite.interfaces import TurnTaker
 from suite.job.ablations import properties_of
 from suite.plan import Trial, balanced
 from suite.records.headers import headers
+from suite.records.record import Turn
 from suite.request.repetitions import MARGIN
 from suite.request.request import RunRequest
 from suite.results.store import Run
