@@ -19,9 +19,23 @@ import pandas as pd
 
 from analysis.compare.contrast_kinds import RUN
 from analysis.compare.matching import other_hosts
-from analysis.compare.pairing import BLOCK, ROW, SWITCHES, baseline, job_of, plain
+from analysis.compare.pairing import (
+    BLOCK,
+    ROW,
+    SWITCHES,
+    baseline,
+    job_of,
+    plain,
+)
 from analysis.compare.regression import Change, regress
-from analysis.compare.results import ComparedJob, Comparison, Contrast, GroupKey, SameImage, SameWork
+from analysis.compare.results import (
+    ComparedJob,
+    Comparison,
+    Contrast,
+    GroupKey,
+    SameImage,
+    SameWork,
+)
 from analysis.compare.validity import agreements
 from analysis.load.computed import AGREEMENTS, Agreement
 from analysis.load.metrics import with_trait

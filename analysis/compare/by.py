@@ -20,7 +20,14 @@ import pandas as pd
 
 from analysis.compare.combined import by_run, over, unknown_spread
 from analysis.compare.contrast_kinds import BY, MACHINE
-from analysis.compare.pairing import decided_by, have_failed, may_decide, order, plain, substitutes_of
+from analysis.compare.pairing import (
+    decided_by,
+    have_failed,
+    may_decide,
+    order,
+    plain,
+    substitutes_of,
+)
 from analysis.compare.rates import RATE, at_each_rate
 from analysis.compare.results import (
     Arm,

@@ -22,18 +22,49 @@ from analysis.compare import contrast_kinds as kinds
 from analysis.compare.agreement import same_work, with_agreement
 from analysis.compare.groups import ALL_IN, circumstances, costs, measured, with_costs
 from analysis.compare.groups import groups as groups_of_targets
-from analysis.compare.pairing import GROUP, JOB, ROW, baseline, grouped, means_of_blocks, plain, with_variants
-from analysis.compare.results import Arm, BurstVariation, ComparedJob, Comparison, Contrast, Group, GroupKey
+from analysis.compare.pairing import (
+    GROUP,
+    JOB,
+    ROW,
+    baseline,
+    grouped,
+    means_of_blocks,
+    plain,
+    with_variants,
+)
+from analysis.compare.results import (
+    Arm,
+    BurstVariation,
+    ComparedJob,
+    Comparison,
+    Contrast,
+    Group,
+    GroupKey,
+)
 from analysis.compare.scaling import growth, quality, scaling, trials_with_workers
 from analysis.compare.verdicts import with_standing
 from analysis.load.bursts import step_variance, switching
 from analysis.load.metrics import Metric, by_ratio, metrics_of
 from analysis.load.plans import Terms, terms_of
 from analysis.load.records import Records
-from analysis.statistics.alternating import Components, Costs, Design, SwitchingCost, choose, components
+from analysis.statistics.alternating import (
+    Components,
+    Costs,
+    Design,
+    SwitchingCost,
+    choose,
+    components,
+)
 from analysis.statistics.ratios import NoiseFloor, locate, noise_floor
 from analysis.warnings.conditions import changed, disturbances, disturbed, with_changes
-from analysis.warnings.findings import failures, hosts_differ, missing_trials, mixtures, orders, unnormalised
+from analysis.warnings.findings import (
+    failures,
+    hosts_differ,
+    missing_trials,
+    mixtures,
+    orders,
+    unnormalised,
+)
 from analysis.warnings.training import diverged, learning
 from analysis.warnings.types import AnalysisWarning, Touched
 from suite.records.record import Alternation

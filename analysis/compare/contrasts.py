@@ -38,7 +38,14 @@ from analysis.compare.pairing import (
 )
 from analysis.compare.results import Arm, Contrast
 from analysis.compare.validity import marks_of, usable
-from analysis.compare.verdicts import TermsByJob, Unjudged, effect, judged, judged_counts, unlooked
+from analysis.compare.verdicts import (
+    TermsByJob,
+    Unjudged,
+    effect,
+    judged,
+    judged_counts,
+    unlooked,
+)
 from analysis.load.metrics import Metric, by_ratio, metrics_of, with_trait
 from analysis.statistics.counts import inside_blocks
 from analysis.statistics.failures import NONE_FAILED, Failures, count_failures

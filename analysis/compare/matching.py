@@ -14,7 +14,16 @@ from typing import Literal
 import pandas as pd
 
 from analysis.compare.contrast_kinds import RELATIVE, RUN, ContrastKind
-from analysis.compare.pairing import ROW, SWITCHES, by_block, filled, grouped, order, to_baseline, with_variants
+from analysis.compare.pairing import (
+    ROW,
+    SWITCHES,
+    by_block,
+    filled,
+    grouped,
+    order,
+    to_baseline,
+    with_variants,
+)
 from analysis.compare.results import Arm
 from analysis.compare.validity import usable
 from analysis.load.metrics import Metric, by_ratio

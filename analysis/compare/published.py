@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 from analysis.compare.allocation import with_allocation
 from analysis.compare.by import between_cells, stand_between
 from analysis.compare.combined import Side, between, sweeps_of, unknown_spread
-from analysis.compare.contrast_kinds import ABLATION, AGGRESSOR, ALLOCATION, BY, JOBS, RATIO, TARGET
+from analysis.compare.contrast_kinds import (
+    ABLATION,
+    AGGRESSOR,
+    ALLOCATION,
+    BY,
+    JOBS,
+    RATIO,
+    TARGET,
+)
 from analysis.compare.matching import named
 from analysis.compare.pairing import GROUP, grouped, matches_any
 from analysis.compare.results import (

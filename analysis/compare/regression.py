@@ -21,7 +21,15 @@ import pandas as pd
 
 from analysis.compare import validity
 from analysis.compare.contrast_kinds import RELATIVE, RUN, ContrastKind
-from analysis.compare.matching import Missing, by_row, logs_of, matched, missing, name_of, tables
+from analysis.compare.matching import (
+    Missing,
+    by_row,
+    logs_of,
+    matched,
+    missing,
+    name_of,
+    tables,
+)
 from analysis.compare.pairing import ROW, SWITCHES, filled, have_failed
 from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed
 from analysis.compare.verdicts import FAILED_TRIALS, effect, with_standing, withheld

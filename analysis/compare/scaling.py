@@ -24,9 +24,26 @@ import pandas as pd
 
 from analysis.compare.contrast_kinds import DIVISION, STRONG, WEAK, ContrastKind
 from analysis.compare.groups import mean_losses
-from analysis.compare.pairing import JOB, ROW, by_block, grouped, job_of, order, substitutes_of
+from analysis.compare.pairing import (
+    JOB,
+    ROW,
+    by_block,
+    grouped,
+    job_of,
+    order,
+    substitutes_of,
+)
 from analysis.compare.results import Arm, Contrast, Division
-from analysis.compare.verdicts import Sides, TermsByJob, Unjudged, judged, judged_counts, unlooked, valued, withheld
+from analysis.compare.verdicts import (
+    Sides,
+    TermsByJob,
+    Unjudged,
+    judged,
+    judged_counts,
+    unlooked,
+    valued,
+    withheld,
+)
 from analysis.load.metrics import METRICS, Metric, by_ratio, with_trait
 from analysis.load.records import of_jobs
 from analysis.statistics.counts import between_runs

@@ -33,7 +33,16 @@ from analysis.statistics.failures import Failures, failing_more, may_hide
 from analysis.statistics.margins import WIDER_MARGINS
 from analysis.statistics.order import DEPENDENCE_LEVEL, dependence
 from analysis.statistics.power import TRIM
-from analysis.statistics.ratios import FAILS_MORE, SIGNIFICANCE, Location, Verdict, exp, exp_ends, holm, judge
+from analysis.statistics.ratios import (
+    FAILS_MORE,
+    SIGNIFICANCE,
+    Location,
+    Verdict,
+    exp,
+    exp_ends,
+    holm,
+    judge,
+)
 from analysis.statistics.sequential import LEAST_BLOCKS, level_of
 from analysis.statistics.tails import Tail, qualified
 from analysis.warnings.conditions import who

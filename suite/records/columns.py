@@ -256,7 +256,7 @@ P99 = FieldType("number", lambda steps: sorted(steps)[(99 * len(steps) - 1) // 1
 RATES = FieldType("number", _rate)
 PHASES = FieldType("number", lambda phases: sum(map(sum, phases.values())))
 JOULES = FieldType("number", lambda counters: sum(counters.values()) if counters else None)
-PARTS_S = FieldType("number", lambda parts: math.fsum(parts.values()) if parts else None)
+PARTS_S = FieldType("number", lambda parts: math.fsum(parts.values()))
 
 
 def _rows(part: str, names: str, kind: FieldType, meaning: Field | None = None) -> list[Column]:

@@ -485,7 +485,7 @@ class TrialRecord(TrialNumbers, _Head):
     that trains nothing."""
     open_s: Seconds | None = None
     """The time that the target needs to be ready to launch the job, without what the suite asks on its own account."""
-    opening: dict[Words, Seconds] = {}
+    opening: dict[Words, Seconds] | None = None
     """The parts of ``open_s``: ``boot``, ``container``, ``network``, ``tree`` and what else was opened."""
     close_s: Seconds | None = None
     alternation: Alternation | None = None
