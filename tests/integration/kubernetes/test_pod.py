@@ -105,7 +105,7 @@ def test_a_pod_is_measured_beside_the_others_on_the_same_cpus(
     assert (pod.quality, pod.node, pod.this_machine) == ("Guaranteed", given["node"], True)
     assert (pod.cpu_manager, pod.changed) == ("static", [])
     assert (seen.seccomp, seen.no_new_privileges, int(seen.effective_capabilities or "f", 16)) == ("filter", True, 0)
-    assert {"accepted", "scheduled", "sandbox", "image", "first-instruction"} <= set(record.opening)
+    assert {"accepted", "scheduled", "sandbox", "image", "first-instruction"} <= set(record.opening or ())
     assert some(some(record.resources).serving).cpu_s
 
 
