@@ -276,7 +276,7 @@ class AggressorGroup:
 
 @contextmanager
 def running_aggressors(aggressors: Sequence[AggressorProcess], timeout_s: float) -> Iterator[AggressorGroup]:
-    """Launch all and listen to each in a thread of its own; at the end none is left. Each may live ``timeout_s``."""
+    """Launch all and listen to each in another thread; at the end none is left. Each may live ``timeout_s``."""
     group = AggressorGroup(aggressors)
     with listening([each.job for each in aggressors]) as pool:
         for each in aggressors:

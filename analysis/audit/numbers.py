@@ -244,7 +244,7 @@ def limits(trials: pd.DataFrame) -> Iterator[Finding]:
 
 def all_in(trials: pd.DataFrame) -> Iterator[Finding]:
     """Yield the records that are ok and took less CPU time as the host counts it than inside, by the same kernel."""
-    # Other kernels count by clocks of their own, which run on while they wait for a CPU.
+    # Other kernels count by other clocks, which run on while they wait for a CPU.
     other = of_jobs(trials, lambda job: job.layers.oci_runtime or job.layers.runtime_class or job.machines)
     switched = {name: known_properties(name) for name in trials["ablation"].dropna().unique()}
     runtimes = [name for name, properties in switched.items() if not properties or properties.oci_runtime]

@@ -1,4 +1,4 @@
-"""The rates of requests as a key: the parts of a trial that had one, each as a row of its own."""
+"""The rates of requests as a key: the parts of a trial that had one, each as a separate row."""
 
 import re
 from dataclasses import replace

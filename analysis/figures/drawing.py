@@ -6,7 +6,7 @@ does not apply::
 
     def throughput_by_model(comparison: Comparison, reference: Reference) -> Iterator[Drawing]: ...
 
-Figures are drawn on canvases of their own with the Agg and SVG back ends, inside contexts: no state of matplotlib is
+Figures are drawn on separate canvases with the Agg and SVG back ends, inside contexts: no state of matplotlib is
 left changed, and the same comparison gives the same bytes.
 """
 

@@ -56,7 +56,7 @@ def _charts(comparison: Comparison, reference: Reference) -> Iterator[tuple[str,
     for job in comparison.jobs:
         for picture in pictures(comparison, job, reference):
             yield picture.stem, picture.drawing.chart
-    # Values of a key are jobs of their own, and one picture has all of them.
+    # Values of a key are separate jobs, and one picture has all of them.
     by_key: list[FigureKind] = [FIGURES.get(name) for name in ("by", "time-money") if comparison.of_kind("by")]
     for figure in by_key:
         for drawing in figure(comparison, {}):

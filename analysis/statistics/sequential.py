@@ -9,7 +9,7 @@ interval of all blocks is then the ordinary one, so that ``compare`` needs to kn
 
 A run ``--until decided`` looks for verdicts, which are false too often where somebody looks for them after every block
 (Armitage, McPherson and Rowe, J. R. Statist. Soc. A 132 (1969) 235). So it looks rarely, each time after a third more
-blocks, and every look has a level of its own: each spends ``SPENT_BY_A_LOOK`` of what its predecessors have left of
+blocks, and every look has another level: each spends ``SPENT_BY_A_LOOK`` of what its predecessors have left of
 ``TO_SPEND`` (alpha spending, Lan and DeMets, Biometrika 70 (1983) 659). A function of the share of the most blocks, as
 those of O'Brien and Fleming or of Pocock are, would have to know that number: a run that continues raises it, and a
 budget ends earlier. This one needs none, so that a verdict keeps its level wherever a run ends and goes on. The levels

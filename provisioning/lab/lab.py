@@ -1,4 +1,4 @@
-"""The lab itself: a switch in a namespace of its own, and nodes on it, each a namespace behind one limited link."""
+"""The lab itself: a switch in its own namespace, and nodes on it, each a namespace behind one limited link."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence

@@ -209,7 +209,7 @@ class Job(Part):
 
 
 IN_COLUMNS = ("scenario", "model", "data", "profile", "recipe")
-"""Parts of the key that tables show in columns of their own."""
+"""Parts of the key that tables show in separate columns."""
 PLACES = ("host", "machine", "context", "inventory", "place")
 """The keys of where a trial ran. A place is the context, else the inventory, else the host."""
 NOT_IN_KEY: Mapping[str, str] = {
