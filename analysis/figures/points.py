@@ -14,6 +14,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.transforms import Bbox
 
 from analysis.compare.results import Arm, Comparison, Contrast, Effect, Group, Measured
 from analysis.compare.scaling import EACH, TIMES
@@ -36,6 +37,10 @@ _CLOSED = "one client, in a closed loop"
 _MARKERS = "osD^vPX*"
 _HOURS_FROM_S = 7200.0
 """From here on the time of a job is shown in hours."""
+_BESIDE = 6.0
+_LETTER = 5.6
+_LINE = 11.0
+"""How far a name stands from its point, and its size, in points."""
 Panels = Mapping[str, Mapping[int, Metric]]
 
 
@@ -143,7 +148,7 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
             axes,
             title if axes is first else "",
             below,
-            unit,
+            f"{unit}\n{drawing.direction(more_is_faster=False)}",
             normalised=False,
         )
     drawing.legend_below(chart, [*legend.values()], len(legend))
@@ -310,17 +315,17 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
             axes = chart.subplots()
             longest_s = max(row[TIME.name].value or 0.0 for row in points.values())
             unit, unit_s = ("hours", 3600.0) if longest_s >= _HOURS_FROM_S else ("seconds", 1.0)
+            names = {}
             for arm, row in points.items():
                 x, across = _point(row[TIME.name], unit_s)
                 y, up = _point(row[name])
                 look: dict[str, Any] = {"fmt": drawing.MARKERS.get(arm.target, "P"), "color": colours[arm.target]}
                 axes.errorbar(x, y, up, across, capsize=3, **look)
-                axes.annotate(
-                    name_of(arm, every), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=drawing.points(9)
-                )
+                names[name_of(arm, every)] = (x, y)
             drawing.label(axes, title, "with 95 % intervals; better is left and below", currency, normalised=False)
             axes.set_xlabel(unit)
             axes.margins(0.2)
+            _name_points(chart, axes, names)
         drawing.stamp(chart, first.job.profile)
         yield drawing.Drawing(
             f"time-{name}",
@@ -328,6 +333,25 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
             chart,
             description="the table holds the values",
         )
+
+
+def _name_points(chart: Figure, axes: Axes, names: Mapping[str, tuple[float, float]]) -> None:
+    """Write the name next to each point, or above the names that stand there, with a line to its point."""
+    chart.draw_without_rendering()  # which lays out the axes
+    taken: list[Bbox] = []
+    for name, place in sorted(names.items(), key=lambda item: item[1][1]):
+        x, y = axes.transData.transform(place) * 72 / chart.dpi
+        up = _BESIDE
+        box = Bbox.from_bounds(x + _BESIDE, y + up, _LETTER * len(name), _LINE)
+        while box.count_overlaps(taken):
+            up += _LINE
+            box = box.translated(0, _LINE)
+        taken.append(box)
+        line: dict[str, Any] | None = None
+        if up > _BESIDE:
+            line = {"arrowstyle": "-", "color": "0.6", "shrinkA": 0}
+        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "arrowprops": line}
+        axes.annotate(name, place, (_BESIDE, up), **look)
 
 
 def _point(row: Contrast, unit: float = 1.0) -> tuple[float, list[list[float]]]:
