@@ -90,14 +90,14 @@ def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         if not any(visible(_of_targets(group, metric)) for metric in group.metrics):
             continue
         cells = []
-        # Neighbours must not run into each other: a letter has 0.09 inches.
-        letters = int(drawing.BAR_INCHES * len(group.targets) / 0.09)
+        # Neighbours must not run into each other.
+        letters = int(drawing.BAR_INCHES * len(group.targets) / drawing.LETTER_INCHES)
         for metric in group.metrics:
             lines = textwrap.wrap(metric.name.replace("-", "- "), letters)
             name = "\n".join(lines).replace("- ", "-")
-            better = textwrap.fill(f"{metric.unit}, {metric.better} is better", letters)
+            better = textwrap.fill(", ".join(filter(None, (metric.unit, f"{metric.better} is better"))), letters)
             cells.append((f"{name}\n{better}", group, metric))
-        chart = _chart(cells, f"Probe: {group.model}", "the measured value")
+        chart = _chart(cells, f"{group.job.scenario.capitalize()}: {group.model}", "the measured value")
         title = f"The probe {group.model}: every metric on every target"
         yield drawing.Drawing(group.model, title, chart)
 
@@ -168,6 +168,9 @@ def draw_bars(
 
     ``towards``: what the ends of the axis of ratios mean; empty where it differs from place to place.
     """
+    if unit == "s" and bars["value"].max() >= drawing.HOURS_FROM_S:
+        bars["value"] /= 3600
+        unit = "hours"
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
     places = list(bars["place"].unique())
@@ -184,6 +187,7 @@ def draw_bars(
         heights = [bars["height"], bars["low"], bars["top"], published["published"]]
         drawing.scale(axes, pd.concat(heights), around_one=normalised)
         drawing.keep_widths(axes, len(places), len(targets))
+        drawing.fit_names(axes, places, len(targets))
         dotted = normalised or axes.get_yscale() == "log"
         entries: list[Artist | Container | None] = [*legend.values()]
         if dotted:

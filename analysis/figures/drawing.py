@@ -209,10 +209,18 @@ _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
 MARKERS = dict(zip(TARGETS, "so^D", strict=True))
 WIDTH = 0.84
 """The width of the bars of one place together, where places are 1 apart."""
+HOURS_FROM_S = 7200.0
+"""From here on the time of a job is shown in hours."""
 BAR_INCHES = 0.75
 AROUND_INCHES = 2.0
 """The width that a figure has for each bar, and for the axis and its labels."""
 _LEAST_INCHES = 6.4
+_LEFT_INCHES = 1.0
+"""The width of what stands left of the axes, where the text below a title begins."""
+LETTER_INCHES = 0.09
+"""The width of a letter below an axis."""
+_SIDE_BY_SIDE = 0.012
+"""How far points of several lines stand from each other, as a share of their axis."""
 _LEAST_SPAN = 0.1
 """Ratios that are closer to each other than this are drawn on an axis that is this long, at least."""
 _TIMES = "faster \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} slower"
@@ -307,6 +315,12 @@ def dots(axes: Axes, bars: pd.DataFrame) -> None:
         )
 
 
+def side_by_side(numbers: Iterable[float], index: int, count: int, span: float) -> list[float]:
+    """Return where one of ``count`` lines has its points on an axis of this span, so that equal ones are all seen."""
+    shift = (index - (count - 1) / 2) * _SIDE_BY_SIDE * span
+    return [number + shift for number in numbers]
+
+
 def intervals(axes: Axes, bars: pd.DataFrame) -> Container | None:
     """Draw the intervals of the bars that have one, from ``low`` to ``high`` at ``x``; None where none has."""
     bounded = bars[bars["low"].notna() & bars["height"].notna()]
@@ -362,7 +376,8 @@ def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
 
 
 def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:
-    offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points"} | look
+    # Over the lines of a noise floor, which would cross it out.
+    offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "zorder": 5} | look
     axes.annotate(text, (x, top), **offset, ha="center", va="bottom", fontsize=points(9))
 
 
@@ -391,6 +406,14 @@ def keep_widths(axes: Axes, places: int, targets: int) -> None:
     axes.set_xlim(-room, places - 1 + room)
 
 
+def fit_names(axes: Axes, places: Sequence[str], targets: int) -> None:
+    """Turn the names of places that are longer than their places, and would overprint each other."""
+    longest = max(map(len, "\n".join(places).splitlines()), default=0)
+    if LETTER_INCHES * longest > BAR_INCHES * targets:
+        look: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "fontsize": 9}
+        axes.set_xticks(range(len(places)), places, **look)
+
+
 def direction(*, more_is_faster: bool) -> str:
     """Return what the ends of an axis mean, in the order in which it is read."""
     return "slower \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} faster" if more_is_faster else _TIMES
@@ -415,6 +438,8 @@ def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) ->
         title = textwrap.fill(title, int(0.7 * fitting))
         if in_column():  # the axis and its labels take a good part of it
             fitting = int(0.75 * fitting)
+        else:
+            fitting = letters(chart.get_figwidth() - _LEFT_INCHES)
     else:
         fitting = len(below)
     below = "\n".join(textwrap.fill(line, fitting) for line in below.splitlines())

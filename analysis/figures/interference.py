@@ -133,6 +133,7 @@ def _map(rows: Rows, title: str) -> Figure:
             sns.heatmap(table, ax=axes, **scale, **look, cbar=number == len(notes) - 1)
             heading = "\n".join((target, *notes[target]))
             axes.set_title(heading, fontsize=drawing.points(10))
+            axes.tick_params(axis="y", labelrotation=0)
         heading = textwrap.fill(title, drawing.letters(chart.get_figwidth()))
         chart.suptitle(
             f"{heading}\n{next(iter(rows)).job}",

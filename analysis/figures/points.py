@@ -35,12 +35,12 @@ _MOST_VECTORS = 2000
 _LATENCY = re.compile(r"latency-p(?P<percent>\d+)(?:-at-(?P<rate>[0-9.e+]+)-per-s)?")
 _CLOSED = "one client, in a closed loop"
 _MARKERS = "osD^vPX*"
-_HOURS_FROM_S = 7200.0
-"""From here on the time of a job is shown in hours."""
+_MARK = 4.0
 _BESIDE = 6.0
 _LETTER = 5.6
 _LINE = 11.0
-"""How far a name stands from its point, and its size, in points."""
+"""The half of a mark, how far a name stands from it, and the size of a name, in points."""
+Place = tuple[float, float]
 Panels = Mapping[str, Mapping[int, Metric]]
 
 
@@ -151,6 +151,8 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
             f"{unit}\n{drawing.direction(more_is_faster=False)}",
             normalised=False,
         )
+    for axes in every[1:]:  # they share the axis of the first
+        axes.set_ylabel("")
     drawing.legend_below(chart, [*legend.values()], len(legend))
     return chart
 
@@ -208,9 +210,12 @@ def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]
     axes = chart.subplots()
     numbers = sorted(set(map(_workers, points)))
     targets = list(dict.fromkeys(arm.target for arm in points))
-    for target, colour in drawing.palette(targets).items():
+    colours = drawing.palette(targets)
+    for index, target in enumerate(targets):
         of_target = {arm: speed_up for arm, speed_up in points.items() if arm.target == target}
-        _speed_up_line(axes, of_target, colour)
+        workers = drawing.side_by_side(map(_workers, of_target), index, len(targets), numbers[-1] - numbers[0])
+        look = {"color": colours[target], "marker": drawing.MARKERS.get(target, "P")}
+        _speed_up_line(axes, workers, [*of_target.values()], look)
     axes.plot(
         numbers,
         [number / numbers[0] for number in numbers],
@@ -221,7 +226,10 @@ def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]
     below = f"over {count(numbers[0], 'worker')}, with 95 % intervals; dotted: the ideal"
     drawing.label(axes, title, below, "speed-up", normalised=False)
     axes.set_xlabel("workers")
-    entries = [drawing.entry(target, notes[target]) for target in targets]
+    entries = []
+    for target in targets:
+        label = drawing.entry(target, notes[target]).get_label()
+        entries.append(drawing.dot_entry(target, str(label)))
     drawing.legend_below(chart, entries, len(targets))
     return chart
 
@@ -230,19 +238,12 @@ def _workers(arm: Arm) -> int:
     return arm.division.workers if arm.division else 0
 
 
-def _speed_up_line(axes: Axes, points: Mapping[Arm, Effect], colour: object) -> None:
-    look: dict[str, Any] = {"color": colour}
-    workers = list(map(_workers, points))
-    axes.plot(
-        workers,
-        [speed_up.ratio or 1.0 for speed_up in points.values()],
-        marker="o",
-        **look,
-    )
-    for number, speed_up in zip(workers, points.values(), strict=True):
+def _speed_up_line(axes: Axes, workers: Sequence[float], points: Sequence[Effect], look: dict[str, Any]) -> None:
+    axes.plot(workers, [speed_up.ratio or 1.0 for speed_up in points], markersize=5, linewidth=1.2, **look)
+    for number, speed_up in zip(workers, points, strict=True):
         ratio = speed_up.ratio or 1.0
         low, high = speed_up.interval or (ratio, ratio)
-        axes.vlines(number, low, high, **look)
+        axes.vlines(number, low, high, color=look["color"])
 
 
 def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
@@ -284,11 +285,13 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
 
 def _together(axes: Axes, lines: Mapping[str, Mapping[int, Measured]], metric: Metric) -> None:
     """Draw a line for each name, of one metric by the number of instances."""
+    most = max(set[int]().union(*lines.values()))
     for index, (name, by_number) in enumerate(lines.items()):
         points = {}
         for number, measured in sorted(by_number.items()):
             if metric.name in measured:
-                points[number] = measured[metric.name]
+                (place,) = drawing.side_by_side([number], index, len(lines), most)
+                points[place] = measured[metric.name]
         colour = f"C{index}"
         marker = _MARKERS[index % len(_MARKERS)]
         values = [point.value or 0.0 for point in points.values()]
@@ -314,8 +317,8 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
             chart = drawing.canvas(6.4, 4.6)
             axes = chart.subplots()
             longest_s = max(row[TIME.name].value or 0.0 for row in points.values())
-            unit, unit_s = ("hours", 3600.0) if longest_s >= _HOURS_FROM_S else ("seconds", 1.0)
-            names = {}
+            unit, unit_s = ("hours", 3600.0) if longest_s >= drawing.HOURS_FROM_S else ("seconds", 1.0)
+            names: dict[str, Place] = {}
             for arm, row in points.items():
                 x, across = _point(row[TIME.name], unit_s)
                 y, up = _point(row[name])
@@ -335,12 +338,13 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         )
 
 
-def _name_points(chart: Figure, axes: Axes, names: Mapping[str, tuple[float, float]]) -> None:
-    """Write the name next to each point, or above the names that stand there, with a line to its point."""
+def _name_points(chart: Figure, axes: Axes, names: Mapping[str, Place]) -> None:
+    """Write the name next to each point, or above what stands there, with a line to its point."""
     chart.draw_without_rendering()  # which lays out the axes
-    taken: list[Bbox] = []
+    in_points = {name: axes.transData.transform(place) * 72 / chart.dpi for name, place in names.items()}
+    taken = [Bbox.from_bounds(x - _MARK, y - _MARK, 2 * _MARK, 2 * _MARK) for x, y in in_points.values()]
     for name, place in sorted(names.items(), key=lambda item: item[1][1]):
-        x, y = axes.transData.transform(place) * 72 / chart.dpi
+        x, y = in_points[name]
         up = _BESIDE
         box = Bbox.from_bounds(x + _BESIDE, y + up, _LETTER * len(name), _LINE)
         while box.count_overlaps(taken):
