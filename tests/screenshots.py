@@ -57,8 +57,10 @@ def show(tab: Tab, address: str) -> None:
     site = address.partition("/?")[0]
     metrics = {"width": WIDTH_PX, "height": MOST_HEIGHT_PX, "deviceScaleFactor": 1, "mobile": False}
     tab.call("Emulation.setDeviceMetricsOverride", **metrics)
-    tab.check_form(address, ("bare-metal", "container"), blocks="2")
+    tab.enter(address, "/start")
+    tab.wait("document.querySelector('#preview .led') !== null")
     picture(tab, "start")
+    tab.check_form(address, ("bare-metal", "container"), blocks="2")
     path = tab.start_checked()
     tab.wait_for("4 trials measured")
     tab.wait_for("State: finished")
