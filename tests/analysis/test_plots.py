@@ -17,9 +17,10 @@ from matplotlib.text import Annotation
 from analysis.compare.comparison import compare
 from analysis.compare.results import ComparedJob, Comparison, Group, TargetSummary
 from analysis.figures.bars import probe_bars, training_bars
-from analysis.figures.drawing import MARKERS, style
+from analysis.figures.drawing import MARKERS, canvas, side_by_side, style
 from analysis.figures.forest import forest
 from analysis.figures.plots import draw, pictures
+from analysis.figures.points import _name_points
 from analysis.figures.reference import Reference, normalised
 from analysis.load.metrics import Metric
 from analysis.load.records import load
@@ -340,3 +341,39 @@ def test_an_interval_beyond_a_factor_of_a_hundred_is_in_no_picture(save: Save) -
     assert TOO_NOISY in words_of(chart)
     marked = [line for line in chart.axes[0].lines if line.get_marker() in (".", "o", "<", ">")]
     assert not any(np.size(line.get_xdata()) for line in marked)
+
+
+def test_names_that_are_longer_than_their_places_are_turned_and_others_are_not() -> None:
+    for name, rotation in (("short", 0), ("n2-standard-8-in-europe-west4", 30)):
+        chart = throughput([group(model=name)])
+        (tick,) = chart.axes[0].get_xticklabels()
+        assert (tick.get_text(), tick.get_rotation()) == (name, rotation)
+
+
+def test_a_job_of_hours_is_shown_in_hours() -> None:
+    targets = summary("bare-metal"), summary("vm")
+    times = {target: number(seconds, metric="elapsed") for target, seconds in (("bare-metal", 7200), ("vm", 9000))}
+    chart = next(training_bars(a_comparison(a_group(JOB, "resnet50", *targets, of=times)), {})).chart
+    assert {"2.00", "2.50"} <= texts(chart)
+    assert any("above the marks: hours" in text for text in texts(chart))
+
+
+def test_points_of_several_lines_stand_side_by_side_around_their_number() -> None:
+    lines = [side_by_side([1, 4], index, 3, 100.0) for index in range(3)]
+    assert lines[1] == [1, 4]
+    assert lines[0][0] < lines[1][0] < lines[2][0]
+    assert sum(line[0] for line in lines) == pytest.approx(3)
+
+
+def test_names_of_points_that_are_close_do_not_overprint_each_other_or_a_point() -> None:
+    with style():
+        chart = canvas(6.4, 4.6)
+        axes = chart.subplots()
+        places = {"cloud-a": (3.11, 0.31), "cloud-b": (3.13, 0.31), "cloud-c": (3.11, 0.311), "far": (1.0, 1.0)}
+        axes.plot(*zip(*places.values(), strict=True), "o")
+        _name_points(chart, axes, places)
+        chart.draw_without_rendering()
+    boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    assert boxes.keys() == places.keys()
+    for one, other in itertools.combinations(boxes.values(), 2):
+        assert not one.overlaps(other)
