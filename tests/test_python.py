@@ -74,6 +74,7 @@ def test_a_notebook_shows_an_answer_as_html_and_print_shows_its_text() -> None:
     assert "table" in html.seen
     assert not {"html", "body", "script"} & html.seen
     assert str(result).splitlines()[0].startswith("container")
+    assert (result.next or "") in str(result), "it can be pasted"
 
 
 @pytest.mark.usefixtures("machine")

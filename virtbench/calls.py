@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 import pandas as pd
-from rich.console import Console
 
 from analysis.audit.audit import audited
 from analysis.compare.comparison import compare as compare_records
@@ -28,6 +27,7 @@ from provisioning import ledger
 from suite.results.layout import latest_run, results_directory
 from suite.results.runs import find_runs, runs_and_sweeps
 from suite.units import parse_share
+from suite.untrusted.console import PlainConsole
 from suite.untrusted.terminal import clean_streams
 
 _COLUMNS = 100
@@ -57,7 +57,7 @@ class Result:
 
     def __str__(self) -> str:
         output = StringIO()
-        Console(file=output, width=_COLUMNS, color_system=None).print(Terminal(answer_elements(self.answer)))
+        PlainConsole(file=output, width=_COLUMNS, color_system=None).print(Terminal(answer_elements(self.answer)))
         return output.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
