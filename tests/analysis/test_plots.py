@@ -346,6 +346,7 @@ def test_an_interval_beyond_a_factor_of_a_hundred_is_in_no_picture(save: Save) -
 def test_names_that_are_longer_than_their_places_are_turned_and_others_are_not() -> None:
     for name, rotation in (("short", 0), ("n2-standard-8-in-europe-west4", 30)):
         chart = throughput([group(model=name)])
+        chart.draw_without_rendering()
         (tick,) = chart.axes[0].get_xticklabels()
         assert (tick.get_text(), tick.get_rotation()) == (name, rotation)
 
