@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
 from analysis.compare.comparison import compare
 from analysis.compare.results import ComparedJob, Comparison, Group, TargetSummary
@@ -374,7 +374,8 @@ def test_names_of_points_that_are_close_do_not_overprint_each_other_or_a_point()
         axes.plot(*zip(*places.values(), strict=True), "o")
         _name_points(chart, axes, places)
         chart.draw_without_rendering()
-    boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    # Of the text alone, without the line to its point.
+    boxes = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}
     assert boxes.keys() == places.keys()
     for one, other in itertools.combinations(boxes.values(), 2):
         assert not one.overlaps(other)
