@@ -409,8 +409,8 @@ def keep_widths(axes: Axes, places: int, targets: int) -> None:
 def fit_names(axes: Axes, places: Sequence[str], targets: int) -> None:
     """Turn the names of places that are longer than their places, and would overprint each other."""
     longest = max(map(len, "\n".join(places).splitlines()), default=0)
-    if LETTER_INCHES * longest > BAR_INCHES * targets:
-        look: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "fontsize": 9}
+    if points(LETTER_INCHES) * longest > BAR_INCHES * targets:
+        look: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "fontsize": points(9)}
         axes.set_xticks(range(len(places)), places, **look)
 
 

@@ -346,15 +346,16 @@ def _name_points(chart: Figure, axes: Axes, names: Mapping[str, Place]) -> None:
     for name, place in sorted(names.items(), key=lambda item: item[1][1]):
         x, y = in_points[name]
         up = _BESIDE
-        box = Bbox.from_bounds(x + _BESIDE, y + up, _LETTER * len(name), _LINE)
+        line_height = drawing.points(_LINE)
+        box = Bbox.from_bounds(x + _BESIDE, y + up, drawing.points(_LETTER) * len(name), line_height)
         while box.count_overlaps(taken):
-            up += _LINE
-            box = box.translated(0, _LINE)
+            up += line_height
+            box = box.translated(0, line_height)
         taken.append(box)
         line: dict[str, Any] | None = None
         if up > _BESIDE:
             line = {"arrowstyle": "-", "color": "0.6", "shrinkA": 0}
-        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "arrowprops": line}
+        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": drawing.points(9), "arrowprops": line}
         axes.annotate(name, place, (_BESIDE, up), **look)
 
 
