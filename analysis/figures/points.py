@@ -296,10 +296,10 @@ def _together(axes: Axes, lines: Mapping[str, Mapping[int, Measured]], metric: M
         marker = _MARKERS[index % len(_MARKERS)]
         values = [point.value or 0.0 for point in points.values()]
         axes.plot(list(points), values, color=colour, marker=marker, label=name)
-        for number, point in points.items():
+        for place, point in points.items():
             value = point.value or 0.0
             low, high = point.value_interval or (value, value)
-            axes.vlines(number, low, high, color=colour, linewidth=1)
+            axes.vlines(place, low, high, color=colour, linewidth=1)
 
 
 def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
