@@ -57,7 +57,8 @@ class Result:
 
     def __str__(self) -> str:
         output = StringIO()
-        PlainConsole(file=output, width=_COLUMNS, color_system=None).print(Terminal(answer_elements(self.answer)))
+        console = PlainConsole(file=output, width=_COLUMNS, color_system=None)
+        console.print(Terminal(answer_elements(self.answer)))
         return output.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
