@@ -6,6 +6,7 @@ are not used: they drop fields that a server of another version has, or refuse i
 
 import importlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -94,8 +95,10 @@ class Cluster:
         content = _merged(path)
         name, chosen = _chosen(content, context, path)
         configuration = library.client.Configuration()
+        logged: list[str] = []
         try:
-            library.config.load_kube_config(path, name, configuration)
+            with _logged_to(logged):
+                library.config.load_kube_config(path, name, configuration)
         except Exception as error:  # whatever the plugin of a cloud's credentials raises
             raise RequestError(
                 f"the credentials of the context {name} do not work: {_last_line(error)}",
@@ -103,7 +106,7 @@ class Cluster:
             ) from error
         if not (configuration.api_key or configuration.cert_file or configuration.username):
             user = _by_name(content, "user").get(str(chosen.get("user")), {})
-            _refuse_plugin(name, user.get("exec"))
+            _refuse_plugin(name, user.get("exec"), logged)
         # Callers that can wait retry by themselves; for all others no answer is an error.
         configuration.retries = False
         if not configuration.verify_ssl:
@@ -331,10 +334,22 @@ def _chosen(content: Object, context: str | None, path: str) -> tuple[str, Objec
     return name, contexts[name]
 
 
-def _refuse_plugin(context: str, plugin: Object | None) -> None:
+@contextmanager
+def _logged_to(texts: list[str]) -> Iterator[None]:
+    """Append what the client library logs, which would be printed between the lines of a command."""
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def _refuse_plugin(context: str, plugin: Object | None, logged: Sequence[str]) -> None:
     """Raise RequestError for a plugin of a kubeconfig, such as a cloud's, which gave no credentials.
 
-    The library logs why, and goes on without.
+    The library has logged why, and gone on without.
     """
     if not plugin:
         return
@@ -342,7 +357,8 @@ def _refuse_plugin(context: str, plugin: Object | None) -> None:
     why = "is not installed"
     remedy = plugin.get("installHint") or f"install {program}, which the cloud provides"
     if "/" in program or shutil.which(program):
-        why = "has given none: its error is above"
+        said = without_secrets("; ".join(logged))
+        why = f"has given none: {' '.join(said.split())[-300:]}"
         remedy = f"kubectl --context {context} get pods shows why; {SIGN_IN}"
     raise RequestError(f"the credentials of the context {context} come from {program}, which {why}", remedy=remedy)
 

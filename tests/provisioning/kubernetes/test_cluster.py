@@ -121,12 +121,21 @@ def test_a_page_in_place_of_a_list_is_named_and_what_pods_print_is_free(server: 
     [
         ("gke-auth-plugin-that-is-not-installed", "install the plugin", "is not installed", "install the plugin"),
         ("aws-iam-authenticator-not-there", None, "is not installed", "install aws-iam-authenticator-not-there"),
-        ("false", None, "has given none", "sign in"),
+        ("false", None, "has given none: exec: process returned 1", "sign in"),
+        ("./expired", None, "has given none: .*run: cloud login", "sign in"),
     ],
 )
 def test_a_plugin_that_gives_no_credentials_is_named_before_anything_is_asked(
-    server: Server, tmp_path: Path, command: str, hint: str | None, said: str, remedy: str
+    server: Server,
+    tmp_path: Path,
+    command: str,
+    hint: str | None,
+    said: str,
+    remedy: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    (tmp_path / "expired").write_text("#!/bin/sh\necho 'your session is over; run: cloud login' >&2\nexit 1\n")
+    (tmp_path / "expired").chmod(0o755)
     config = json.loads(Path(server.kubeconfig(tmp_path / "config", current="here")).read_text())
     plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": command, "installHint": hint}
     config["users"] = [{"name": "u", "user": {"exec": plugin}}]
@@ -135,6 +144,7 @@ def test_a_plugin_that_gives_no_credentials_is_named_before_anything_is_asked(
         Cluster.connect(config=str(tmp_path / "config"))
     assert remedy in str(caught.value.remedy)
     assert server.asked == []
+    assert capfd.readouterr().err == ""
 
 
 def test_a_server_that_is_away_is_waited_for_only_where_there_is_patience(
