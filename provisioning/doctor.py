@@ -229,7 +229,7 @@ def _open_container(engine: ContainerEngine, cpus: tuple[int, ...], image: Image
             return
         try:
             with layer.opened(node) as inside:
-                inside.run(["/bin/true"])
+                inside.run(["true"])  # found on the path, as the first program of a trial
         except BenchError as error:
             remedy = error.remedy or f"see its configuration, or choose another {option('engine')}"
             raise BenchError(f"it opens no container: {error.message}", remedy=remedy) from error

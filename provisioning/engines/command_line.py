@@ -35,8 +35,8 @@ class CommandLineEngine(ContainerEngine):
     denied: str
     """The remedy if it does not serve this user."""
     removal_options: tuple[str, ...] = ()
-    own_namespaces: tuple[str, ...] = ()
-    """The options that give a container namespaces and a group, where the engine's configuration may not."""
+    own_settings: tuple[str, ...] = ()
+    """The options that give a container namespaces, a group and a path, where the engine's configuration may not."""
     bind_options: str = ""
     """More options of every bind mount; docker's command line knows none."""
     # For a container that is gone docker answers 0, and podman from 4.0 on 1 with a message that says so.
@@ -126,7 +126,7 @@ class CommandLineEngine(ContainerEngine):
         least += [] if spec.seccomp else ["--security-opt", "seccomp=unconfined"]
         return [
             *(*self.program, "run", "--detach", "--name", spec.name, "--hostname", spec.name, "--pull", "never"),
-            *(*self.own_namespaces, *_limits(spec), *least, *tmpfs, *self._mounts(spec)),
+            *(*self.own_settings, *_limits(spec), *least, *tmpfs, *self._mounts(spec)),
             *(word for device in spec.edits.devices for word in ("--device", device.path)),
             *(*self.root_options(spec), *SLEEPER),
         ]

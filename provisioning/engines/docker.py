@@ -100,7 +100,7 @@ class Docker(CommandLineEngine):
     machine_field = "{{.Name}} {{.KernelVersion}} {{.MemTotal}}"
     guest_store = GuestStore(STORE, docker_store)
     # A daemon with userns-remap would give the directories of this user to a root that may not write there.
-    own_namespaces = ("--userns=host",)
+    own_settings = ("--userns=host",)
 
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:
         return [image_reference(spec.image)]

@@ -6,7 +6,7 @@ from copy import copy
 
 from provisioning.cgroup import limits
 from provisioning.cgroup import removal as group_removal
-from provisioning.engines.base import ContainerSpec, digest_of
+from provisioning.engines.base import PATH, ContainerSpec, digest_of
 from provisioning.engines.command_line import CommandLineEngine
 from provisioning.nodes import is_guest
 from provisioning.processes import run_apart
@@ -27,13 +27,15 @@ class Podman(CommandLineEngine):
     removal_options = ("--time", "0")
     bind_options = ",nosuid,nodev"
 
-    # A containers.conf may share any of them with the host, as that of podman's own image does.
-    own_namespaces: tuple[str, ...] = (
+    # A containers.conf may share any namespace with the host, as that of podman's own image does; one that has
+    # variables leaves out the path, without which no program is found by its name.
+    own_settings: tuple[str, ...] = (
         "--uts=private",
         "--ipc=private",
         "--pid=private",
         "--cgroupns=private",
         "--cgroups=enabled",
+        f"--env={PATH}",
     )
 
     def begin(self, node: Node, spec: ContainerSpec) -> None:
@@ -42,7 +44,7 @@ class Podman(CommandLineEngine):
             described = node.run([*self.program, "run", "--help"], check=False).stdout
         engine = copy(self)
         if re.search(r"--tz string .*\(default ", described):
-            engine.own_namespaces = (*self.own_namespaces, "--tz=Etc/UTC")
+            engine.own_settings = (*self.own_settings, "--tz=Etc/UTC")
         super(Podman, engine).begin(node, spec)
 
     def root_options(self, spec: ContainerSpec) -> Sequence[str]:

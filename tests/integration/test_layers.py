@@ -362,6 +362,7 @@ def test_podman_gives_a_container_its_namespaces_and_limits_whatever_its_configu
     require("engine", "podman")
     names = ("netns", "userns", "ipcns", "cgroupns", "pidns")
     lines = [shared, *(f'{name} = "host"' for name in names), 'cgroups = "disabled"', 'tz = "Asia/Tokyo"']
+    lines += ['env = ["OMP_NUM_THREADS=1"]', 'umask = "0077"', "no_hosts = true", 'annotations = ["x=y"]']
     (tmp_path / "containers.conf").write_text("\n".join(["[containers]", *lines, ""]))
     monkeypatch.setenv("CONTAINERS_CONF", str(tmp_path / "containers.conf"))
     layer = ContainerLayer(get_engine("podman"), image.digest, ENVELOPE.memory_bytes)
