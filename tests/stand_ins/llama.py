@@ -21,7 +21,7 @@ params.model.path = "model.gguf"
 params.hostnames = ["0.0.0.0"]
 params.port = int(sys.argv[1])
 params.n_ctx = 1024
-params.n_parallel = 2
+params.n_parallel = 1  # sums of several requests in one batch round otherwise, and give other words
 params.cpuparams.n_threads = 1
 server = xllamacpp.Server(params)
 signal.pause()
