@@ -5,6 +5,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ def said(*words: str) -> Result:
     assert time.process_time() - begin_s < LONGEST_S, words
     assert not (found := STEERING.search(done.output)), (words, done.output[max(0, found.start() - 80) :][:200])
     return done
+
+
+def until_closed(serve: Callable[..., object], *arguments: object) -> None:
+    """Serve until the test closes the listening socket."""
+    with suppress(OSError, ValueError):
+        serve(*arguments)
 
 
 @pytest.fixture

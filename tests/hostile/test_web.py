@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from commands.web import app
 from commands.web.app import MOST_REQUEST_BYTES, WebSettings, create_app
 from suite.results.store import LOG
-from tests.hostile.conftest import RUNS
+from tests.hostile.conftest import RUNS, until_closed
 from tests.hostile.mutations import MARKUP, STEERING
 from tests.test_web import HOST, PAGES, browser, drawn, post, results, writing
 from tests.worker.test_serving import listening
@@ -229,7 +229,7 @@ def served(results: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Web
     web = WebSettings(results, "a-token")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         pages = create_app(web, PAGES)
-        threading.Thread(target=app.serve, args=(pages, web, listener), daemon=True).start()
+        threading.Thread(target=until_closed, args=(app.serve, pages, web, listener), daemon=True).start()
         yield web, int(listener.getsockname()[1])
 
 
