@@ -27,6 +27,8 @@ from tests.jobs import identity
 
 REPOSITORY = Path(__file__).parents[2]
 PRICES = str(REPOSITORY / "docs/guide/prices.toml")
+PRICED = ("cellar", "cloud")
+"""The hosts of ``PRICES``: the copies of each sample run are on both."""
 COMMANDS = (
     ("audit", "--json"),
     ("compare", "--json", "--force"),
@@ -39,6 +41,7 @@ COMMANDS = (
     ("results", "export"),
     ("results", "export", "--steps"),
     ("results", "export", "--format", "parquet", "--out", "trials.parquet"),
+    ("compare", "--job", "1e6 images", "--prices", PRICES, "--force"),
 )
 FURTHER = (
     ("compare", "--by", "host", "--force"),
@@ -48,9 +51,11 @@ FURTHER = (
     ("compare", "--claims", "--force"),
     ("compare", "--job", "50 epochs", "--force"),
     ("compare", "--job", "50 epochs", "--preempt", "mean=1h", "--prices", PRICES, "--force"),
+    ("compare", "--job", "1e6 images", "--by", "host", "--prices", PRICES, "--force", "--json"),
 )
 """Forms of the comparison that only the full number of records is given to: each takes seconds."""
-QUICK = [words for words in COMMANDS if words[0] != "report" and words[1:2] not in (("--explain",), ("--costs",))]
+DRAWING = ("report", "--explain", "--costs", "--job")
+QUICK = [words for words in COMMANDS if not {*words} & {*DRAWING}]
 """The commands that draw nothing."""
 ONE_DIRECTORY = ("history", "results show")
 """The commands that take one directory."""
@@ -167,19 +172,19 @@ def foreign_runs(place: Path, count: int) -> list[Path]:
         for number, text in enumerate(drawn(record, of_each)):
             run = place / f"{path.parents[1].name}-{number:05d}"
             (run / TRIALS).mkdir(parents=True, exist_ok=True)
-            (run / TRIALS / path.name).write_bytes(named(text, record["run_id"], run))
+            (run / TRIALS / path.name).write_bytes(text)
             shutil.copy(path.parents[1] / PLAN, run / PLAN)
-    for run in (runs := sorted(place.iterdir())):
-        for path in kept[RUNS / run.name.rpartition("-")[0]]:
-            if not (run / TRIALS / path.name).exists():
-                text = named(path.read_bytes(), json.loads(path.read_text())["run_id"], run)
-                (run / TRIALS / path.name).write_bytes(text)
+    runs = sorted(place.iterdir())
+    for number, run in enumerate(runs):
+        originals = kept[RUNS / run.name.rpartition("-")[0]]
+        run_id = json.loads(originals[0].read_text())["run_id"]
+        for path in originals:
+            own = run / TRIALS / path.name
+            text = own.read_bytes() if own.exists() else path.read_bytes()
+            # Of copies only one would be read.
+            text = text.replace(f'"run_id": "{run_id}"'.encode(), f'"run_id": "{identity(run.name)}"'.encode())
+            own.write_bytes(text.replace(b'"hostname": "vm"', f'"hostname": "{PRICED[number % 2]}"'.encode()))
     return runs
-
-
-def named(text: bytes, run_id: str, run: Path) -> bytes:
-    """Return a record as one of this run: of copies only one would be read."""
-    return text.replace(f'"run_id": "{run_id}"'.encode(), f'"run_id": "{identity(run.name)}"'.encode())
 
 
 # getrusage(2) of it would tell the peak of the tests' own process, if that was higher when it started this one.
@@ -218,3 +223,5 @@ def test_reading_thousands_of_mutated_records_takes_less_than_a_gibibyte(tmp_pat
         assert status in (0, 1, 2), output[-4000:]
         assert "Traceback" not in output, output[-4000:]
         assert peak_mib < MOST_MIB, words
+        if PRICES in words:
+            assert "place." not in output, f"the prices were refused: {output[-4000:]}"
