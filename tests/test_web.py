@@ -1,5 +1,6 @@
 """``bench web`` as a browser has it: its pages of runs, asked in this process."""
 
+import errno
 import html
 import os
 import re
@@ -27,6 +28,7 @@ from provisioning import ledger
 from provisioning.paths import home
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
+from suite.results import runs as stored_runs
 from suite.results.store import LOG, StoreError, stop_requested
 from tests.commands.conftest import ended_well, refused
 
@@ -386,6 +388,16 @@ def test_an_accident_is_not_kept_and_takes_down_no_page(
         shown_at_last(client, "/", lambda text: "no answer" in text)
         assert [client.get(path).status_code for path in ("/", "/runs/synthetic-podman")] == [200, 200]
     assert "slower" in shown_at_last(client, "/runs/synthetic-podman", lambda text: "slower" in text)
+
+
+def test_what_could_not_be_read_once_is_read_again(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = results / "synthetic-podman"
+    times = states.written(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(stored_runs, "read_head", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        starved = states.facts(run, times)
+    assert starved.done == 0
+    assert states.facts(run, times).done == 6
 
 
 def asked_until_it_raises(parts: list[str], make: Mock) -> None:

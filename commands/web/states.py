@@ -26,6 +26,8 @@ _PROGRESS = re.compile(r"^\[(\d{1,6})/(\d{1,6})\].*?(?:, (about [^,\n]+ to go))?
 _ENDED = {"interrupted: ": "cancelled", "stopped, as it was asked to": "stopped", "bench: ": "failed"}
 """The states of a run by how the last such line of its log begins."""
 _END = re.compile(f"^({'|'.join(_ENDED)})", re.MULTILINE)
+_UNREADABLE = f"{LOG}: "
+"""How the text begins that stands for a log that cannot be read."""
 
 
 class RunFacts(NamedTuple):
@@ -48,6 +50,13 @@ class RunFacts(NamedTuple):
     @property
     def complete(self) -> bool:
         return 0 < self.planned <= self.done
+
+    @property
+    def readable(self) -> bool:
+        """Return whether all of its files could be read."""
+        if self.summary and (self.summary.unreadable or self.summary.problem):
+            return False
+        return not (self.log or "").startswith(_UNREADABLE)
 
     @property
     def end(self) -> str:
@@ -80,9 +89,21 @@ def written(run: Path) -> tuple[int, ...]:
     return tuple(path.lstat().st_mtime_ns if path.exists() else 0 for path in paths)
 
 
-@lru_cache(maxsize=4096)
-def facts(run: Path, _written: tuple[int, ...]) -> RunFacts:
+def facts(run: Path, written: tuple[int, ...]) -> RunFacts:
     """Return the facts of a run whose files were written at these times."""
+    kept = _kept_facts(run, written)
+    if kept.readable:
+        return kept
+    # It may have been an accident, such as too many open files.
+    return _read_facts(run)
+
+
+@lru_cache(maxsize=4096)
+def _kept_facts(run: Path, _written: tuple[int, ...]) -> RunFacts:
+    return _read_facts(run)
+
+
+def _read_facts(run: Path) -> RunFacts:
     summary, plan = with_plan(run) if is_run(run) else (None, None)
     log: str | None
     command = ""
@@ -95,7 +116,7 @@ def facts(run: Path, _written: tuple[int, ...]) -> RunFacts:
             file.seek(max(output_begins, file.seek(0, os.SEEK_END) - LOG_BYTES))
             log = file.read(LOG_BYTES).decode(errors="replace")
     except OSError as error:
-        log = None if isinstance(error, FileNotFoundError) else f"{LOG}: {error.strerror}"
+        log = None if isinstance(error, FileNotFoundError) else f"{_UNREADABLE}{error.strerror}"
     return RunFacts(summary, sum(1 for _ in plan.trials()) if plan else 0, log, command)
 
 
