@@ -31,6 +31,7 @@ from parts.kills_machine import Family, forgotten, own_place
 from parts.kills_runs import SMALL, SWEEP, run_to_keep
 
 from provisioning.paths import home
+from suite.results.store import PLAN
 
 SPACE = "64m"
 MEANWHILE_S = 4.0
@@ -96,12 +97,14 @@ class Bench:
     def commands(self, results: Path) -> dict[str, list[str]]:
         """Return the commands that write to a directory of results, or read the finished run."""
         (self.place / "plan.toml").write_text(SWEEP.replace("blocks = 6", "blocks = 1"))
+        again = ["--repeat-failed"] if (results / "run" / PLAN).exists() else []
         return {
-            "run": [*RUN, *BLOCKS, "--out", str(results / "run")],
+            "run": [*RUN, *BLOCKS, *again, "--out", str(results / "run")],
             "sweep": ["sweep", "run", str(self.place / "plan.toml"), "--concurrent", "--out", str(results / "sweep")],
             "report": ["report", str(results / "finished"), "--html", str(results / "report.html")],
             "compare": ["compare", str(results / "finished")],
             "export": ["results", "export", str(results / "finished"), "--out", str(results / "trials.csv")],
+            "pack": ["results", "pack", str(results / "finished"), "--out", str(results / "runs.tar.gz")],
         }
 
     def judge(
@@ -187,7 +190,7 @@ def space(bench: Bench) -> None:
                         bench.judge(f"{case.name}, clean while it is full", ["clean"])
                     (directory / "filler").unlink(missing_ok=True)
                     bench.clean(case)
-                    again = bench.judge(f"{case.name}, again with space", words, WORKS)
+                    again = bench.judge(f"{case.name}, again with space", bench.commands(results)[name], WORKS)
                     bench.clean(again)
             shutil.rmtree(results)
 

@@ -25,6 +25,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "resize": ("--scenario", "probe", "--probe", "resize"),
     "distributed": ("--scenario", "distributed", "--strategy", "all-reduce", *SMALL),
     "shared": ("--scenario", "shared", *SMALL),
+    "command": ("--scenario", "command", "--command", "sleep 1"),
 }
 TARGETS: dict[str, tuple[str, ...]] = {
     "bare-metal": ("suite", "worker", "container"),
@@ -93,11 +94,23 @@ class Setting:
     @property
     def words(self) -> list[str]:
         engine = ["--engine", self.engine] if self.engine else []
-        data = ["--data", f"generated:{self.place / 'data'}"] if self.scenario == "real" else []
+        data: list[str] = []
+        if self.scenario == "real":
+            data = ["--data", f"generated:{self.place / 'data'}"]
+        if self.scenario == "command":
+            data = ["--command-files", self._mine()]
         what = [*SCENARIOS[self.scenario], *data, "--target", self.target, *engine, "--profile", "smoke"]
         blocks = ["--blocks", str(self.blocks), "--warmup-blocks", "0", "--concurrent"]
         again = ["--repeat-failed"] if (self.out / PLAN).exists() else []  # trials whose parts were killed
         return ["run", *what, *blocks, *again, "--out", str(self.out)]
+
+    def _mine(self) -> str:
+        """Return a user's directory, of which each run takes a snapshot."""
+        mine = self.place / "mine"
+        mine.mkdir(exist_ok=True)
+        for number in range(16):
+            (mine / f"{number}.bin").write_bytes(bytes(4 << 20))
+        return str(mine)
 
     def files(self) -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in self.out.rglob(f"{TRIALS}/*.json")}

@@ -55,7 +55,7 @@ def test_kills_lose_nothing_tear_nothing_and_leave_nothing(monkeypatch: pytest.M
     import kills
 
     among = {
-        "--scenario": ["synthetic", "preempt", "resize"],
+        "--scenario": ["synthetic", "preempt", "resize", "command"],
         "--target": ["bare-metal", "container"],
         "--engine": ["runc", "podman"],
         "--command": ["sweep", "compare", "report", "web", "serve"],
