@@ -65,6 +65,7 @@ WHOLE = Job(
     serving=Serving(requests=100, rates=(20.0,), clients=4, image_px=28, channels=1),
     workload_sha256="c" * 64,
     checkpoint="fsync",
+    resize_at="0=1,20=2",
     preemption=Preemption(mean_s=60, notice_s=5),
     reproducible=False,
     shares_batch=True,
