@@ -205,7 +205,7 @@ def test_the_numbers_of_the_profile_can_be_overridden(bench: Bench, machine: Mac
     words = ("--batch", "3", "--image-px", "40", "--steps", "5", "--warmup-steps", "0", "--trial-timeout", "9")
     assert bench("run", *SMALL, "--target", "vm", *words).exit_code == 0
     plan = json.loads((here / "out/plan.json").read_text())
-    none = dict.fromkeys(("channels", "tokens", "depth", "epochs", "settle_s", "least_s"))
+    none = dict.fromkeys(("channels", "tokens", "depth", "epochs", "learning_rate", "settle_s", "least_s"))
     sizes = {"batch": 3, "image_px": 40, "steps": 5, "warmup_steps": 0, **none}
     assert [job["sizes"] for job in plan["jobs"]] == [sizes]
     assert plan["trial_timeout_s"] == 9

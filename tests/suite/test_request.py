@@ -42,6 +42,8 @@ WRITTEN = {
     "throughput": (r"(?P<throughput>[0-9.]+) images/s", "json"),
     "unit": ("tokens", "samples"),
     "preempt": ("mean=60s", "mean=1h"),
+    "resize_at": ("0=1,10=2", "5=1"),
+    "learning_rate": ("2e-4", "0.01"),
     "rates": ("10,50", "0.5"),
     "instances": ("1,5,20", "3"),
     "lab": ("nodes=3,rate=1gbit", "nodes=2,delay=5ms"),
@@ -54,7 +56,7 @@ WRITTEN = {
 NEEDED: dict[str, dict[str, object]] = {
     **{name: {"until": "2%"} for name in ("max_blocks", "budget")},
     **{name: {"design": "alternating"} for name in ("rounds", "burst_steps")},
-    **{name: {"data": "generated"} for name in ("data_disk", "frame_stride")},
+    **{name: {"data": "generated"} for name in ("data_disk", "frame_stride", "epochs")},
     "cache": {"data": "generated", "port": 8000, "command": "python server.py"},
     "checkpoint_every": {"checkpoint": "on"},
     "preempt": {"checkpoint": "on", "checkpoint_every": 10},
