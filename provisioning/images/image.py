@@ -82,7 +82,7 @@ class Stamp(Part):
 class Image(BaseModel):
     """One built image. ``digest`` is the SHA-256 of the tree's manifest: what trials record as the userland."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="ignore")  # ``tree`` is printed, and follows from the digest
 
     digest: str
     variant: Variant

@@ -164,7 +164,7 @@ def test_the_second_time_imports_nothing_of_the_analysis(bench: Bench, run: Path
 def test_the_first_compare_of_a_run_shows_what_the_run_kept_at_its_end_and_draws_it(
     bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def draw(_comparison: object, place: Path, _reference: object, _formats: object) -> list[Path]:
+    def draw(_comparison: object, place: Path, _reference: object, _formats: object, _width: object) -> list[Path]:
         place.mkdir(exist_ok=True)
         (place / "forest.svg").write_text("drawn")
         return [place / "forest.svg"]

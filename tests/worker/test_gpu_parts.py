@@ -282,10 +282,10 @@ def test_a_settled_job_takes_as_many_steps_as_last_long_enough(step_s: float, st
 
 
 def test_steps_that_would_be_too_short_become_more_where_the_trial_may_choose_them(trained: Any) -> None:
-    events, ended = trained(settle_s=0.1, least_s=0.2, most_steps=100_000)
+    events, ended = trained(settle_s=0.1, least_s=2.0, most_steps=100_000)
     measuring = next(event for event in events if event["event"] == "measuring")
     assert measuring["steps"] > STEPS
-    assert measuring["steps"] >= 0.2 / ended["settled"]["step_s"]
+    assert measuring["steps"] >= 2.0 / ended["settled"]["step_s"]
     assert {len(losses) for losses in events[-1]["losses"].values()} == {measuring["steps"]}
     enough, _ = trained(settle_s=0.1, least_s=1e-6, most_steps=100_000)
     assert next(event for event in enough if event["event"] == "measuring")["steps"] == STEPS
