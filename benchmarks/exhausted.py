@@ -204,6 +204,7 @@ def descriptors(bench: Bench) -> None:
         limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (most, most))
         for name, words in bench.commands(results).items():
             bench.clean(bench.judge(f"{most} descriptors: {name}", words, before=limit))
+    shutil.rmtree(results / "sweep")  # its failed trials would stay what they are
     for name, words in bench.commands(results).items():
         bench.clean(bench.judge(f"as many descriptors as usual: {name}", words, WORKS))
     shutil.rmtree(results)
@@ -224,7 +225,7 @@ def clock(bench: Bench) -> None:
             case = bench.judge(f"the clock jumps by {jump_s} s: {name}", words, WORKS, jump)
             case.findings += [f"the record {line}" for line in implausible(results)]
             bench.clean(case)
-        bench.judge(f"the clock has jumped by {jump_s} s: audit", ["audit", str(results)], WORKS)
+        bench.judge(f"the clock has jumped by {jump_s} s: audit", ["audit", str(results / "run")], WORKS)
         shutil.rmtree(results)
 
 

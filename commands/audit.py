@@ -16,6 +16,7 @@ from analysis.report.terminal import Terminal
 from commands.output import Output
 from commands.paths import RunPath, with_packs
 from commands.run.options import latest
+from suite.results.runs import runs_and_sweeps
 from suite.untrusted.console import PlainConsole
 
 
@@ -45,7 +46,8 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
       bench audit results/night
       bench audit results/sweep --json
     """
-    records = load(list(with_packs(directories)) or [latest()], warm_ups=True)
+    places = list(runs_and_sweeps(with_packs(directories)))
+    records = load(places or [latest()], warm_ups=True)
     result = audit_records(records)
     if as_json:
         audit_output(result, records).tell()

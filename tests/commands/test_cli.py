@@ -655,6 +655,13 @@ def test_the_latest_run_is_compared_by_default_and_drawn(bench: Bench, stored: P
     assert f"drawn: {Path('results') / stored.name / 'plots'}" in result.stderr
 
 
+def test_a_directory_of_runs_is_audited_as_its_runs_are(bench: Bench, stored: Path) -> None:
+    of_run = bench("audit", str(stored), "--json")
+    of_results = bench("audit", "results", "--json")
+    assert of_run.exit_code == of_results.exit_code == 0
+    assert json.loads(of_results.stdout)["records"] == json.loads(of_run.stdout)["records"] > 0
+
+
 def test_a_later_run_without_a_record_is_named_and_not_compared_in_silence(bench: Bench, stored: Path) -> None:
     later = Path("results/later")
     later.mkdir()
