@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from pydantic import ConfigDict, computed_field
 
 from commands.lazy import SuggestingGroup
 from commands.output import Output
@@ -119,10 +120,21 @@ def image_verify(digest: str | None) -> None:
     click.echo(f"{image.digest} is whole")
 
 
+class ListedImage(Image):
+    """An image in the JSON of the list, with the directory of its unpacked tree, which follows from its digest."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tree(self) -> Path:
+        return super().tree
+
+
 class ImagesOutput(Output):
     """The images that were built, newest first."""
 
-    images: list[Image]
+    images: list[ListedImage]
 
 
 @image.command("diff")
@@ -154,7 +166,8 @@ def image_list(as_json: bool) -> None:
       bench image list --json
     """
     if as_json:
-        ImagesOutput(images=images()).tell()
+        listed = [ListedImage(**dict(image)) for image in images()]
+        ImagesOutput(images=listed).tell()
         return
     for image in images():
         columns = [image.digest[:12], image.variant, image.created_at, str(image.directory), image.name or ""]

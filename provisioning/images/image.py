@@ -19,7 +19,7 @@ from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, computed_field
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provisioning import ledger, processes
 from provisioning.nodes import IMAGE_PYTHON
@@ -82,7 +82,7 @@ class Stamp(Part):
 class Image(BaseModel):
     """One built image. ``digest`` is the SHA-256 of the tree's manifest: what trials record as the userland."""
 
-    model_config = ConfigDict(extra="ignore")  # ``tree`` is printed, and follows from the digest
+    model_config = ConfigDict(extra="forbid")
 
     digest: str
     variant: Variant
@@ -127,7 +127,6 @@ class Image(BaseModel):
         # Without links, as ``home``: the folder of images may be one.
         return (home() / "images").resolve() / self.digest[:12]
 
-    @computed_field  # type: ignore[prop-decorator]
     @property
     def tree(self) -> Path:
         return self.directory / "tree"
@@ -136,7 +135,7 @@ class Image(BaseModel):
         return self.directory / name
 
     def text(self) -> str:
-        return self.model_dump_json(indent=2, exclude={"tree"}) + "\n"
+        return self.model_dump_json(indent=2) + "\n"
 
     def save(self) -> None:
         write_atomic(self.directory / DESCRIPTION, self.text())
