@@ -99,11 +99,11 @@ def _pooled(records: Records, *, margin: float | None, force: bool) -> Compariso
     pairs = formed.targets.pairs
     by_circumstances = circumstances(trials, disturbed(ok), terms)
     groups = groups_of_targets(plain(trials), pairs, records.metrics)
-    contrasts = with_standing(
+    with_reasons = with_standing(
         _contrasts(records, trials, formed, groups, terms),
         by_circumstances,
     )
-    by_group = _by_group(contrasts)
+    by_group = _by_group(with_reasons)
     by_cost = costs(ok, pairs)
     by_turns = burst_variation(ok, records.evidence)
     by_work = same_work(trials[trials["ok"]])
@@ -118,11 +118,11 @@ def _pooled(records: Records, *, margin: float | None, force: bool) -> Compariso
         )
         for group in groups
     )
-    warnings = (*_warnings(records, trials, formed, complete), *combined.unknown_spread(contrasts))
+    warnings = (*_warnings(records, trials, formed, complete), *combined.unknown_spread(with_reasons))
     return Comparison(
         runs=tuple(trials["run_id"].unique()),
         groups=complete,
-        contrasts=contrasts,
+        contrasts=with_reasons,
         warnings=warnings,
         terms=terms,
         ratios={kinds.TARGET.name: formed.targets.ratios, kinds.AGGRESSOR.name: formed.victims.ratios},
@@ -215,9 +215,9 @@ def _warnings(
     yield from learning(finished)
 
 
-def _by_group(contrasts: Iterable[Contrast]) -> dict[GroupKey, tuple[Contrast, ...]]:
+def _by_group(with_reasons: Iterable[Contrast]) -> dict[GroupKey, tuple[Contrast, ...]]:
     groups: dict[GroupKey, tuple[Contrast, ...]] = defaultdict(tuple)
-    for contrast in contrasts:
+    for contrast in with_reasons:
         groups[contrast.arm[:2]] += (contrast,)
     return groups
 
