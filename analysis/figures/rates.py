@@ -63,8 +63,9 @@ def _panels(group: Group) -> dict[str, Panel]:
 
 
 def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
-    chart = drawing.canvas(max(6.4, 4.8 * len(panels)), 4.2)
-    every = chart.subplots(1, len(panels), squeeze=False)[0]
+    rows, columns = drawing.grid(len(panels))
+    chart = drawing.canvas(max(6.4, 4.8 * columns), 4.2 * rows)
+    every = list(chart.subplots(rows, columns, squeeze=False).flat)
     colours = drawing.palette([summary.target for summary in group.targets])
     knees = _knees(group)
     below = "95 % intervals; requests are sent whether those before are answered or not"
