@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
 from scenarios.job import AttestedJob, data_use_of, digest_of_ranks, listening, measurement_of, prepare, recordable
-from scenarios.training import ReadingScenario, in_epochs
+from scenarios.training import ReadingScenario, with_whole_epochs
 from scenarios.turns import TrainingTurns
 from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Observer, TurnTaker
@@ -121,7 +121,7 @@ class Distributed(ReadingScenario):
             elapsed_s = followed(ranks, following)
         for rank in _workers(ranks):
             with recordable(rank.job.argv):
-                measured[rank.number] = in_epochs(rank.job, measurement_of(rank.job, elapsed_s))
+                measured[rank.number] = with_whole_epochs(rank.job, measurement_of(rank.job, elapsed_s))
         return _measurement(ranks, measured)
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:

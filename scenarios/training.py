@@ -186,7 +186,7 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
     if not (dataset or sizes.epochs):
         return measured
     if sizes.epochs:
-        return in_epochs(job, measured)
+        return with_whole_epochs(job, measured)
     steps = job.trial.job.epoch_steps
     timeline = measured.timeline or Timeline()
     epochs = Epochs(steps=steps, scaled_share=sizes.steps / steps if steps else None)
@@ -195,7 +195,7 @@ def _with_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measure
     return measured.changed(epochs=epochs, metrics=with_epochs)
 
 
-def in_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measurement:
+def with_whole_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Measurement:
     """Return the measurement of a job, or of one of its ranks, with its whole epochs; unchanged if it has none."""
     sizes = job.log.workload
     dataset = job.trial.job.dataset
