@@ -51,6 +51,7 @@ ROUGH_EMULATION = 300.0
 ROUGH_SETTLING_S = 3.0
 """What settling takes beside its least seconds: building the network, and the last windows."""
 MOST_BURST_STEPS = 64
+"""The most: a step may take long though its workload declares next to nothing, as one that exchanges messages does."""
 ROUGH_WITHIN = 5
 """The factor within which these rules are right."""
 ROUGH_EXCHANGE_S = 1.0
@@ -256,8 +257,8 @@ def with_lasting_bursts(job: Job) -> Job:
     """
     if not (job.sizes and job.turns):
         return job
-    step_s = _computing_s(job, emulated=False)
-    lasting_steps = min(MOST_BURST_STEPS, math.ceil(LEAST_BURST_S / step_s))
+    step_s = max(_computing_s(job, emulated=False), LEAST_BURST_S / MOST_BURST_STEPS)
+    lasting_steps = math.ceil(LEAST_BURST_S / step_s)
     burst_steps = max(job.turns.burst_steps, lasting_steps)
     turns = job.turns.model_copy(update={"burst_steps": burst_steps})
     sizes = job.sizes.model_copy(update={"steps": turns.rounds * burst_steps})
