@@ -21,7 +21,7 @@ TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,239}$")]
 
 
 class TrialKey(Part):
-    """What tells the trials of one job in a run apart, and the seed of their weights and data."""
+    """The fields that distinguish the trials of one job in a run, and the seed of their weights and data."""
 
     target: Name
     replica: Count = 0

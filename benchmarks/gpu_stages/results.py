@@ -1,4 +1,4 @@
-"""What comes of the stages: facts, which are kept as they come, the bounds that they are held to, and a summary."""
+"""The results of the stages: facts, which are kept as they come, the bounds that they are held to, and a summary."""
 
 import json
 import tarfile

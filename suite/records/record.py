@@ -412,7 +412,7 @@ class Outcome(Part):
 
 
 class _Version(Part):
-    """What every record begins with: the version of any other text is found by parsing it."""
+    """The field that every record begins with: the version of any other text is found by parsing it."""
 
     schema_version: Literal[3] = 3
 
