@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psutil
 import pytest
 
 from provisioning.machines.ssh import free_port
-from scenarios.own_server import knee_per_s
+from scenarios.events import Event, EventLog
+from scenarios.own_server import _ServedTrial, knee_per_s
 from scenarios.reading import empty_page_cache
 from scenarios.served_requests import bodies_of
 from scenarios.serving_options import CHAT, ServingOptions
@@ -139,6 +141,20 @@ def test_a_server_that_ignores_its_end_is_killed_and_what_it_leaves_named(measur
     assert left.startswith("python")
     assert any("was killed 8 s after SIGTERM" in note for note in observer.notes)
     assert not is_left(STAND_IN)
+
+
+def test_a_start_whose_line_was_read_after_the_answer_has_no_time() -> None:
+    def lines(**arrived_s: float) -> Any:
+        events = {name: Event(name, 0.0, moment_s, {}) for name, moment_s in arrived_s.items()}
+        return SimpleNamespace(
+            job=SimpleNamespace(log=EventLog(phases={}, events=events, begun_s=1.0)), instance=opened
+        )
+
+    opened = SimpleNamespace(node=SimpleNamespace(opening=SimpleNamespace(seconds=0.5)))
+    pair: Any = SimpleNamespace(server=lines(launched=3.0), client=lines(ready=2.9, answered=3.1))
+    served: Any = SimpleNamespace(server=SimpleNamespace(api="http"))
+    told = {name: metric.value for name, metric in _ServedTrial._openings(served, pair).items()}
+    assert told == pytest.approx({"cold-start": 2.1, "cold-start-with-opening": 2.6})
 
 
 SERVICE_S, RATES, LIMIT = 0.01, (20.0, 50.0, 80.0, 95.0), Limit(percentile="p95", most_ms=45)
