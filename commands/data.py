@@ -160,7 +160,9 @@ def make_usual(images: int) -> None:
 @number("--workers", help="Number of processes that read. Default: one per CPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print directory and differences as JSON.")
 def data_verify(directory: Path | None, workers: int | None, as_json: bool) -> None:
-    """Hash every file of a generated data set again and list differences. Default: the newest set.
+    """Hash the files of a data set again and list differences.
+
+    Default: the newest set.
 
     \b
     Examples:

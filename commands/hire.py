@@ -72,7 +72,9 @@ class HiredOutput(Output):
     help=f"Directory for {INVENTORY}.",
 )
 def up(source: str, cloud: str, within: str | None, out: Path, **options: object) -> None:
-    """Make machines, wait until SSH answers, and write an inventory of them. They stay until down removes them.
+    """Make machines, and write an inventory once SSH answers.
+
+    They stay until down removes them.
 
     If one does not become ready, or after Ctrl-C, all are removed; after a kill bench clean removes them.
 

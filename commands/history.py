@@ -38,10 +38,11 @@ def history_over(runs: Sequence[Path], *, force: bool = False) -> History:
 @click.option("--force", is_flag=True, help="Keep records that the audit refuses.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; bench schema history describes it.")
 def history(directory: Path, plots: Path | None, html: Path | None, force: bool, as_json: bool) -> None:
-    """Show the numbers of every cell over all runs below a directory, and when their level changed.
+    """Show the numbers of all runs, and when their level changed.
 
-    Changes are found by E-divisive (docs/guide/nightly.md) and listed with simultaneous changes of the machine, such as
-    kernel, engine, suite or image.
+    The runs are those below a directory, and are shown cell by cell. Changes are found by E-divisive
+    (docs/guide/nightly.md) and listed with simultaneous changes of the machine, such as kernel, engine, suite or
+    image.
 
     \b
     Examples:

@@ -22,7 +22,9 @@ from suite.errors import RequestError
 
 @click.group(cls=SuggestingGroup)
 def image() -> None:
-    """Build and keep the userland that every target runs: built once, packed for all.
+    """Build and keep the userland that every target runs.
+
+    It is built once, and packed for all of them.
 
     \b
     Examples:
@@ -50,7 +52,9 @@ def image() -> None:
     "an OCI layout or a Dockerfile. Use it with bench run --image NAME.",
 )
 def image_build(cuda: str | None, rebuild: bool, suite: bool, source: str | None) -> None:
-    """Build the image with podman or docker, from docker/Dockerfile or from your image.
+    """Build the image from docker/Dockerfile, or from yours.
+
+    podman or docker builds it.
 
     \b
     Examples:
@@ -88,7 +92,9 @@ def image_build(cuda: str | None, rebuild: bool, suite: bool, source: str | None
     help="A directory of Python packages outside /usr, such as site-packages of a virtual environment. Repeatable.",
 )
 def image_adopt(python: Path, sites: tuple[Path, ...]) -> None:
-    """Use this machine's own /usr and Python as an image, for bare metal and runc, without a builder or a mirror.
+    """Use this machine's own /usr and Python as an image.
+
+    It serves bare metal and runc, and needs neither a builder nor a mirror.
 
     Runs mount it read-only; a change of /usr or the packages fails trials until it is adopted again. Needs root.
 
@@ -141,7 +147,9 @@ class ImagesOutput(Output):
 @click.argument("one")
 @click.argument("other")
 def image_diff(one: str, other: str) -> None:
-    """List the differences of two images: Debian package versions and paths. Exit code 1 if there are any.
+    """List the differences of two images.
+
+    They are held against each other by Debian package versions and paths. Exit code 1 if there are any.
 
     \b
     Examples:

@@ -38,7 +38,9 @@ class DoctorOutput(Output):
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
-    """List the targets that this machine can measure, the next step, and every check with reason and remedy.
+    """List what this machine can measure, and the next step.
+
+    Every check has its evidence, or a reason and a remedy.
 
     Exit codes: 0 a target works; 1 none does.
 
@@ -92,10 +94,11 @@ def _show(diagnosis: Diagnosis, checks: list[Check]) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, without --all; remove nothing.")
 def clean(everything: bool, dry_run: bool) -> None:
-    """Remove leftovers of crashed runs: processes, containers, control groups, directories. Nothing else.
+    """Remove the leftovers of crashed runs.
 
-    Those of benches with another VIRTBENCH_HOME, or of other users, are named and left alone.
-    Objects of running benches, images and results are kept; with --all only results.
+    These are processes, containers, control groups and directories; nothing else goes. Those of benches with
+    another VIRTBENCH_HOME, or of other users, are named and left alone. Objects of running benches, images and
+    results are kept; with --all only results.
 
     \b
     Examples:

@@ -74,12 +74,13 @@ def quality(
     reach: float | None,
     as_json: bool,
 ) -> None:
-    """Measure the images of the models that a run kept, on this host. Default: the latest run in results/.
+    """Measure the images of the models that a run kept.
 
-    A classifier of the suite learns the classes of the real images. own-frechet is the Frechet distance of its features
-    of generated and real images, own-score the score of its predictions: neither is FID or Inception Score. Those, KID,
-    precision and recall need a file of the weights that torch-fidelity's releases name; nothing is downloaded. Each
-    distinct model is measured once; results are in quality.json, and in bench compare.
+    Default: the latest run in results/. This host measures: a classifier of the suite learns the classes of the
+    real images. own-frechet is the Frechet distance of its features of generated and real images, own-score the
+    score of its predictions: neither is FID or Inception Score. Those, KID, precision and recall need a file of the
+    weights that torch-fidelity's releases name; nothing is downloaded. Each distinct model is measured once;
+    results are in quality.json, and in bench compare.
 
     \b
     Examples:

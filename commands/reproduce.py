@@ -59,7 +59,9 @@ def reproduce(
     busy: Busy | None,
     **options: Any,  # noqa: ANN401 (the fields of ``PlanPart``)
 ) -> None:
-    """List the papers that ready plans rebuild, or measure one: its tables and figures, and its claims judged.
+    """List the papers that ready plans rebuild, or measure one.
+
+    It shows the tables and figures of the paper, and judges its claims.
 
     Data that its cells read are generated first, cells that cannot run here are named and left out. The same command
     again goes on where it was.

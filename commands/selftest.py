@@ -98,7 +98,7 @@ def selftest(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Slow targets down by known amounts, and certify which of them the suite detects on this machine.
+    """Certify which known slowdowns the suite detects here.
 
     Injuries are a CPU quota, late steps, late batches, held memory and slow links; one arm is left unharmed.
     The suite must detect size, phase and verdict of each, and nothing in the unharmed arm. Exit code 1 if it detects

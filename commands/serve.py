@@ -38,7 +38,9 @@ _MOST_MEMORY_BYTES = 8 << 30
     help="Requests answered at a time.",
 )
 def serve(model: Path, port: int, threads: int) -> None:
-    """Serve a generator that a run has kept (--keep-model), on this machine until Ctrl-C.
+    """Serve a generator that a run has kept, until Ctrl-C.
+
+    Runs with --keep-model keep them.
 
     \b
     Examples:

@@ -217,7 +217,9 @@ def _refuse_silenced(options: Mapping[str, Any]) -> None:
 @_FORCE
 @_CLAIMS
 def report(directories: tuple[Path, ...], html: Path | None, margin: float | None, **options: bool) -> None:
-    """Write one page with the answer, tables, figures, warnings and provenance. It needs no network.
+    """Write one page with the answer, figures and provenance.
+
+    It holds all tables and warnings, too, and needs no network.
 
     \b
     Examples:

@@ -57,7 +57,9 @@ def kubernetes() -> None:
 
 @kubernetes.group(cls=SuggestingGroup)
 def pipeline() -> None:
-    """Create, show or remove a pipeline: a claim, Jobs that train, and a Deployment with a Service.
+    """Create, show or remove a pipeline of generators.
+
+    It is a claim, Jobs that train, and a Deployment with a Service.
 
     \b
     Examples:
@@ -130,7 +132,9 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--storage-class", help="Class of the volume. Default: the cluster's.")
 @click.option("--dry-run", is_flag=True, help="Print the manifests for kubectl apply, without contacting a cluster.")
 def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) -> None:
-    """Train generators in a cluster, serve them, and request a test image of each.
+    """Train generators in a cluster, and serve them.
+
+    A test image of each is requested.
 
     Existing objects are brought to the request by server-side apply; an existing claim is used unchanged. The pipeline
     stays until down removes it.
@@ -232,7 +236,7 @@ def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
 @_place
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(name: str, context: str | None, namespace: str | None, as_json: bool) -> None:
-    """Show the objects and the address of a pipeline, and the times of its trainings.
+    """Show the objects, address and training times of a pipeline.
 
     \b
     Examples:

@@ -52,7 +52,9 @@ def results() -> None:
 @click.option("--text", default="", help="Only runs with each of these words in name, model, target, note or tags.")
 @as_json
 def list_runs(places: tuple[Path, ...], text: str, as_json: bool) -> None:
-    """List runs and sweeps in results/ or below the given directories, or the cells of a given sweep.
+    """List runs and sweeps, or the cells of a given sweep.
+
+    Default: those in results/.
 
     \b
     Examples:
@@ -201,7 +203,9 @@ def listed(rows: Sequence[ListEntry]) -> ListOutput:
 @click.argument("name", required=False, shell_complete=complete_run_name)
 @as_json
 def show(name: str | None, as_json: bool) -> None:
-    """Show a run, by its name or directory, or a record, by RUN/TRIAL or its file. Default: the latest run.
+    """Show a run or a record.
+
+    A run has a name or a directory, a record RUN/TRIAL or a file. Default: the latest run.
 
     \b
     Examples:
@@ -281,7 +285,9 @@ def remove(places: tuple[Path, ...], yes: bool) -> None:
 @click.option("--out", type=UserPath(), help="File to write. Default: standard output.")
 @click.option("--steps", is_flag=True, help="Write one row per measured step instead of one per trial.")
 def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -> None:  # noqa: ANN401
-    """Export all trials as one flat table, including failed and warm-up ones.
+    """Export all trials as one flat table.
+
+    Failed and warm-up ones are in it.
 
     docs/reference/outputs.md describes the columns.
 

@@ -76,9 +76,9 @@ class VerifiedPack(Output):
 @click.option("--anonymous", is_flag=True, help="Replace the names of hosts and users, addresses and paths.")
 @click.option("--margin", callback=shares, help="Overheads below it are equivalent. Default: the margin of the plans.")
 def pack(places: tuple[Path, ...], out: Path, anonymous: bool, margin: float | None) -> None:
-    """Pack runs or sweeps with everything that a reader needs to recompute and judge their numbers.
+    """Pack runs or sweeps for readers who recompute the numbers.
 
-    Kept models and logs are left out.
+    The pack holds everything that they need to judge them. Kept models and logs are left out.
 
     \b
     Examples:
@@ -98,7 +98,9 @@ def pack(places: tuple[Path, ...], out: Path, anonymous: bool, margin: float | N
 @click.argument("file", type=UserPath())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(file: Path, as_json: bool) -> None:
-    """Audit and compare the runs of a pack again, and hold every number and the page against it, bit for bit.
+    """Recompute the numbers of a pack, and compare them.
+
+    Its runs are audited and compared again; every number and the page are held against it, bit for bit.
 
     Exit codes: 0 all holds; 1 a number differs, or the audit refuses records; 2 it is no pack, or a damaged one.
 

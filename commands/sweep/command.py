@@ -45,7 +45,7 @@ class SweepOutput(Output):
 
 @click.group(cls=SuggestingGroup, commands=(plan, status, stop, cancel, schedule, schedule_run, block))
 def sweep() -> None:
-    """Measure the matrix of cells in a plan file; resume after an interruption.
+    """Measure the cells of a plan file, also after an interruption.
 
     \b
     Examples:
@@ -75,7 +75,9 @@ def run(
     busy: Busy | None,
     as_json: bool,
 ) -> None:
-    """Run the missing trials of a sweep: finished ones are kept, failed ones are tried again.
+    """Run the missing trials of a sweep.
+
+    Finished ones are kept, failed ones are tried again.
 
     Exit codes: 0 done, or stopped as asked; 1 some trials failed in the end; 2 the request was wrong.
 

@@ -100,7 +100,9 @@ def is_spent_before(budget_s: float | None, total_s: float | None) -> bool:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool) -> None:
-    """Show the cells and trials of a sweep, the estimated time, and refusals with reasons.
+    """Show the cells, time and refusals of a sweep.
+
+    Refusals have their reasons.
 
     Starts nothing and writes nothing. Exit code 2 when a cell is refused.
 

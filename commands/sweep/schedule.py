@@ -81,7 +81,9 @@ def firing_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--remove", metavar="NAME", help="Remove a schedule.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
 def schedule(kind: str | None, dry_run: bool, listing: bool, remove: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 (those of the job)
-    """Run a sweep at set times: install a systemd timer, a crontab entry, or a Kubernetes CronJob.
+    """Run a sweep at set times.
+
+    This installs a systemd timer, a crontab entry, or a Kubernetes CronJob.
 
     A schedule of the same name is replaced. Entries of other programs are never touched.
 

@@ -157,9 +157,10 @@ _directory = click.argument("directory", required=False, type=UserPath())
 @click.option("--watch", is_flag=True, help="Refresh until the sweep ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line per change.")
 def status(directory: Path | None, watch: bool, as_json: bool) -> None:
-    """Show the progress of a sweep: cells and targets, the current trial, interval widths, remaining time.
+    """Show the progress of a sweep.
 
-    Default: the latest sweep in results/.
+    That is its cells and targets, the current trial, interval widths and the remaining time. Default: the latest
+    sweep in results/.
 
     \b
     Examples:
@@ -219,7 +220,9 @@ def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
 @click.command()
 @_directory
 def stop(directory: Path | None) -> None:
-    """End a sweep after its current trial. bench sweep run continues it.
+    """End a sweep after its current trial.
+
+    bench sweep run continues it.
 
     \b
     Examples:
@@ -239,7 +242,9 @@ def stop(directory: Path | None) -> None:
 @click.command()
 @_directory
 def cancel(directory: Path | None) -> None:
-    """End a sweep now, like Ctrl-C: the current trial is lost, finished trials are kept.
+    """End a sweep now, like Ctrl-C.
+
+    The current trial is lost, finished trials are kept.
 
     \b
     Examples:

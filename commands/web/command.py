@@ -24,7 +24,9 @@ _PATH = UserPath()
 @click.option("--new-token", is_flag=True, help="Draw another token: earlier addresses open nothing.")
 @click.option("--allow-files", is_flag=True, help="Start runs that name files, devices or programs of this machine.")
 def web(port: int | None, results: Path, services: Path | None, new_token: bool, allow_files: bool) -> None:
-    """Serve pages to start, watch and compare runs, and to ask services for images.
+    """Serve pages to start, watch and compare runs.
+
+    They also ask services for images.
 
     Open the printed address: it holds the token without which no page is shown. It is the same each time, until
     --new-token. The server listens on loopback only. Ctrl-C ends it, and not the runs.

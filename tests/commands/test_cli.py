@@ -68,6 +68,15 @@ def test_help_imports_no_command_and_has_the_first_sentence_of_each() -> None:
         assert f"{name} {command.get_short_help_str(78 - 6 - len('completion'))}" in shown
 
 
+def test_lists_of_commands_tell_each_of_them_whole(bench: Bench) -> None:
+    for words, command in commands():
+        if isinstance(command, click.Group):
+            lines = bench(*words, "--help").output.partition("\nCommands:")[2].splitlines()
+            cut_off = [line for line in lines if line.endswith("...")]
+            assert lines, words
+            assert cut_off == [], words
+
+
 def test_completion_offers_commands_options_and_choices_to_each_shell(bench: Bench) -> None:
     def offered(*words: str) -> list[str]:
         complete = ShellComplete(cli.main, {}, "bench", "_BENCH_COMPLETE")
