@@ -29,6 +29,17 @@ def refuse_ablation(name: str, site: Site, recipe: str, scenario: Traits) -> Non
         raise RequestError(f"{typed(name)}: {reason}", remedy=remedy)
 
 
+def refuse_snapshots(site: Site) -> None:
+    """Raise RequestError for starts of a server from a snapshot, with the reason of every target."""
+    targets: dict[str, list[str]] = {}
+    for target in site.targets:
+        targets.setdefault(site.choices.no_snapshot_of(target), []).append(target)
+    reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in targets.items())
+    cold, warm = (f"{option('cache')} {state}" for state in ("cold", "warm"))
+    remedy = f"measure how the command starts: once with {cold}, and once with {warm}"
+    raise RequestError(f"{option('from_snapshot')} cannot be had ({reasons})", remedy=remedy)
+
+
 def _refuse_with_scenario(name: str, properties: Properties, site: Site, scenario: Traits) -> None:
     if (properties.virtiofs or properties.data_in_layer) and not scenario.needs_data:
         raise RequestError(f"{typed(name)} is about where a data set lies", remedy=f"use {option('scenario')} real")

@@ -17,6 +17,7 @@ from suite.interfaces import Layer
 from suite.job.envelope import Envelope
 from suite.job.job import Layers
 from suite.job.properties import AS_IT_IS, Properties
+from suite.targets import CONTAINERS, VMS
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,14 @@ class Choices:
 
     def provider_of(self, properties: Properties) -> MachineProvider:
         return get_provider(properties.provider or self.provider)
+
+    def no_snapshot_of(self, target: str) -> str:
+        """Return why a server in the target cannot be saved and resumed: its lowest layer would have to do it."""
+        if target in VMS:
+            return f"{get_provider(self.provider).no_snapshot} ({self.provider})"
+        if target in CONTAINERS:
+            return f"{self.container_engine.no_snapshot} ({self.engine})"
+        return "a process is not saved together with bench's end of its pipes"
 
     def layers(self, *, local: bool = True, boots_guests: bool = True) -> Layers:
         return Layers(

@@ -117,9 +117,7 @@ def empty_page_cache(trial: Trial, node: Node, launch_of: Callable[[Node, Trial]
     command = [*launch_of(holder, trial), "--page-cache", "empty", "/", *filter(None, [holder.data])]
     share: object = None
     why = "its kernel hides which files are in memory"
-    if node.facts.get("seccomp") == "sentry":
-        why = "gVisor's own page cache cannot be emptied"
-    elif holder.userland is None:
+    if holder.userland is None:
         why = "its programs are those of this machine, which others use"
     elif not trial.properties.direct_io:
         why = "its disks are read through the host's page cache"

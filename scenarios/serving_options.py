@@ -115,6 +115,12 @@ class ServingOptions(OptionGroup):
         parse=parse_limit,
         idle_without=_OWN,
     )
+    from_snapshot: bool = about(
+        False,
+        "Start your own server from a snapshot of its instance in place of its command. No target can do so yet: the "
+        "refusal has the reason of each.",
+        idle_without=_OWN,
+    )
 
 
 def load_of(options: ServingOptions, profile: Load) -> Load:

@@ -25,6 +25,7 @@ from commands.run.validate import (
 )
 from provisioning import ledger
 from provisioning.doctor import Check
+from provisioning.hindrances import refuse_snapshots
 from provisioning.nodes import local_node
 from provisioning.paths import state
 from provisioning.sites.base import Site
@@ -164,6 +165,8 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
     scratch_bytes = scenario.scratch_bytes(request, resolved.models)
     site.refuse(inputs, scratch_bytes)
     part = site.part(inputs)
+    if request.value("from_snapshot"):
+        refuse_snapshots(site)
     ablations = ablations_of(inputs, site, part["cpu_capability"])
     plan = _plan(resolved, part, ablations, scratch_bytes)
     check_data(plan, request.gpus.devices or 1)

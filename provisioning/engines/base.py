@@ -133,6 +133,8 @@ class ContainerEngine(Protocol):
     """The OCI runtime that runs its containers in place of its usual one."""
     late_networks: str | None = None
     """Why a container cannot join a network that is made after its start; None if it can."""
+    no_snapshot: str = "CRIU saves what descends from a container's first process, and the server is started next to it"
+    """Why a server in its container cannot be saved and resumed."""
     says_gone: tuple[str, ...] = ()
     """Messages, in lower case, with which ``removal`` may fail for a container that is gone."""
 

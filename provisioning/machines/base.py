@@ -65,6 +65,10 @@ class MachineProvider(Protocol):
     """The programs that it needs on the machine that runs guests, and the Debian packages that have them."""
     local_tools: Mapping[str, str]
     """The further programs that it needs on this machine, wherever the guests run."""
+    no_snapshot: str = (
+        "a guest's memory is saved without its SSH connection, and a server ends with the connection that started it"
+    )
+    """Why a server in its guest cannot be saved and resumed."""
     most_cpus: int | None = None
     """The most virtual CPUs of a guest; None if there is no limit."""
 

@@ -7,14 +7,18 @@ import ast
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from click.testing import CliRunner
 
 import cli
+from suite.registries import ENGINES, MACHINES
 from suite.request.request import OPTIONS
+from suite.targets import VMS
 from tests import parsed
+from tests.commands.conftest import Bench, Machine
+from tests.commands.conftest import refused as refused_with
 from tests.refusals import TRANSCRIPT, answer_to, commands, declared_refusals, read
 from tests.test_rooms import NAMES, dotted, tree
 
@@ -96,3 +100,36 @@ def test_systemd_understands_every_schedule() -> None:
     argv = ["systemd-analyze", "calendar", *{ast.literal_eval(form)[1] for form in forms}]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+OWN_SERVER = ("run", "--scenario", "serve", "--port", "8000", "--blocks", "1")
+SAVED = {
+    "docker": "saves what descends from a container's first process",
+    "podman": "saves what descends from a container's first process",
+    "runc": "saves what descends from a container's first process",
+    "gvisor": "takes devices over only when it starts",
+    "charliecloud": "gives its containers no network that is made later",
+    "apptainer": "gives its containers no network that is made later",
+    "kubernetes": "the files of a command are not sent to joined pods",
+    "qemu": "saved without its SSH connection",
+    "libvirt": "not in that of a node of the lab",
+}
+"""Why no server of the user's own starts from a snapshot in a container of the engine, or a guest of the provider."""
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("bare-metal",), "not saved together with bench's end of its pipes"),
+        *((("container", "--engine", name), SAVED[name]) for name in ENGINES.own),
+        *(((target, "--provider", name), SAVED[name]) for target in sorted(VMS) for name in MACHINES.own),
+    ],
+)
+def test_no_target_starts_a_server_from_a_snapshot_and_each_says_why(
+    bench: Bench, machine: Machine, words: Sequence[str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provisioning.machines.libvirt.Libvirt.version", lambda *_: "9.0.0")
+    machine.usable |= dict.fromkeys((*ENGINES.own, *MACHINES.own), True)
+    answer = bench(*OWN_SERVER, "--from-snapshot", "--target", *words, "--", "true")
+    refused_with(answer, reason, "what to do: ")
+    assert machine.events == []

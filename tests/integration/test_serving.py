@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -85,6 +86,39 @@ def test_a_cold_start_reads_programs_and_model_anew(own_llama: Path, tmp_path: P
     }
     for target in ("bare-metal", "container"):
         assert ratios[target, "start-to-ready"] < 1, "a warm one starts sooner"
+
+
+STEP_S, STALL_S = 0.02, 0.1
+ON_ENGINES = ("--target", "bare-metal", "--target", "container", "--engine", "runc", "--engine", "podman")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("targets", [ON_ENGINES, ("--target", "vm")], ids=["engines", "guest"])
+def test_known_delays_and_stalls_are_measured_under_every_layer(targets: Sequence[str], tmp_path: Path) -> None:
+    for word in targets:
+        if word in ("runc", "podman"):
+            require("engine", word)
+    (place := tmp_path / "own").mkdir()
+    shutil.copy(STAND_IN, place)
+    server = f"python model_server.py 8000 --step-s {STEP_S} --stall-s {STALL_S} --stall-every 5"
+    words = ("--api", "openai", "--max-tokens", "10", "--requests", "30", "--rates", "2", "--command", server)
+    answers_ms = 1e3 * (8 * STEP_S + 2 * STALL_S)
+    for record in measured(tmp_path / "tokens", *SERVE, *words, *files(place), *targets, timeout_s=1500):
+        told = {name: metric.value for name, metric in record.metrics.items()}
+        assert 1e3 * STEP_S <= told["first-token-p50"] < 1e3 * STEP_S + 2 * told["path-first-token-p50"] + 10
+        assert told["token-gap-p50"] == pytest.approx(1e3 * STEP_S, rel=0.2)
+        assert told["token-gap-p95"] == pytest.approx(1e3 * STALL_S, rel=0.2), "two of nine"
+        assert told["latency-p50"] == pytest.approx(answers_ms, rel=0.2)
+    # A stall of 2 s at 50 requests a second keeps some 100 of them waiting, and one of a closed loop.
+    server = "python model_server.py 8000 --step-s 0.005 --stall-s 2 --stall-every 150"
+    words = ("--path", "/wait", "--ready", "/", "--requests", "200", "--rates", "50", "--clients", "16")
+    asked_words = (*SERVE, *words, "--command", server, *files(place), *targets)
+    for record in measured(tmp_path / "stall", *asked_words, timeout_s=1500):
+        told = {name: metric.value for name, metric in record.metrics.items()}
+        assert told["latency-p95"] < 200 < 1000 < told["latency-p95-at-50-per-s"]
+    bench("audit", str(tmp_path / "tokens"))
+    bench("audit", str(tmp_path / "stall"))
 
 
 def test_a_server_starts_cold_with_little_of_its_programs_in_memory(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import math
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -311,7 +311,6 @@ class CachingNode:
 
     share: float | None = 0.004
     userland: str | None = "/"
-    facts: Mapping[str, object] = field(default_factory=dict)
     data: str | None = "/mnt/data"
     backing: "CachingNode | None" = None
     name: str = "n"
@@ -339,7 +338,6 @@ def test_a_page_cache_is_emptied_by_who_can_see_it(trial: Trial) -> None:
     [
         (CachingNode(share=None), None, "its kernel hides which files are in memory"),
         (CachingNode(share=0.02), None, "2.0% of its programs and files stay in memory, 1% may"),
-        (CachingNode(facts={"seccomp": "sentry"}), None, "gVisor's own page cache cannot be emptied"),
         (CachingNode(), "disk-cache", "its disks are read through the host's page cache"),
     ],
 )
