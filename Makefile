@@ -11,7 +11,7 @@ PACKAGES := qemu-system-x86 podman runc mmdebstrap bubblewrap cgroup-tools e2fsp
 # report in a browser (elsewhere than on Debian it, gVisor and Charliecloud are no packages of apt's; then their tests are
 # skipped).
 TEST_PACKAGES := $(PACKAGES) fio iperf3 nftables cron openssh-server munge slurmctld slurmd slurm-client strace \
-                 containernetworking-plugins iptables openssl dpkg-dev gcc libc6-dev \
+                 containernetworking-plugins iptables openssl dpkg-dev gcc libc6-dev tcsh \
                  libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients \
                  python3-libvirt genisoimage isolinux syslinux-common \
                  $(if $(shell command -v containerd),,containerd) $(if $(shell command -v dockerd),,docker.io) \

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from provisioning.remote.discovery import _discovered
 from provisioning.remote.machine import QUICK_BYTES, Machine, machine
 from suite import userland
 from suite.errors import CommandError, MeasurementError, RequestError
-from suite.inventory import InventoryNode
+from suite.inventory import Inventory, InventoryNode
 from suite.process_identity import machine_id
+from suite.request.request import RunRequest
 from tests.provisioning.conftest import Program, make, raises
+from tests.sites import inputs_of, machines
 
 NODE = InventoryNode(name="n1", host="alice@gpu1", port=2222, ssh_config=Path("/etc/other"))
 
@@ -96,6 +99,10 @@ def test_a_machine_tells_which_of_its_cpus_are_offline_and_isolated(program: Pro
     with machine(NODE) as reached:
         found = _discovered(reached, None, "tcg")
         assert (found.cpus, found.isolated, found.offline) == ((allowed,), (allowed, 8000), (8001,))
+    site = machines(Inventory.model_validate({"node": (NODE,)}), replace(found, cpus=(allowed, 8000, 8002)))
+    run = RunRequest.of({"target": ("bare-metal",), "memory": "1M"})
+    with raises(RequestError, f"on n1: --cpus .*: CPUs {allowed},8000 are isolated", "use others with --cpus"):
+        site.envelopes(inputs_of(run))
     named = r"n1: cpus = '8000-8002', and it allows no CPU 8000-8002 \(8001 offline\) \(8000 isolated\)"
     with raises(RequestError, named, f"choose among {allowed}"), machine(NODE.model_copy(update={"cpus": "8000-8002"})):
         raise AssertionError("nobody may enter")

@@ -397,6 +397,9 @@ def test_what_is_refused_is_a_wrong_request_and_remedies_name_the_keys_of_a_plan
         assert "--" not in remedy.replace("--image of a pipeline", ""), cause.kind
 
 
+GATED = {"reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates"}
+
+
 def test_a_pod_that_cannot_be_opened_before_the_plan_names_node_and_cpus(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,7 +407,7 @@ def test_a_pod_that_cannot_be_opened_before_the_plan_names_node_and_cpus(
     info = {"bootID": "b1", "kubeletVersion": "v1.36.0", "containerRuntimeVersion": "containerd://2"}
     node = {"metadata": {"name": "n1"}, "status": {"nodeInfo": info, "allocatable": {"cpu": "2"}}}
     unplaced = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: Insufficient cpu"}
-    live = POD | {"status": {"conditions": [unplaced]}}
+    live: dict[str, Any] = POD | {"status": {"conditions": [unplaced]}}
     server.answers |= {
         REVIEW: (201, {"status": {"allowed": True}}),
         "GET /api/v1/nodes": (200, {"items": [node]}),
@@ -421,6 +424,10 @@ def test_a_pod_that_cannot_be_opened_before_the_plan_names_node_and_cpus(
     engine = KUBERNETES.configured({"context": "here", "registry": "registry.example.org"})
     with pytest.raises(RequestError, match=r"a pod of 2 CPUs on the node n1, 2 whole ones.*: Insufficient"):
         engine.allotment(image, 2, 1 << 30)
+    live["status"]["conditions"] = [unplaced | GATED]
+    with pytest.raises(RequestError, match=r"node n1.*non-empty scheduling gates") as held:
+        engine.allotment(image, 2, 1 << 30)
+    assert "until its queue admits it" in str(held.value.remedy)
     server.answers[f"POST {PODS}"] = 403, {"message": f'{FORBIDDEN}pod rejected: RuntimeClass "kata" not found'}
     with pytest.raises(RequestError, match=r"node n1.*does not have this runtime class"):
         engine.allotment(image, 2, 1 << 30)
