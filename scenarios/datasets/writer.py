@@ -117,12 +117,24 @@ def _unfinished(directory: Path, note: Callable[[str], object]) -> Iterator[Path
             parent = stack.enter_context(safe_files.directory(directory.parent))
             waiting = f"another bench makes a set in {directory.parent}: waiting until it has ended"
             safe_files.lock(parent, lambda: note(waiting))
-            shutil.rmtree(path, ignore_errors=True)  # what a killed process has left
+            _remove_unfinished(path)
             path.mkdir()
         except OSError as error:
             raise _impossible(directory, error.strerror) from error
         stack.callback(shutil.rmtree, path, ignore_errors=True)
         yield path
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what a killed process has left of a set. Raises RequestError for what is none, and OSError."""
+    if not os.path.lexists(path):
+        return
+    is_set = path.is_dir() and not path.is_symlink()
+    if is_set and not (path / PLAN).is_file():  # the first file of a set
+        is_set = all(map(safe_files.is_temporary, os.listdir(path)))
+    if not is_set:
+        raise RequestError(f"{path} is in the way, and no set that was begun", remedy="move it elsewhere")
+    shutil.rmtree(path)
 
 
 def _write(directory: Path, plan: SetPlan, workers: int, progress: Progress) -> SetManifest:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import statistics
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -153,10 +154,28 @@ def test_a_damaged_set_is_refused_with_the_command_that_makes_it_again(tmp_path:
 
 def test_what_a_killed_process_left_is_no_part_of_the_set(tmp_path: Path) -> None:
     small(tmp_path / "whole")
-    fill(tmp_path / ".set.unfinished", "class-0000/00000000.jpg", MANIFEST)
+    fill(tmp_path / ".set.unfinished", "class-0000/00000000.jpg", PLAN)
     small(tmp_path / "set")
     assert contents(tmp_path / "set") == contents(tmp_path / "whole")
     assert {path.name for path in tmp_path.iterdir()} == {"set", "whole"}
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        lambda path: fill(path, "thesis.txt"),
+        lambda path: path.write_text("mine"),
+        lambda path: path.symlink_to(fill(path.with_name("elsewhere"), PLAN)),
+    ],
+    ids=["a directory", "a file", "a link"],
+)
+def test_what_is_in_the_way_of_a_set_and_no_part_of_one_stays(
+    tmp_path: Path, arrange: Callable[[Path], object]
+) -> None:
+    arrange(tmp_path / ".set.unfinished")
+    before = contents(tmp_path)
+    refused(tmp_path / "set", "is in the way", "move it elsewhere")
+    assert contents(tmp_path) == before
 
 
 ANOTHER = ("another plan", "--format imagefolder --images 20 --size small --seed 0 --classes 4")
