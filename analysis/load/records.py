@@ -29,7 +29,7 @@ from suite.records.columns import AUDIT, FURTHER, TABLE, Field
 from suite.records.differences import GPU_SETTINGS, HOST, INSIDE, facts
 from suite.records.environment import Environment
 from suite.records.reader import NewerRecordError, Projection, UnusableRecordError, environments_of, job_of, remembered
-from suite.results.files import open_small
+from suite.results.files import is_shortage, open_small
 from suite.results.quality import FILE as QUALITY
 from suite.results.quality import RunQuality, read_quality
 from suite.results.runs import runs_below, sweep_around
@@ -181,10 +181,15 @@ def _without_others(
 
 
 def read_record(path: str) -> Any:  # noqa: ANN401 (its type is made of the table)
-    """Return a record as ``suite.records.columns`` has it, or the warning that it is left out."""
+    """Return a record as ``suite.records.columns`` has it, or the warning that it is left out.
+
+    Raises OSError for want of descriptors or memory: an answer without some records would be kept.
+    """
     try:
         return RECORD.decode(_content(path))
     except OSError as error:
+        if is_shortage(error):
+            raise
         return skipped_record(
             path,
             f"it cannot be read ({error.strerror})",
@@ -222,7 +227,10 @@ def _row(path: str, quality: RunQuality) -> tuple[Any, ...] | AnalysisWarning:
         )
     except UnusableRecordError as error:
         return skipped_record(path, str(error))
-    except Exception as error:  # noqa: BLE001 (one file of a stranger must not end what reads thousands)
+    except Exception as error:
+        if is_shortage(error):
+            raise
+        # One file of a stranger must not end what reads thousands.
         return skipped_record(path, f"it cannot be used ({error or type(error).__name__})")
 
 

@@ -31,8 +31,16 @@ MOST_BYTES = 32 << 20
 """The size of the largest record or plan. A record of the most steps, with ten columns, has 26 MB."""
 
 
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
 class SpecialFileError(OSError):
     """A link, pipe, device or directory is where a regular file was expected."""
+
+
+def is_shortage(error: Exception) -> bool:
+    """Return whether this process lacks memory or descriptors now, which says nothing of the file that it read."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)
 
 
 def identity_of(status: os.stat_result) -> FileIdentity:

@@ -126,7 +126,10 @@ def _metric(name: str, value: float | None) -> MetricValue | None:
 
 
 def read_quality(run: Path) -> RunQuality:
-    """Return the quality of a run; none for a file that is not listed. Raises RequestError for another file."""
+    """Return the quality of a run; none for a file that is not listed.
+
+    Raises RequestError for another file, and OSError for want of descriptors or memory.
+    """
     try:
         quality = RunQuality.model_validate_json(files.read_small(run / FILE))
         manifest = read_manifest(run)
@@ -137,6 +140,8 @@ def read_quality(run: Path) -> RunQuality:
     except FileNotFoundError:
         return RunQuality(features={})
     except (OSError, ValidationError) as error:
+        if files.is_shortage(error):
+            raise
         message = f"{run / FILE} is no quality of this suite"
         raise RequestError(message, remedy="remove it, and measure again") from error
 

@@ -97,13 +97,18 @@ class Manifest(Part):
 
 
 def read_manifest(run: Path) -> Manifest | None:
-    """Return the manifest of a run; None if it has none. Raises RequestError for a file that is not one."""
+    """Return the manifest of a run; None if it has none.
+
+    Raises RequestError for a file that is not one, and OSError for want of descriptors or memory.
+    """
     path = run / MANIFEST
     try:
         return Manifest.model_validate_json(files.read(path))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
+        if files.is_shortage(error):
+            raise
         why = error.strerror if isinstance(error, OSError) else "or of a newer suite"
         remedy = "remove it, if nobody can say what it listed"
         raise RequestError(f"{path} is not a manifest ({why})", remedy=remedy) from error

@@ -1,8 +1,10 @@
 """Records as they are read and exported: what is left out; every field is a column, or exempt with a reason."""
 
+import errno
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from suite.records.columns import AUDIT, FURTHER, NUMBER, TABLE, Column, Field
 from suite.records.differences import fields_of
 from suite.records.reader import Projection, UnusableRecordError
 from suite.records.record import MetricValue, Steps, TrialRecord
+from suite.results.files import open_small
 from suite.results.store import Run
 from tests.analysis.conftest import Save, edited, probe, record
 from tests.analysis.test_audit import put
@@ -101,6 +104,34 @@ def test_a_directory_among_the_records_is_left_out_with_a_warning_and_a_half_wri
     assert save.load().warnings == ()
     path.with_name("odd.json").mkdir()
     assert "cannot be read" in save.load().warnings[0].message
+
+
+def lack(way: Callable[..., object], error: Exception) -> Callable[..., object]:
+    """Return a way to read a file that fails, once."""
+    errors = [error]
+
+    def read(*words: object) -> object:
+        if errors:
+            raise errors.pop()
+        return way(*words)
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), OSError(errno.ENOMEM, "no memory"), MemoryError()]
+)
+def test_what_this_process_lacks_for_a_moment_is_no_fault_of_a_record(
+    save: Save, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer without that record would be kept for as long as no file changes."""
+    save()
+    save(block=1)
+    monkeypatch.setattr(loading, "open_small", lack(open_small, error))
+    with pytest.raises(type(error)):
+        save.load()
+    records = save.load()
+    assert (len(records.trials), records.warnings) == (2, ())
 
 
 def test_no_record_at_all_is_refused_with_what_was_found_instead(tmp_path: Path) -> None:
