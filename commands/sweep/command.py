@@ -77,7 +77,7 @@ def run(
 ) -> None:
     """Run the missing trials of a sweep.
 
-    Finished ones are kept, failed ones are tried again.
+    Finished ones are kept, failed ones are tried again up to budget.retries times.
 
     Exit codes: 0 done, or stopped as asked; 1 some trials failed in the end; 2 the request was wrong.
 
@@ -203,6 +203,9 @@ def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block
         SweepOutput(name=planned.name, directory=where, measured=measured, failed=failed, ended_early=end.reason).tell()
     else:
         click.echo(f"{count(measured, 'trial')} run now, {len(failed)} failed in the end: {directory.path}", err=True)
+        if failed:
+            retries = planned.budget.retries
+            click.echo(f"to try them again, raise budget.retries above {retries}, and repeat the command", err=True)
         if end.reason:
             click.echo(f"ended early: {end.reason}; bench sweep run continues it", err=True)
         click.echo(f"see them with: bench compare {directory.path}", err=True)

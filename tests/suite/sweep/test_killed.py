@@ -181,6 +181,7 @@ def test_what_fails_is_tried_again_and_analysis_sees_it_once(machine: Machine) -
     again = machine.sweep_to_its_end()
     assert again.returncode == 1, "they have failed often enough"
     assert "0 trials run now, 8 failed in the end" in again.stderr
+    assert "raise budget.retries above 2" in again.stderr
     machine.plan.write_text(machine.plan.read_text().replace("retries = 2", "retries = 3"))
     assert machine.sweep_to_its_end().returncode == 0, "one more attempt is allowed, and they work now"
     assert not [name for name, record in machine.records().items() if record["outcome"]["status"] == "failed"]
