@@ -24,6 +24,8 @@ from suite.request.scenario import PlannedScenario
 from suite.targets import VERSUS
 from worker.spec import CommandRequest
 
+MOST_IMPLIED_BYTES = 10 * 1000**3
+"""A working directory of more is taken only if it is named: its files are read twice and copied."""
 _NUMBER = re.compile(r"once|\d[\d.]*(?:e[-+]\d+)?(?: times)?")
 
 
@@ -203,7 +205,10 @@ def command_data_set(request: RunRequest, commands: Sequence[Sequence[str]], not
     for argv in commands:
         refuse_missing_script(argv, directory.expanduser())
     try:
-        return FILES, files_of(directory, note)
+        most_bytes = None
+        if directory == Path():  # nobody has named it
+            most_bytes = MOST_IMPLIED_BYTES
+        return FILES, files_of(directory, note, most_bytes=most_bytes)
     except NoFilesError:  # python -m package needs none
         return "none", None
 

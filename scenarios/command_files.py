@@ -48,17 +48,22 @@ class NoFilesError(RequestError):
     """The directory of a command is empty."""
 
 
-def files_of(directory: Path, note: Note = lambda _: None, copy: Path | None = None) -> Dataset:
+def files_of(
+    directory: Path, note: Note = lambda _: None, copy: Path | None = None, most_bytes: int | None = None
+) -> Dataset:
     """Return the directory with the digest of its contents; with ``copy``, make that new directory a snapshot of it.
 
     The snapshot keeps times and modes, and the job's own user can read all of it: its parent must be private. ``note``
-    is called with the progress of long reading and, for a snapshot, with the omissions. Raises RequestError.
+    is called with the progress of long reading and, for a snapshot, with the omissions. Raises RequestError; for files
+    of more than ``most_bytes`` in all before any is read.
     """
     try:
         root = directory.expanduser().resolve(strict=True)
         check_name(root, option("command_files"))
         tree = _Tree(root)
         tree.walk()
+        if most_bytes is not None and tree.size_bytes > most_bytes:
+            raise _too_large(tree)
         snapshot = _Snapshot(tree, copy, note)
         snapshot.take()
     except OSError as error:
@@ -77,6 +82,15 @@ def files_of(directory: Path, note: Note = lambda _: None, copy: Path | None = N
         digest="contents",
         images=len(snapshot.files) + len(tree.links),
         size_bytes=size_bytes,
+    )
+
+
+def _too_large(tree: "_Tree") -> RequestError:
+    files = count(len(tree.files), "file")
+    return RequestError(
+        f"{tree.root} holds {tree.size_bytes / 1e9:,.0f} GB in {files}, all of which would be read and copied",
+        remedy="start it in the directory of your program, or name what it needs; "
+        f"if that is all of it: {option('command_files')} {tree.root}",
     )
 
 
@@ -121,6 +135,8 @@ class _Tree:
     """The relative target of each link."""
     left_out: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """The paths that are left out, by the reason."""
+    size_bytes: int = 0
+    """The size of all files when they were found."""
 
     def walk(self) -> None:
         """Find everything, in a fixed order. Raises RequestError for a link that leads out, and OSError."""
@@ -163,6 +179,7 @@ class _Tree:
             self._leave_special(path)
         elif not any(os.path.samestat(info, output) for output in outputs):
             self.files.append(path)
+            self.size_bytes += info.st_size
 
     def note_left_out(self, note: Note) -> None:
         for why, paths in self.left_out.items():

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from scenarios import command_files
+from scenarios.command import MOST_IMPLIED_BYTES, command_data_set
 from scenarios.command_files import files_of
 from scenarios.datasets import resolve
 from suite.errors import RequestError
+from suite.request.request import RunRequest
 from tests.scenarios.conftest import fill
 from worker.surroundings import writable_copy
 
@@ -237,6 +239,20 @@ def test_a_file_that_goes_meanwhile_is_no_part_of_it(mine: Path, monkeypatch: py
 
     monkeypatch.setattr(command_files._Tree, "walk", emptied)
     assert files_of(mine).sha256 == before
+
+
+def test_a_working_directory_that_nobody_has_named_and_that_is_large_is_refused_before_it_is_read(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (mine / "data.bin").open("wb") as file:
+        file.truncate(1 << 40)  # to read it would take longer than the test may
+    with pytest.raises(RequestError, match="mine holds 1,100 GB in 5 files") as raised:
+        files_of(mine, most_bytes=MOST_IMPLIED_BYTES)
+    assert str(raised.value.remedy).endswith(f"--command-files {mine}")
+    monkeypatch.chdir(mine)
+    options = {"command": "env", "command_files": Path()}
+    with pytest.raises(RequestError, match="holds 1,100 GB"):
+        command_data_set(RunRequest.of({"scenario": "command", **options}), [["env"]], lambda _: None)
 
 
 def test_long_hashing_tells_how_far_it_is(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
