@@ -104,6 +104,9 @@ class Systemd(Timer):
         return {str(self._unit(job.name, suffix)): text.format_map(values) for suffix, text in _UNITS.items()}
 
     def install(self, name: str, rendered: Mapping[str, str]) -> None:
+        for unit in map(Path, rendered):
+            if unit.exists() and not _is_marked(unit, name):
+                raise RequestError(f"{unit} is a unit of your own", remedy="give the schedule another --name")
         for path, text in rendered.items():
             write_atomic(Path(path), text)
         call([*self.systemctl, "daemon-reload"])
@@ -112,21 +115,26 @@ class Systemd(Timer):
     def installed(self) -> list[ScheduleEntry]:
         entries = []
         for path in sorted(self.units.glob("virtbench-*.timer")):
-            text = path.read_text()
             name = path.stem.removeprefix("virtbench-")
-            when = re.search(r"^OnCalendar=(.*)$", text, re.MULTILINE)
-            if f"# {MARKER}{name}\n" in text and when:
+            when = re.search(r"^OnCalendar=(.*)$", path.read_text(), re.MULTILINE)
+            if _is_marked(path, name) and when:
                 entries.append(ScheduleEntry(name, when[1], str(path)))
         return entries
 
     def remove(self, name: str) -> None:
         call([*self.systemctl, "disable", "--now", self._unit(name, "timer").name])
         for suffix in _UNITS:
-            self._unit(name, suffix).unlink(missing_ok=True)
+            unit = self._unit(name, suffix)
+            if unit.exists() and _is_marked(unit, name):
+                unit.unlink()
         call([*self.systemctl, "daemon-reload"])
 
     def _unit(self, name: str, suffix: str) -> Path:
         return self.units / f"virtbench-{name}.{suffix}"
+
+
+def _is_marked(unit: Path, name: str) -> bool:
+    return f"# {MARKER}{name}\n" in unit.read_text()
 
 
 def quoted(word: str) -> str:

@@ -165,6 +165,20 @@ def test_a_unit_of_systemd_is_installed_listed_and_removed_and_others_stay(tmp_p
     assert [path.name for path in timer.units.iterdir()] == ["virtbench-mine.timer"]
 
 
+@pytest.mark.parametrize("suffix", ["timer", "service"])
+def test_a_unit_of_the_users_own_is_neither_written_over_nor_removed(tmp_path: Path, program: Any, suffix: str) -> None:
+    program("systemctl", "echo running")
+    timer = Systemd(tmp_path / "units")
+    timer.units.mkdir()
+    install(timer, job())
+    mine = timer.units / f"virtbench-night.{suffix}"
+    mine.write_text("mine")
+    with pytest.raises(RequestError, match="a unit of your own"):
+        install(timer, job())
+    timer.remove("night")
+    assert [(path.name, path.read_text()) for path in timer.units.iterdir()] == [(mine.name, "mine")]
+
+
 def test_a_host_whose_first_process_is_not_systemd_has_no_such_timer(program: Any) -> None:
     program("systemctl", "echo offline; exit 1")
     assert "does not manage" in str(Systemd().missing())
