@@ -54,7 +54,10 @@ def needs(request: RunRequest, scenario: PlannedScenario, place: str) -> str:
 def check_instances(distributed: DistributedJob, envelope: Envelope, note: Note) -> None:
     """Raise RequestError when an instance has too little memory. Each machine gives the envelope whole."""
     count = len(distributed.roles)
-    check_memory(envelope, 1 if distributed.machines else count)
+    if distributed.machines:
+        check_memory(envelope, 1)
+    else:
+        check_memory(envelope, count, fewer="workers" if distributed.strategy else "")
     if not distributed.machines and cpus_are_shared(envelope, count):
         note(f"{count} instances share {len(envelope.cpus)} CPUs, on every target alike")
 

@@ -96,6 +96,7 @@ class OwnServing(ServiceScenario):
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         loads = TOKEN_LOADS if self._server.api == "openai" else LOADS
         load = load_of(request.options(ServingOptions), loads[profile.name])
+        _check_limit(self._server.limit, load.requests)
         serving = Serving(**load.model_dump(), server=self._server)
         return {"serving": serving, "command": self._command}
 
@@ -131,6 +132,16 @@ def _server_of(asked: ServingOptions, path: str, bodies: tuple[str, ...], page_c
         bodies_sha256=digest_of(bodies),
         limit=parse_limit(asked.limit) if asked.limit else None,
         page_cache=page_cache,
+    )
+
+
+def _check_limit(limit: Limit | None, requests: int) -> None:
+    """Raise RequestError for a percentile that so few requests do not have: no rate could keep its limit."""
+    if limit is None or requests >= limit.least_requests:
+        return
+    raise RequestError(
+        f"{option('limit')} {limit}: a rate has no {limit.percentile} in {requests} requests",
+        remedy=f"use {option('requests')} {limit.least_requests} or more",
     )
 
 

@@ -176,13 +176,14 @@ def plan_of(resolved: Resolved, note: Note) -> Plan:
 
 
 def _patient(plan: Plan) -> Plan:
-    """Return the plan with a limit that emulated guests can keep beside other work, unless the user chose one."""
+    """Return the plan with a limit that slow rates and emulated guests can keep, unless the user chose one."""
     if plan.request and plan.request.measurement.trial_timeout:
         return plan
+    scheduled_s = max((job.serving.scheduled_s for job in plan.jobs if job.serving), default=0.0)
     # Not from earlier trials: a run that continues must have the limit of its beginning.
     emulated_s = (rough_s(trial) for trial in plan.trials_of(0) if is_emulated(trial))
     slowest_s = max(emulated_s, default=0.0)
-    limit_s = max(plan.trial_timeout_s, math.ceil(PATIENCE * slowest_s))
+    limit_s = max(plan.trial_timeout_s + math.ceil(scheduled_s), math.ceil(PATIENCE * slowest_s))
     return plan.model_copy(update={"trial_timeout_s": limit_s})
 
 

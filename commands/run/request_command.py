@@ -17,7 +17,7 @@ from suite.job.command import AUTO, COMMAND
 from suite.job.job import Job
 from suite.request.option import ALL, Option
 from suite.request.repetitions import EXTENDING
-from suite.request.request import OPTIONS, Defaults, RunRequest, group_models, with_defaults
+from suite.request.request import OPTIONS, Defaults, RunRequest, group_models, implied_scenario, with_defaults
 from suite.results.runs import SWEEP, is_run
 from suite.results.store import PLAN, stored_plan
 from suite.targets import VERSUS
@@ -181,10 +181,16 @@ def request_of(command: click.Command, words: list[str]) -> RunRequest:
 
 
 def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str, object]:
-    """Return the options of scenario command for a program in this directory. Raises RequestError."""
+    """Return the options for a program in this directory, of scenario command unless they imply another.
+
+    Raises RequestError.
+    """
     if not words:
         raise RequestError("no program behind --", remedy="give one: bench run -- python train.py")
-    scenario = str(given.get("scenario", COMMAND))
+    implied = str(implied_scenario({**given, COMMAND: words[0]}))
+    if not OPTIONS[COMMAND].known_to(implied):  # no scenario has all that is given
+        implied = COMMAND
+    scenario = str(given.get("scenario", implied))
     if given.get(COMMAND) or not OPTIONS[COMMAND].known_to(scenario):
         if given.get(COMMAND):
             other = option(COMMAND)

@@ -115,15 +115,18 @@ def cpus_are_shared(envelope: Envelope, count: int) -> bool:
     return len(envelope.cpus) < count
 
 
-def check_memory(envelope: Envelope, count: int, *, who: str = "", fewer: str = "workers") -> None:
+def check_memory(envelope: Envelope, count: int, *, who: str = "", fewer: str = "") -> None:
     """Raise RequestError, with the arithmetic, when a share is below what one instance of the job needs.
 
-    ``who`` shares it; ``fewer`` is the option that says how many they are.
+    ``who`` shares it; ``fewer`` is the option that says how many they are, if one does.
     """
     share = envelope.memory_bytes // count
     if share < LEAST_INSTANCE_BYTES:
+        remedy = f"give more with {option('memory')}"
+        if fewer:
+            remedy += f", or ask for fewer {option(fewer)}"
         raise RequestError(
             f"{who or f'{count} instances'} share {envelope.memory_bytes / GIB:.1f} GiB: {share / GIB:.2f} GiB each, "
             f"and each needs {LEAST_INSTANCE_BYTES / GIB:.2f} GiB",
-            remedy=f"give more with {option('memory')}, or ask for fewer {option(fewer)}",
+            remedy=remedy,
         )

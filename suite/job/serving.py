@@ -34,6 +34,12 @@ class Limit(Part):
     def __str__(self) -> str:
         return f"{self.percentile}={self.most_ms:g}ms"
 
+    @property
+    def least_requests(self) -> int:
+        """Return how many requests have the percentile: one of them at least lies beyond it."""
+        beyond = 100 - int(self.percentile[1:])
+        return -(-100 // beyond)
+
 
 class Load(Part):
     """The requests of a trial: one client in a closed loop, then each rate, then all clients at once."""
@@ -44,6 +50,11 @@ class Load(Part):
     """Requests per second, sent whether those before are answered or not."""
     clients: Annotated[int, Field(gt=0, le=MOST_CLIENTS)]
     """The connections at saturation, and at a rate the most that are open."""
+
+    @property
+    def scheduled_s(self) -> float:
+        """Return the seconds over which requests are sent at the rates, however fast they are answered."""
+        return sum(self.requests / rate for rate in self.rates)
 
 
 LOADS = {

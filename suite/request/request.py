@@ -70,7 +70,7 @@ class RunRequest(OptionGroup):
     @classmethod
     def of(cls, given: Mapping[str, object]) -> Self:
         """Return the request with these options, by name. Raises RequestError for one that is unknown or cannot be."""
-        scenario = str(given.get("scenario") or _scenario_of(given))
+        scenario = str(given.get("scenario") or implied_scenario(given))
         given = {**given, "scenario": scenario}
         for each in OPTIONS.values():
             if each.about.further:
@@ -119,7 +119,7 @@ class RunRequest(OptionGroup):
         """Return the command of this request, with its scenario unless the other options imply it."""
         given = self.given()
         scenario = given.pop("scenario")
-        if _scenario_of(given) != scenario:
+        if implied_scenario(given) != scenario:
             given["scenario"] = scenario
         return command_of(given)
 
@@ -151,7 +151,7 @@ class RunRequest(OptionGroup):
         return self.changed(**located)
 
 
-def _scenario_of(given: Mapping[str, object]) -> object:
+def implied_scenario(given: Mapping[str, object]) -> object:
     """Return the scenario of options that name none: the one that declares some and knows all, or the usual one."""
     declared = [OPTIONS[name] for name in given if name in OPTIONS and OPTIONS[name].scenario]
     candidates = {declaration.scenario for declaration in declared}

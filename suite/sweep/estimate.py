@@ -192,6 +192,9 @@ def _steps(job: Job) -> int:
 
 
 def _least_s(job: Job) -> float:
+    """Return the seconds that a job takes however fast it is: those of its schedule, or until its steps are enough."""
+    if job.serving:
+        return job.serving.scheduled_s
     return (job.sizes and job.sizes.least_s) or 0.0
 
 
@@ -220,7 +223,9 @@ def _workers(job: Job) -> int:
 
 
 def _fit(header: RecordHeader, seconds: float) -> _Fit:
-    if not (header.measured_s and header.job.sizes):
+    if not header.job.sizes:
+        return _Fit(max(0.0, seconds - _least_s(header.job)), 0.0)
+    if not header.measured_s:
         return _Fit(seconds, 0.0)
     step_s = header.measured_s / header.job.sizes.steps
     fixed_s = max(0.0, seconds - _steps(header.job) * step_s)
@@ -239,7 +244,7 @@ def rough_s(trial: Trial) -> float:
     opened_s = ROUGH_EMULATED_S[trial.target] if emulated else ROUGH_OPENED_S[trial.target]
     opened_s *= max(1, len(trial.instances))
     if not job.sizes:
-        return opened_s + ROUGH_PROBE_S
+        return opened_s + ROUGH_PROBE_S + _least_s(job)
     exchange_s = 0.0
     if job.distributed:
         exchange_s = ROUGH_EXCHANGE_S * _workers(job)

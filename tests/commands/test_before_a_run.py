@@ -42,7 +42,7 @@ from suite.results.store import Run, stored_plan
 from suite.targets import TARGETS
 from suite.units import format_duration
 from tests.commands.conftest import SMALL, Bench, Machine, ended_well, refused
-from tests.integration.bench import REPOSITORY
+from tests.integration.bench import REPOSITORY, some
 from tests.scenarios.pictures import folder
 from tests.scenarios.test_own_workload import TOY
 from tests.suite.conftest import make_plan
@@ -98,6 +98,16 @@ def test_a_dry_run_foretells_from_earlier_trials_of_this_machine(bench: Bench, m
     assert {guess["source"] for guess in longer["targets"].values()} == {"similar"}
     assert longer["seconds"] > 2 * told["seconds"], "more steps take longer"
     assert machine.events == []
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(("chosen", "limit_s"), [((), 600 + 1000), (("--trial-timeout", "700"), 700)])
+def test_a_trial_may_take_as_long_as_its_rates_do_beyond_the_profiles_limit(
+    bench: Bench, here: Path, chosen: Sequence[str], limit_s: int
+) -> None:
+    rates = ("--profile", "smoke", "--requests", "100", "--rates", "0.1", "--port", "8000")
+    bench("run", "--out", "out", *rates, *chosen, "--target", "bare-metal", "--", "true")  # no server listens
+    assert some(stored_plan(here / "out")).trial_timeout_s == limit_s
 
 
 @pytest.mark.usefixtures("machine")

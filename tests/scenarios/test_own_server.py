@@ -266,6 +266,9 @@ def test_a_server_needs_a_port_and_takes_nothing_of_a_generator() -> None:
     own = {"scenario": "serve", "command": "python server.py", "port": 8000}
     with raises(RequestError, "--image-px would change nothing", "leave it out"):
         scenario_of(RunRequest.of({**own, "image_px": 28}))
+    limited = scenario_of(RunRequest.of({**own, "limit": "p99=5ms", "requests": 50}))
+    with raises(RequestError, "--limit p99=5ms: a rate has no p99 in 50 requests", "use --requests 100 or more"):
+        limited.part(RunRequest.of({**own, "limit": "p99=5ms", "requests": 50}), PROFILES["smoke"], "")
     with raises(
         RequestError, "--port and --network bridge exclude each other: it publishes ports 29501 to 30011", "give one"
     ):

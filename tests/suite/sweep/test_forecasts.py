@@ -7,6 +7,7 @@ import pytest
 
 from suite.job.job import Alternating, Devices
 from suite.job.profiles import PROFILES
+from suite.job.serving import Serving
 from suite.plan import Trial
 from suite.records.headers import RecordHeader, headers
 from suite.records.record import Timeline
@@ -129,6 +130,21 @@ def test_the_steps_that_a_first_trial_has_fixed_are_in_the_forecast_of_the_next_
     guess = durations.guess(planned)
     assert guess.source == "similar"
     assert guess.seconds == pytest.approx(40.0, abs=1.5)
+
+
+def test_the_schedule_of_a_load_is_in_the_forecast_whatever_rates_were_asked_before() -> None:
+    fast, slow = (Serving(requests=100, rates=rates, clients=2) for rates in ((100.0,), (1.0, 2.0)))
+    given = {"scenario": "serve", "model": "python", "sizes": None}
+    planned = trial_of("gan", "smoke").with_job(serving=slow, **given)
+    assert rough_s(planned) == rough_s(planned.with_job(serving=fast)) - 1 + 150
+    record = make_record(target="bare-metal", elapsed_s=20.0, timeline=Timeline(measured_s=5.0), **given)
+    record = record.model_copy(update={"job": record.job.model_copy(update={"serving": fast})})
+    header = RecordHeader.of(record.model_dump_json().encode())
+    durations = Durations()
+    durations.add(header)
+    guess = durations.guess(planned)
+    assert guess.source == "similar"
+    assert guess.seconds == pytest.approx(header.duration_s - 1 + 150)
 
 
 def test_a_workload_of_a_package_that_is_gone_ends_no_forecast() -> None:
