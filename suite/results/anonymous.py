@@ -1,4 +1,4 @@
-"""Anonymous copies of records: hosts, users, addresses and paths under consistent names.
+"""Anonymous copies of records: hosts, users, addresses, paths and names of clusters under consistent names.
 
 A name that occurs in two records is replaced by one pseudonym in both, so that everything that is compared stays equal
 or different as it was. Pseudonyms of digests depend on all records of a pack, and cannot be looked up elsewhere.
@@ -7,15 +7,16 @@ or different as it was. Pseudonyms of digests depend on all records of a pack, a
 import getpass
 import hashlib
 import ipaddress
+import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from suite.errors import RequestError
 from suite.registries import ENGINES, PROBES, SCENARIOS, WORKLOADS
+from suite.schema import SCHEMA
 from suite.targets import TARGETS
 
 _HOST = "hostname"
@@ -27,20 +28,53 @@ _ID_KEYS = {"machine_id", "machine_key", "boot_id", "uuid", "gpus"}
 """The keys of digests and numbers of one machine or device; ``gpus`` of a job is a list of UUIDs."""
 _LEAST_ID = 8
 """The characters of the shortest of these; ``0`` is the index of a GPU."""
+_NAME_KEYS = {"context", "namespace", "registry", "storage_class", "hire", "inventory", "image"}
+"""The keys of what a user has named: clusters, what is in them, machines, images."""
+_POD_KEYS = {"others"}
+_VERSION_KEYS = {"kernel", "version", "driver"}
+"""The keys of four numbers that are no address."""
 _REQUESTS = {"request", "sweep", "cells"}
 """The parts whose paths may be relative: what a user wrote."""
+_WORK_KEYS = {"model", "data", "unit"}
+"""The keys of what is trained; the names of trials are made from it."""
+_PATH_KEYS = {"changed"}
+"""The keys, outside these, of texts that may have such paths: annotations of a pod, ``example.org/team``."""
 _NO_PATHS = {"throughput", "unit"}
 """The options with a slash that is no part of a path: a pattern such as ``([0-9.]+) images/s``."""
-_OPAQUE = {"png"}
-"""The keys of texts in base64."""
-_OWN_HOST = re.compile(r"virtbench-[0-9a-f]+|localhost|")
+_OPAQUE = {"png", "trial_id"}
+"""The keys of texts in base64, and of names that files have, too."""
+_OWN_HOST = re.compile(r"virtbench-[0-9a-f]+|localhost|[\d.]*|sha256")
+"""What stands where hosts do and is none: the suite's own, and ``torch@2.13``, ``image@sha256:…``."""
 _COMMON_USERS = {"", "root", "nobody"}
 _SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib/", "/lib64/", "/proc/", "/sbin/", "/sys/", "/usr/")
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'`<>,;]+")
 _PATH = re.compile(r"(?:^|(?<=[\s\"'=(,:\[`]))(?:~[\w-]*)?/(?!/)[^\s\"'`,;:)\]]*")
 _ANY_PATH = re.compile(r"[^\s:=,]*/[^\s:=,]*")
-_ACCOUNT = re.compile(r"(?:/home|/Users)/([^/\s\"']+)|\b([\w.-]+)@(?=[\w.-])")
-_ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_HOME = re.compile(r"(?:/home|/Users)/([^/\s\"']+)")
+_ACCOUNT = re.compile(r"\b([\w.+-]+)@([\w.-]+)")
+_MAC = re.compile(r"(?<![\w:])(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}(?![\w:])")
+_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]*:(?:[0-9A-Fa-f:]|\.(?=\d))*(?:%\w+)?(?![\w:])")
 _HEX = re.compile(r"[0-9a-f]")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_LONG_NAME = 4
+"""The least characters of a name that is replaced where a hyphen joins it to others, as in ``grafana-alice-0``."""
+_NAMES = ("host", "user", "pod", "name")
+"""The kinds of what is replaced as a word of a text, too."""
+_FORMS = {
+    "host": "host-{}",
+    "user": "user-{}",
+    "pod": "pod-{}",
+    "name": "name-{}",
+    "path": "/path-{}",
+    "url": "https://url-{}.example",
+    "MAC address": "02:00:00:00:00:{:02x}",
+    "IPv6 address": "2001:db8::{:x}",  # RFC 3849, for documentation
+}
+_KEYS = {"host": _HOST_KEYS, "pod": _POD_KEYS, "name": _NAME_KEYS}
+"""The keys whose whole values are names of a kind."""
+_ADDRESSES = ipaddress.ip_network("198.18.0.0/15")
+"""A network for benchmarks, RFC 2544."""
 
 
 class Anonymiser:
@@ -49,16 +83,15 @@ class Anonymiser:
     def __init__(self, values: Sequence[Any]) -> None:
         """Collect hosts and users from all values that are published together; equal ones get equal pseudonyms."""
         self._salt = hashlib.sha256(repr(values).encode(errors="backslashreplace")).digest()
-        self._vocabulary = {*TARGETS, *ENGINES, *PROBES, *SCENARIOS, *WORKLOADS}
-        self._hosts: dict[str, str] = {}
-        self._users: dict[str, str] = {}
-        self._paths: dict[str, str] = {}
-        self._addresses: dict[str, str] = {}
+        self._vocabulary = {*TARGETS, *ENGINES, *PROBES, *SCENARIOS, *WORKLOADS, *_words_of_records()}
+        self._pseudonyms: dict[str, dict[str, str]] = {}
         for value in values:
             self._learn(value)
         self._learn_host(socket.gethostname())
         for name in (getpass.getuser(), os.environ.get("SUDO_USER", "")):
             self._learn_user(name)
+        self._names = self._names_in_text()
+        self._in_text = _any_of(self._names)
 
     def _learn(self, value: Any, key: str = "") -> None:  # noqa: ANN401 (any value of JSON)
         if isinstance(value, dict):
@@ -69,18 +102,50 @@ class Anonymiser:
             for item in value:
                 self._learn(item, key)
         elif isinstance(value, str):
-            if key in _HOST_KEYS:
-                self._learn_host(value)
-            for home, account in _ACCOUNT.findall(value):
-                self._learn_user(home or account)
+            self._learn_text(value, key)
+
+    def _learn_text(self, text: str, key: str) -> None:
+        if key in _HOST_KEYS:
+            self._learn_host(text)
+        elif key in _WORK_KEYS:
+            self._vocabulary.add(text)
+        elif key in _POD_KEYS:
+            self._pseudonym("pod", text)
+        elif key in _NAME_KEYS and not _DIGEST.fullmatch(text):
+            self._pseudonym("name", text)
+        for user in _HOME.findall(text):
+            self._learn_user(user)
+        for user, host in _ACCOUNT.findall(text):
+            if not _OWN_HOST.fullmatch(host):
+                self._learn_user(user)
+                self._learn_host(host)
 
     def _learn_host(self, name: str) -> None:
-        if not _OWN_HOST.fullmatch(name):
-            self._hosts.setdefault(name, f"host-{len(self._hosts) + 1}")
+        """Learn the name of a host, and its domain, which other names may have."""
+        _, _, domain = name.partition(".")
+        for host in (name, domain if "." in domain else ""):
+            if not _OWN_HOST.fullmatch(host):
+                self._pseudonym("host", host)
 
     def _learn_user(self, name: str) -> None:
         if name not in _COMMON_USERS:
-            self._users.setdefault(name, f"user-{len(self._users) + 1}")
+            self._pseudonym("user", name)
+
+    def _names_in_text(self) -> dict[str, str]:
+        """Return the names that are replaced wherever they stand: all that are no word of the suite or of a record."""
+        names = {}
+        for kind in _NAMES:
+            for name, pseudonym in self._pseudonyms.get(kind, {}).items():
+                if name not in self._vocabulary:
+                    names[name] = pseudonym
+        return names
+
+    def _pseudonym(self, kind: str, text: str) -> str:
+        known = self._pseudonyms.setdefault(kind, {})
+        if text not in known:
+            number = len(known) + 1
+            known[text] = str(_ADDRESSES[number]) if kind == "IPv4 address" else _FORMS[kind].format(number)
+        return known[text]
 
     def replaced(self, value: Any, key: str = "", *, of_user: bool = False) -> Any:  # noqa: ANN401
         """Return a value without what identifies. ``of_user``: it is part of a request, with paths of any form."""
@@ -96,39 +161,42 @@ class Anonymiser:
     def _text(self, text: str, key: str, *, of_user: bool) -> str:
         if key in _OPAQUE:
             return text
-        if key in _HOST_KEYS and text in self._hosts:
-            return self._hosts[text]
+        for kind, keys in _KEYS.items():
+            if key in keys and text in self._pseudonyms.get(kind, {}):
+                return self._pseudonym(kind, text)
         if key in _ID_KEYS and len(text) >= _LEAST_ID:
             return self._digits(text)
+        if key == "image_id":
+            image, separator, digest = text.partition("@")
+            return f"{self._pseudonym('name', image)}{separator}{digest}"
         if text in self._vocabulary:
             return text
-        paths = _ANY_PATH if of_user and key not in _NO_PATHS else _PATH
-        text = paths.sub(lambda match: self._path(match[0]), text)
-        text = _ADDRESS.sub(lambda match: self._address(match[0]), text)
-        for name, pseudonym in self._words():
-            if name in text:
-                text = _word(name).sub(pseudonym, text)
-        return text
+        return self._replaced_parts(text, key, any_path=(of_user and key not in _NO_PATHS) or key in _PATH_KEYS)
 
-    def _words(self) -> Iterator[tuple[str, str]]:
-        """Yield the names that are replaced wherever they stand: those that are no word of the suite or of a record."""
-        names = {**self._hosts, **self._users}
-        for name in sorted(names, key=len, reverse=True):
-            if name not in self._vocabulary:
-                yield name, names[name]
+    def _replaced_parts(self, text: str, key: str, *, any_path: bool) -> str:
+        """Return a text with its URLs, paths, addresses and names replaced."""
+        text = _URL.sub(lambda match: self._pseudonym("url", match[0]), text)
+        paths = _ANY_PATH if any_path else _PATH
+        text = paths.sub(lambda match: self._path(match[0]), text)
+        text = _MAC.sub(lambda match: self._pseudonym("MAC address", match[0]), text)
+        if key not in _VERSION_KEYS:
+            text = _IPV4.sub(lambda match: self._address(match[0], "IPv4 address"), text)
+        text = _IPV6.sub(lambda match: self._address(match[0], "IPv6 address"), text)
+        return self._in_text.sub(lambda match: self._names[match[1]], text)
 
     def _path(self, path: str) -> str:
         if path == "/" or path.startswith(_SYSTEM):
             return path
-        return self._paths.setdefault(path, f"/path-{len(self._paths) + 1}")
+        return self._pseudonym("path", path)
 
-    def _address(self, address: str) -> str:
-        with suppress(ValueError):
-            if ipaddress.ip_address(address).is_global:
-                number = len(self._addresses) + 1
-                # A network for benchmarks, RFC 2544.
-                return self._addresses.setdefault(address, f"198.18.{number >> 8}.{number & 255}")
-        return address
+    def _address(self, text: str, kind: str) -> str:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return text
+        if address.is_loopback or address.is_unspecified:
+            return text
+        return self._pseudonym(kind, text)
 
     def _digits(self, text: str) -> str:
         """Return a text of the same form with other hexadecimal digits."""
@@ -137,14 +205,40 @@ class Anonymiser:
 
     def refuse_remains(self, name: str, content: bytes) -> None:
         """Raise RequestError if a file holds what was to be replaced."""
-        text = content.decode(errors="replace")
-        words = [word for word, _ in self._words() if _word(word).search(text)]
-        paths = [path for path in self._paths if path.startswith(("/", "~")) and _whole_path(path).search(text)]
-        if words or paths:
+        text = content.decode(errors="replace").replace("\\n", "\n")
+        remaining = next(self._remains(text), None)
+        if remaining is not None:
             raise RequestError(
-                f"{name} would still hold {(words + paths)[0]!r}: nothing was packed",
+                f"{name} would still hold {remaining!r}: nothing was packed",
                 remedy="report it with this message; pack without --anonymous where names may be published",
             )
+
+    def _remains(self, text: str) -> Iterator[str]:
+        for match in self._in_text.finditer(text):
+            yield match[1]
+        for kind in self._pseudonyms.keys() - _NAMES:
+            for replaced in self._pseudonyms[kind]:
+                # A relative path, such as images/s, may stand elsewhere and be none.
+                if (kind != "path" or replaced.startswith(("/", "~"))) and _whole(replaced).search(text):
+                    yield replaced
+
+
+def _words_of_records() -> Iterator[str]:
+    """Yield the keys and constants of records, and the stems of pseudonyms: they are no names outside their fields."""
+    yield from ("host", "user", "pod", "name", "path", "url")
+    yield from _words_of(json.loads(SCHEMA.read_text(encoding="utf-8")))
+
+
+def _words_of(schema: Any) -> Iterator[str]:  # noqa: ANN401 (any value of JSON)
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        constants = [*schema.get("enum", ()), schema.get("const")]
+        yield from (word for word in constants if isinstance(word, str))
+        for part in schema.values():
+            yield from _words_of(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _words_of(part)
 
 
 def _role(key: str, name: str) -> str:
@@ -152,10 +246,16 @@ def _role(key: str, name: str) -> str:
     return _HOST if key in _MACHINE_LISTS and name in _MACHINE_KEYS else name
 
 
-def _word(name: str) -> re.Pattern[str]:
-    """Return a pattern of a name as a whole word, with the domain that may follow a host."""
-    return re.compile(rf"(?<![\w-]){re.escape(name)}(?:\.[A-Za-z][\w-]*)*(?![\w-])")
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern of names as words, with the domain that may follow a host; its group is the name."""
+    alternatives = []
+    for name in sorted(names, key=len, reverse=True):
+        word = re.escape(name)
+        alternatives.append(word if len(name) >= _LONG_NAME else rf"(?<![\w-]){word}(?![\w-])")
+    if not alternatives:
+        return re.compile("(?!)()")
+    return re.compile(rf"(?<![A-Za-z0-9])({'|'.join(alternatives)})(?:\.[A-Za-z][\w-]*)*(?![A-Za-z0-9])")
 
 
-def _whole_path(path: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w.-]){re.escape(path)}(?![\w.-])")
+def _whole(text: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w.-]){re.escape(text)}(?![\w.-])")
