@@ -1,8 +1,10 @@
 """``bench data``: the data sets that the real scenario trains on."""
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -16,16 +18,25 @@ from commands.paths import UserPath
 from commands.run.options import choice, number
 from provisioning import data_device
 from provisioning.paths import home, mark_empty
-from scenarios.datasets.generated import SetManifest, data_folder, generated_sets, has_images, newest
+from scenarios.datasets.generated import (
+    USUAL_FORMAT,
+    SetManifest,
+    data_folder,
+    generated_sets,
+    has_images,
+    newest,
+)
 from scenarios.datasets.resolve import resolve
 from scenarios.datasets.writer import make, verify
 from suite.errors import BenchError
+from suite.job.datasets import GENERATED, SYNTHETIC, parse_data
 from suite.part import Part
 from suite.registries import DATA_KINDS
 from suite.untrusted.console import PlainConsole
 from worker.data.kinds.kind import PICTURE_SIZES
 
 SHOWN = 50
+USUAL_IMAGES = 1000
 
 
 class DescribedSet(Part):
@@ -79,7 +90,7 @@ def data() -> None:
 
 
 @data.command("make")
-@number("--images", default=1000, show_default=True, help="Number of training images.")
+@number("--images", default=USUAL_IMAGES, show_default=True, help="Number of training images.")
 @click.option(
     "--format",
     "name",
@@ -145,14 +156,45 @@ def _own_directory(kind: str, images: int) -> Path:
     return (data_folder(home()) / f"{kind}-{images}").absolute()
 
 
-def make_usual(images: int) -> None:
-    """Make the usual imagefolder of so many images in VIRTBENCH_HOME, unless a set has as many. Raises BenchError."""
-    if not images or has_images(home(), images):
-        return
-    note = partial(click.echo, err=True)
-    note(f"first: bench data make --images {images}")
-    with _progress("drawing") as progress:
-        make(_own_directory(PICTURE_SIZES[0], images), images, progress=progress, note=note)
+@dataclass(frozen=True)
+class MissingSet:
+    """A data set that is generated before it is read."""
+
+    format: str
+    images: int
+    directory: Path | None
+    """None for that of the usual imagefolder in VIRTBENCH_HOME."""
+
+    @property
+    def command(self) -> str:
+        words = ["bench", "data", "make"]
+        if self.directory:
+            words += ["--format", self.format, "--out", str(self.directory)]
+        return shlex.join([*words, "--images", str(self.images)])
+
+    def make(self) -> None:
+        """Generate it. Raises BenchError."""
+        note = partial(click.echo, err=True)
+        note(f"first: {self.command}")
+        if self.directory:
+            note("its images are drawn: a copy of the original in this directory would be measured instead")
+        directory = self.directory or _own_directory(PICTURE_SIZES[0], self.images)
+        with _progress("drawing") as progress:
+            make(directory.absolute(), self.images, progress=progress, note=note, name=self.format)
+
+
+def missing_set(data: str, images: int) -> MissingSet | None:
+    """Return the set that ``--data`` names, of so many images at least, if it is not there. Raises RequestError."""
+    kind, path = parse_data(data)
+    if kind == SYNTHETIC:
+        return None
+    if path is None:
+        return None if has_images(home(), images) else MissingSet(USUAL_FORMAT, images, None)
+    directory = Path(path).expanduser()
+    if directory.exists():
+        return None
+    drawn = USUAL_FORMAT if kind == GENERATED else kind
+    return MissingSet(drawn, max(images, USUAL_IMAGES), directory)
 
 
 @data.command("verify")

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import click
 from analysis.compare.published import citation
 from analysis.statistics.sequential import LEAST_BLOCKS
 from commands.compare.command import compare
-from commands.data import make_usual
+from commands.data import MissingSet, missing_set
 from commands.paths import UserPath, with_packs
 from commands.run.options import BUSY_HELP, number
 from commands.sweep.backends.base import backend_of
@@ -19,14 +18,12 @@ from commands.sweep.command import measure
 from commands.sweep.plan import PlannedOutput, described
 from commands.sweep.resolve import resolve
 from provisioning.neighbours import Busy
-from provisioning.paths import home
-from scenarios.datasets.generated import has_images
 from suite.errors import RequestError, nearest
+from suite.job.datasets import SYNTHETIC
 from suite.request.parts import TargetOptions
-from suite.request.request import OPTIONS
 from suite.request.scenario import scenario_of
 from suite.results.layout import results_directory
-from suite.sweep.cells import cells_of, request_of
+from suite.sweep.cells import Cell, cells_of, request_of
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.file import Settings, Sweep, load_sweep, plan_file, shipped_plans
 from suite.targets import ON_REAL_MACHINES
@@ -40,6 +37,7 @@ _HOUR_S = 3600.0
 @click.option("--plan", "name", help="Plan of the paper, if several rebuild it.")
 @click.option("--profile", help="Profile in place of the plan's, such as quick.")
 @click.option("--target", "targets", multiple=True, help="Target in place of the plan's; repeatable.")
+@click.option("--scenario", "scenarios", multiple=True, help="Scenario of the plan to measure alone; repeatable.")
 @click.option("--model", "models", multiple=True, help="Model of the plan to measure alone; repeatable.")
 @number("--blocks", help="Blocks in place of the plan's.")
 @click.option("--expect", type=UserPath(), help="Pack of earlier records to compare the new ones with.")
@@ -70,6 +68,7 @@ def reproduce(
     Examples:
       bench reproduce                                   papers, and what each takes here
       bench reproduce closer2018 --profile quick --model alexnet --blocks 5
+      bench reproduce closer2018 --profile quick --scenario synthetic --model alexnet --blocks 5
       bench reproduce closer2018 --expect artefact.tar.gz
       bench reproduce closer2018 --profile smoke --target bare-metal --target container --dry-run
     """
@@ -94,13 +93,13 @@ def reproduce(
 
 
 def _show_plan(sweep: Sweep) -> bool:
-    """Print what would be measured, and which data are made before; return whether it has any trial."""
+    """Print what would be measured, and which data are made before; return whether it has any cell."""
     planned = _described(sweep, _note)
-    click.echo(_summary(planned))
-    images = images_of(sweep)
-    if images and not has_images(home(), images):
-        click.echo(f"first it runs bench data make --images {images}, which the cells with real data need")
-    return bool(planned.trials)
+    click.echo(_summary(sweep, planned))
+    missing = missing_sets(sweep)
+    for data_set in missing.values():
+        click.echo(f"first it runs {data_set.command}")
+    return bool(planned.trials or missing)
 
 
 def _prepared(sweep: Sweep) -> Sweep:
@@ -109,7 +108,8 @@ def _prepared(sweep: Sweep) -> Sweep:
     backend.check(sweep)
     if not backend.runs_here:
         return sweep
-    make_usual(images_of(sweep))
+    for data_set in missing_sets(sweep).values():
+        data_set.make()
     return _runnable(sweep)
 
 
@@ -117,14 +117,27 @@ def _note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def images_of(sweep: Sweep) -> int:
-    """Return how many generated images the largest cell of a plan takes; 0 if no cell reads any."""
-    most = 0
+def missing_sets(sweep: Sweep) -> dict[str, MissingSet]:
+    """Return the data sets that cells of a plan read and that are not there, by their ``--data``, for the largest."""
+    images: dict[str, int] = {}
     for cell in cells_of(sweep):
-        with suppress(RequestError):  # what cannot be requested reads nothing
-            request = request_of(sweep, cell)
-            most = max(most, scenario_of(request).generated_images(request))
-    return most
+        data, number = _read_by(sweep, cell)
+        images[data] = max(number, images.get(data, 0))
+    missing = {}
+    for data, number in images.items():
+        data_set = missing_set(data, number)
+        if data_set:
+            missing[data] = data_set
+    return missing
+
+
+def _read_by(sweep: Sweep, cell: Cell) -> tuple[str, int]:
+    """Return the ``--data`` of a cell, and how many images its largest job takes."""
+    try:
+        request = request_of(sweep, cell)
+        return scenario_of(request).images_read(request)
+    except RequestError:  # what cannot be requested reads nothing
+        return SYNTHETIC, 0
 
 
 def _runnable(sweep: Sweep) -> Sweep:
@@ -193,11 +206,16 @@ class PlanPart(NamedTuple):
     targets: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     blocks: int | None = None
+    scenarios: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
         """Return the options of the command that measures it."""
         words = ["--profile", self.profile] if self.profile else []
-        for option, values in (("--target", self.targets), ("--model", self.models)):
+        for option, values in (
+            ("--target", self.targets),
+            ("--scenario", self.scenarios),
+            ("--model", self.models),
+        ):
             for value in values:
                 words += [option, value]
         if self.blocks:
@@ -206,7 +224,7 @@ class PlanPart(NamedTuple):
 
 
 def smaller(sweep: Sweep, part: PlanPart) -> Sweep:
-    """Return a part of a plan; with another profile or fewer models under another name. Raises RequestError."""
+    """Return a part of a plan; with another profile or fewer cells under another name. Raises RequestError."""
     changes: dict[str, Any] = {"targets": part.targets or sweep.targets, "blocks": part.blocks or sweep.blocks}
     TargetOptions.model_validate({"target": changes["targets"]})
     name = sweep.name
@@ -215,37 +233,22 @@ def smaller(sweep: Sweep, part: PlanPart) -> Sweep:
         changes["matrix"] = {key: values for key, values in sweep.matrix.items() if key != "profile"}
         name = f"{name}-{part.profile}"
     smaller_sweep = sweep.model_copy(update=changes)
-    if part.models:
-        smaller_sweep = _of_models(smaller_sweep, part.models)
-        name = "-".join((name, *part.models)).replace("_", "-")
+    for key, values in (("scenario", part.scenarios), ("model", part.models)):
+        if values:
+            smaller_sweep = _only(smaller_sweep, key, values)
+            name = "-".join((name, *values)).replace("_", "-")
     return smaller_sweep.model_copy(update={"name": name})
 
 
-def _of_models(sweep: Sweep, models: Sequence[str]) -> Sweep:
-    """Return the cells of a plan that have these models. Raises RequestError for a model that no cell has."""
-    listed = sweep.matrix.get("model", [])
-    known = [*listed, *(str(cell.given().get("model")) for cell in sweep.include)]
-    for model in models:
-        if model not in known:
-            raise RequestError(f"--model {model!r} is in no cell of {sweep.name}", remedy=nearest(model, known))
-    include = tuple(cell for cell in sweep.include if cell.given().get("model") in models)
-    changes: dict[str, Any] = {"include": include}
-    kept = [model for model in listed if model in models]
-    if kept:
-        changes["matrix"] = {**sweep.matrix, "model": kept}
-    elif listed:
-        changes |= {"matrix": {}, "exclude": (), "options": _known_to(include, sweep.options)}
-    return sweep.model_copy(update=changes)
-
-
-def _known_to(cells: Sequence[Settings], options: Settings) -> Settings:
-    """Return the options that the scenario of one of the cells has."""
-    scenarios = {str(cell.given().get("scenario") or options.given().get("scenario")) for cell in cells}
-    known = {}
-    for name, value in options.given().items():
-        if any(OPTIONS[name].known_to(scenario) for scenario in scenarios):
-            known[name] = value
-    return Settings.model_validate(known)
+def _only(sweep: Sweep, key: str, values: Sequence[str]) -> Sweep:
+    """Return the cells of a plan that have one of these values. Raises RequestError for a value that no cell has."""
+    cells = [cell.settings for cell in cells_of(sweep)]
+    known = {str(settings.get(key)): None for settings in cells}
+    for value in values:
+        if value not in known:
+            raise RequestError(f"--{key} {value!r} is in no cell of {sweep.name}", remedy=nearest(value, [*known]))
+    chosen = tuple(Settings.model_validate(settings) for settings in cells if settings.get(key) in values)
+    return sweep.model_copy(update={"matrix": {}, "exclude": (), "options": Settings(), "include": chosen})
 
 
 def _plans() -> dict[str, dict[Path, Sweep]]:
@@ -280,11 +283,12 @@ def _offers(sweep: Sweep, command: str) -> Iterator[str]:
     whole = _described(sweep, lambda _: None)
     parts = _smaller_parts(whole)
     for part in parts:
-        planned = _described(smaller(sweep, part), lambda _: None)
+        offered = smaller(sweep, part)
+        planned = _described(offered, lambda _: None)
         fits = (planned.total_s or 0.0) <= _HOUR_S
         if fits or part in (parts[0], parts[-1]):
             yield f"  {' '.join((command, *part.words()))}"
-            yield f"    {_summary(planned)}"
+            yield f"    {_summary(offered, planned)}"
         if fits:
             break
 
@@ -324,16 +328,23 @@ def _described(sweep: Sweep, note: Callable[[str], None]) -> PlannedOutput:
     return described(sweep, SweepDirectory(results_directory() / sweep.name), note)
 
 
-def _summary(planned: PlannedOutput) -> str:
-    refused = [cell for cell in planned.cells if cell.refused]
+def _summary(sweep: Sweep, planned: PlannedOutput) -> str:
+    missing = missing_sets(sweep)
+    waiting = {cell.cell_id for cell in cells_of(sweep) if _read_by(sweep, cell)[0] in missing}
+    refused = [cell for cell in planned.cells if cell.refused and cell.cell_id not in waiting]
     reasons = "; ".join(dict.fromkeys(f"{cell.refused} ({cell.remedy})" for cell in refused))
     if planned.total_s is not None:
         time = f", about {format_duration(planned.total_s)}"
     else:
         time = ""
     text = f"{count(len(planned.cells), 'cell')}, {count(planned.trials, 'trial')}{time}"
-    limits = [f"no measurement here: {', '.join(planned.path_only)}"] if planned.path_only else []
-    text = "; ".join(filter(None, [text, *limits, planned.early_end]))
+    parts = [text]
+    if waiting:
+        parts.append(f"in addition {count(len(waiting), 'cell')} with data that it makes first")
+    if planned.path_only:
+        parts.append(f"no measurement here: {', '.join(planned.path_only)}")
+    if planned.early_end:
+        parts.append(planned.early_end)
     if refused:
-        return f"{text}; {len(refused)} refused: {reasons}"
-    return text
+        parts.append(f"{len(refused)} refused: {reasons}")
+    return "; ".join(parts)

@@ -50,15 +50,12 @@ class ReadingScenario(PlannedScenario):
     def _data(self, request: RunRequest) -> str:
         return request.data.data or (GENERATED if self.needs_data else SYNTHETIC)
 
-    def generated_images(self, request: RunRequest) -> int:
-        if self._data(request) == GENERATED:
-            return self.trainers(request) * _images_of(request)
-        return 0
+    def images_read(self, request: RunRequest) -> tuple[str, int]:
+        return self._data(request), self.trainers(request) * _images_of(request)
 
     def data_set(self, request: RunRequest, home: Path, note: Note) -> tuple[str, Dataset | None]:
-        chosen = self._data(request)
+        chosen, images = self.images_read(request)
         if chosen != SYNTHETIC:
-            images = self.trainers(request) * _images_of(request)
             return datasets.resolve(chosen, home, request.data.frame_stride, note, images=images)
         if self.needs_data:
             raise RequestError(

@@ -19,7 +19,7 @@ PLAN = "plan.json"
 MANIFEST = "manifest.json"
 _MOST_BYTES = 1 << 29
 """A set of a few million files has a line of about 100 bytes for each in its manifest."""
-_USUAL_FORMAT = "imagefolder"
+USUAL_FORMAT = "imagefolder"
 _MAKE = "make one with: bench data make --images 1000"
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -29,7 +29,7 @@ class SetPlan(Part):
 
     schema_version: Literal[1] = 1
     seed: Annotated[int, Field(ge=0)]
-    format: str = _USUAL_FORMAT
+    format: str = USUAL_FORMAT
     """A member of ``DATA_KINDS``."""
     size: PictureSize | None = None
     images: Annotated[int, Field(gt=0)]
@@ -147,7 +147,7 @@ def newest(home: Path, images: int = 0, listing_sha256: str | None = None) -> Pa
     of_listing = [candidate for candidate in sets if candidate.manifest.sha256 == listing_sha256]
     if of_listing:
         return of_listing[0].directory
-    folders = [candidate for candidate in sets if candidate.manifest.format == _USUAL_FORMAT]
+    folders = [candidate for candidate in sets if candidate.manifest.format == USUAL_FORMAT]
     if not folders:
         formats_of_sets = {candidate.manifest.format for candidate in sets}
         formats = ", ".join(sorted(formats_of_sets))
@@ -162,7 +162,7 @@ def newest(home: Path, images: int = 0, listing_sha256: str | None = None) -> Pa
 def has_images(home: Path, images: int) -> bool:
     """Return whether there is a generated imagefolder of so many images."""
     sets = (candidate.manifest for candidate in generated_sets(home))
-    return any(manifest.format == _USUAL_FORMAT and manifest.images >= images for manifest in sets)
+    return any(manifest.format == USUAL_FORMAT and manifest.images >= images for manifest in sets)
 
 
 def is_unchanged(directory: Path, manifest: SetManifest) -> bool:
@@ -193,7 +193,7 @@ def changed(directory: Path, plan: SetPlan) -> RequestError:
 def _command(directory: Path, plan: SetPlan) -> str:
     """Return the command that makes this very set."""
     usual = {
-        "format": _USUAL_FORMAT,
+        "format": USUAL_FORMAT,
         "size": "imagenet",
         "seed": 0,
         "classes": 1000,

@@ -47,9 +47,9 @@ class PlannedScenario(Traits, ABC):
             )
         return SYNTHETIC, None
 
-    def generated_images(self, request: RunRequest) -> int:
-        """Return how many images of a generated set its largest job takes; 0 if it reads none."""
-        return 0
+    def images_read(self, request: RunRequest) -> tuple[str, int]:
+        """Return the data set that is read, as ``--data`` names it, and how many images of it the largest job takes."""
+        return SYNTHETIC, 0
 
     def check_model(self, request: RunRequest, model: str) -> None:
         """Raise RequestError for a model that cannot be measured as the request asks for."""

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from analysis.figures.reference import figure_number
-from commands.reproduce import PlanPart, images_of, smaller
+from commands.data import MissingSet
+from commands.reproduce import PlanPart, missing_sets, smaller
 from commands.sweep.command import SweepOutput
 from commands.sweep.plan import PlannedOutput
 from commands.sweep.resolve import resolve
@@ -303,24 +304,28 @@ def test_a_part_of_a_paper_has_the_models_and_blocks_that_are_named(bench: Bench
         bench("reproduce", "closer2018", "--dry-run", "--model", "alexnet-small", "--blocks", "5")
     ).stdout
     assert shared.startswith("1 cell, ")
-    other = bench("reproduce", "gan-on-kubernetes", "--model", "resnet50", "--dry-run")
-    refused(other, "is in no cell", "choose among")
+    words = ("reproduce", "closer2018", "--dry-run", "--scenario", "shared", "--model", "alexnet", "--blocks", "1")
+    assert ended_well(bench(*words)).stdout.startswith("1 cell, ")
+    for option, value in (("--model", "resnet50"), ("--scenario", "moon")):
+        other = bench("reproduce", "gan-on-kubernetes", option, value, "--dry-run")
+        refused(other, f"{option} '{value}' is in no cell", "choose among")
 
 
 def test_data_is_generated_first_and_cells_that_cannot_run_are_named_and_left_out(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    made: list[str] = []
     monkeypatch.setattr("commands.compare.show.audited", lambda records, **_: records)
     monkeypatch.setattr("commands.compare.show._draw", lambda *_: [])
-    monkeypatch.setattr("commands.reproduce.make_usual", asked.append)
+    monkeypatch.setattr(MissingSet, "make", lambda data_set: made.append(data_set.command))
     words = ("reproduce", "closer2018", "--profile", "smoke", "--model", "alexnet", "--blocks", "1", "--out", "own")
-    monkeypatch.setattr("commands.reproduce.images_of", lambda _: 42)
-    dry = bench(*words, "--dry-run")
-    assert "first it runs bench data make --images 42" in dry.stdout
-    assert not asked
+    dry = ended_well(bench(*words, "--dry-run")).stdout
+    command = re.findall(r"first it runs (bench data make --images \d+)", dry)
+    assert "in addition 2 cells with data that it makes first" in dry
+    assert "refused" not in dry, "what waits for its data is not refused"
+    assert not made
     done = bench(*words, "--target", "bare-metal")
-    assert asked == [42]
+    assert made == command
     assert "left out: real-" in done.stderr, "the fakes have made no data"
     assert "bench data make" in done.stderr
     cells = [path.name for path in (tmp_path / "own").iterdir() if path.is_dir()]
@@ -328,11 +333,36 @@ def test_data_is_generated_first_and_cells_that_cannot_run_are_named_and_left_ou
     assert not any(name.startswith("real-") for name in cells)
 
 
-def test_the_images_that_a_plan_reads_are_those_of_its_largest_cell() -> None:
+@pytest.mark.usefixtures("bench")
+def test_the_sets_that_a_plan_lacks_have_the_images_of_its_largest_cell(tmp_path: Path) -> None:
     plans = {path.stem: load_sweep(path) for path in PLANS}
     paper = plans["paper"]
-    assert images_of(paper) > images_of(smaller(paper, PlanPart(models=("resnet50",)))) > 0
-    assert images_of(plans["allocation"]) == 0
+    assert [*missing_sets(paper)] == ["generated"]
+    part = smaller(paper, PlanPart(models=("resnet50",)))
+    assert missing_sets(paper)["generated"].images > missing_sets(part)["generated"].images > 0
+    assert missing_sets(plans["allocation"]) == {}
+    sets = plans["gan-sets"]
+    assert [data_set.command for data_set in missing_sets(sets).values()] == [
+        "bench data make --format mnist --out data/mnist --images 1000",
+        "bench data make --format cifar10 --out data/cifar10 --images 1000",
+    ]
+    missing_sets(sets)["mnist:data/mnist"].make()
+    assert [*missing_sets(sets)] == ["cifar10:data/cifar10"]
+    assert (tmp_path / "data/mnist").is_dir()
+
+
+def test_a_part_of_a_plan_has_the_cells_of_the_whole_one() -> None:
+    """Their names too: what a part has measured is not measured again by the whole plan."""
+    for path in PLANS:
+        whole = load_sweep(path)
+        cells = {cell.cell_id: cell.settings for cell in cells_of(whole)}
+        for key in ("scenario", "model"):
+            for value in {str(settings[key]) for settings in cells.values() if key in settings}:
+                named = (value,)
+                part = smaller(whole, PlanPart(scenarios=named) if key == "scenario" else PlanPart(models=named))
+                expected = [cell_id for cell_id, settings in cells.items() if settings.get(key) == value]
+                assert [cell.cell_id for cell in cells_of(part)] == expected
+                assert part.name == f"{whole.name}-{value}".replace("_", "-")
 
 
 def test_a_plan_that_its_budget_ends_early_names_its_blocks() -> None:
