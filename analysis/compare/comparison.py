@@ -246,8 +246,7 @@ def _interactions(
     targets: contrasts.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], terms: verdicts.TermsByJob
 ) -> list[Contrast]:
     """Return container-vm against container times vm."""
-    # Opening is left out: one layer comes after the other, and their times add.
-    layered = [metric for metric in by_ratio(metrics) if metric.name != "opening"]
+    layered = [metric for metric in by_ratio(metrics) if not metric.of_target]
     layers = combined.layers(targets.ratios)
     failed = combined.failed_together(combined.layer_members(layers), targets.failed, sweeps)
     return contrasts.contrasts(kinds.LAYERS, layers, layered, terms, failed=failed)

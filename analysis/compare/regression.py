@@ -295,7 +295,7 @@ def _compared(arm: Arm, old: _Side, new: _Side, fail_above: float | None) -> Ite
         if metric.supporting or not before:
             continue
         (named,) = in_units([metric], old_trials["unit"].iloc[0])
-        gates = kind is RUN and metric.name != "opening"
+        gates = kind is RUN and not metric.of_target
         if after:
             bound = fail_above if gates else None
             change = _change(kind, arm, named, (before, after), bound, decides=decides)

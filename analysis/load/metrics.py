@@ -36,6 +36,8 @@ class Metric:
     """Whether it supports the others: it stands in the report, in JSON and CSV, and in tables with room for it, not in
     figures and lines, and no run is failed by it."""
     compared: Compared = "ratio"
+    of_target: bool = False
+    """Whether the target takes it, and not the training in it: those of layers add, and no gate is failed by it."""
 
     @property
     def more_is_faster(self) -> bool:
@@ -75,7 +77,7 @@ def by_ratio(metrics: Iterable[Metric]) -> list[Metric]:
 METRICS = (
     Metric("throughput", "throughput_per_s", "1/s", "more"),
     Metric("elapsed", "elapsed_s", "s"),
-    Metric("opening", "open_s", "s"),
+    Metric("opening", "open_s", "s", of_target=True),
     Metric("step-tail", "step_tail", "x", supporting=True),
 )
 """The metrics of every training; ``in_units`` gives the throughput its unit."""
@@ -116,9 +118,9 @@ def spread(trials: pd.DataFrame) -> tuple[pd.DataFrame, tuple[Metric, ...], tupl
                     value.unit,
                     value.better,
                     str(model),
-                    of_probe,
-                    supports,
-                    value.compared,
+                    of_probe=of_probe,
+                    supporting=supports,
+                    compared=value.compared,
                 )
             if (value.unit, value.better, value.compared) == (metric.unit, metric.better, metric.compared):
                 columns.setdefault(metric.column, {})[index] = value.value

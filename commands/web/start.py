@@ -24,6 +24,7 @@ from suite.job.command import COMMAND
 from suite.measurable import is_measured
 from suite.registries import SCENARIOS
 from suite.request.option import Option
+from suite.request.repetitions import DECIDING_BUDGETS, DECIDING_MARGIN
 from suite.request.request import OPTIONS, RunRequest
 from suite.results.store import LOG, new_run_directory
 from suite.targets import TARGETS
@@ -295,6 +296,8 @@ def form(problem: str = "") -> str:
         "cards": _cards(machine.checks if machine else ()),
         "diagnosis": machine.diagnosis if machine else None,
         "directory": Path.cwd(),
+        "usual_margin": DECIDING_MARGIN,
+        "usual_budget": DECIDING_BUDGETS[0],
     }
     return render_template(
         "start.html.j2", problem=problem, field=field, flag=bool, label_of=label_of, help_of=help_of, **values
