@@ -5,15 +5,17 @@
 Needs root, bubblewrap, runc, and a Python that has torch and the suite's dependencies. OUT has facts.json, which is
 written with each fact, and after each stage summary.md, records.tar.gz and log. A second call with the same --state
 goes on where the first ended, or was killed; stages that failed come last, and one whose estimate does not fit into the
-minutes left is skipped. Nothing changes the GPU's settings. The bounds (``gpu_stages.results``) were fixed before the
-first day. ``--rehearse`` runs all stages on any machine, on the CPU, with stand-ins for NVML and libcuda: its numbers
-mean nothing, and of the bounds only counts are judged. It first prints which stages fit into 15 and 30 minutes.
+minutes left is skipped; one that takes three times its estimate is cut off. Nothing changes the GPU's settings. The
+bounds (``gpu_stages.results``) were fixed before the first day. ``--rehearse`` runs the stages of such a call on any
+machine, on the CPU, with stand-ins for NVML and libcuda, as small as they can be, each for the minutes of its estimate:
+its numbers mean nothing, and of the bounds only counts are judged. It first prints what fits into 15 and 30 minutes.
 """
 
 import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -27,7 +29,7 @@ import pynvml  # noqa: E402
 from gpu_stages.day import Day, stand_in  # noqa: E402
 from gpu_stages.machine import print_libcuda  # noqa: E402
 from gpu_stages.results import is_good, take  # noqa: E402
-from gpu_stages.stages import STAGES, WITHOUT_IMAGE, in_order, print_packed  # noqa: E402
+from gpu_stages.stages import SPARE_S, STAGES, WITHOUT_IMAGE, in_order, print_packed  # noqa: E402
 
 from tests.stand_ins.nvml_state import Nvml  # noqa: E402
 
@@ -41,8 +43,13 @@ def main() -> None:
         return
     day = begun(options)
     pynvml.nvmlInit()
-    take_stages(day)
-    day.program(str(REPOSITORY / "cli.py"), "clean", timeout_s=60.0)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what limits the time of a call sends it
+    try:
+        take_stages(day)
+    except KeyboardInterrupt:
+        print("interrupted: a call with the same --state goes on", flush=True)
+    finally:
+        day.program(str(REPOSITORY / "cli.py"), "clean", timeout_s=60.0)
     summary = options.out / "summary.md"
     if summary.exists():
         print(summary.read_text())
@@ -54,7 +61,7 @@ def begun(options: argparse.Namespace) -> Day:
     for directory in (options.state, options.out):
         directory.mkdir(parents=True, exist_ok=True)
     kept = options.state / "facts.json"
-    day = Day(options, time.monotonic() + 60 * options.minutes)
+    day = Day(options, time.monotonic() + 60 * options.minutes - SPARE_S)
     if kept.exists():
         earlier = json.loads(kept.read_text())
         if earlier["rehearsal"] != options.rehearse:
@@ -84,14 +91,16 @@ def rehearsal(options: argparse.Namespace) -> dict[str, str]:
 
 
 def take_stages(day: Day) -> None:
-    """Run the stages that fit into the minutes left."""
+    """Run the stages that fit into the minutes left; those of a rehearsal count for their estimates."""
     for name in in_order(day):
         if name not in WITHOUT_IMAGE and "image" not in day.facts.get("P", {}):
             continue
-        if STAGES[name].seconds[day.options.rehearse] > day.left_s:
+        if STAGES[name].seconds > day.left_s:
             print(f"{name} is left for the next call: {day.left_s:.0f} s are left", flush=True)
             continue
         take(day, name)
+        if day.options.rehearse:
+            day.end_s -= max(0.0, STAGES[name].seconds - day.facts[name]["took_s"])
 
 
 def parse() -> argparse.Namespace:

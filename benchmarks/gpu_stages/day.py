@@ -2,10 +2,12 @@
 
 import argparse
 import contextlib
+import ctypes
 import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +20,11 @@ from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 REHEARSED = "rehearsed: it takes a GPU"
+LEAST_S = 10.0
+"""What a program may take that a stage begins with its last seconds."""
+UNDONE_WITHIN_S = 40.0
+"""How long a program that is ended may take to undo what it began."""
+_PR_SET_PDEATHSIG = 1
 BOTH = ("--target", "bare-metal", "--target", "container")
 Facts = dict[str, Any]
 Found = Iterator[Facts]
@@ -32,6 +39,8 @@ class Day:
     end_s: float
     facts: dict[str, Facts] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    stage_end_s: float = math.inf
+    """When the stage that runs is cut off, so that others have their turn."""
 
     @property
     def device(self) -> str:
@@ -53,20 +62,29 @@ class Day:
         return os.pathsep.join(filter(None, places))
 
     def program(self, *argv: str, timeout_s: float | None = None) -> "subprocess.CompletedProcess[str]":
-        """Run a program of this Python to its end, or until the minutes are spent; its output goes to the log, too."""
-        home = str(self.options.state / "home")
+        """Run a program of this Python to its end; its output goes to the log, too.
+
+        It ends with this process. Raises TimeoutExpired once the time of its stage, or of the call, is over.
+        """
+        limit_s = timeout_s or max(LEAST_S, min(self.left_s, self.stage_end_s - time.monotonic()))
+        variables = {"PYTHONPATH": self.path, "VIRTBENCH_HOME": str(self.options.state / "home"), **self.variables}
         with (self.options.out / "log").open("a") as log:
             print("$", *(word if len(word) < 200 else "..." for word in argv), file=log, flush=True)
-            ended = subprocess.run(
+            process = subprocess.Popen(
                 [sys.executable, *argv],
-                check=False,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "PYTHONPATH": self.path, "VIRTBENCH_HOME": home, **self.variables},
-                timeout=timeout_s or max(10.0, self.left_s),
+                env={**os.environ, **variables},
+                preexec_fn=_ends_with_its_parent,
             )
-            print(ended.stdout, ended.stderr, file=log)
-        return ended
+            try:
+                outputs = process.communicate(timeout=limit_s)
+            except BaseException:
+                print(*_ended(process), file=log)
+                raise
+            print(*outputs, file=log)
+        return subprocess.CompletedProcess(argv, process.returncode, *outputs)
 
     def bench(self, *words: str) -> str:
         ended = self.program(str(REPOSITORY / "cli.py"), *words)
@@ -75,14 +93,18 @@ class Day:
         return ended.stdout
 
     def run(self, name: str, *words: str) -> list[Facts]:
-        """Run the suite and return its records; a run that was cut off goes on, and a rehearsal is the smallest."""
+        """Run the suite, one block unless words say more, and return its records; a run that was cut off goes on.
+
+        A rehearsal is as small as it can be.
+        """
         if self.options.rehearse:
             sizes: tuple[str, ...] = ("--profile", "smoke")
         else:
             sizes = ("--profile", "paper", "--memory", f"{self.memory_gib}G", "--gpus", "0")
         image = ("--image", str(self.facts["P"]["image"]), "--device", self.device, "--wait")
         engine = ("--engine", "runc") if "container" in words else ()
-        self.bench("run", *engine, *image, "--out", str(self.options.state / "runs" / name), *sizes, *words)
+        where = ("--out", str(self.options.state / "runs" / name), "--blocks", "1")
+        self.bench("run", *engine, *image, *where, *sizes, *words)
         return self.kept(name)
 
     def kept(self, name: str) -> list[Facts]:
@@ -125,6 +147,21 @@ class Day:
         finally:
             ended.set()
             player.join()
+
+
+def _ends_with_its_parent() -> None:
+    """Let the kernel end this process, which undoes what it began, once the day is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _ended(process: "subprocess.Popen[str]") -> tuple[str, str]:
+    """End a program that undoes what it began, and return its output."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=UNDONE_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()
 
 
 def stand_in(**more: object) -> dict[int, dict[str, object]]:

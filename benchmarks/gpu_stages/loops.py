@@ -26,7 +26,7 @@ def harness(day: Day) -> Found:
 def more_pairs(day: Day) -> Found:
     """Compare the suite with loops by hand in more pairs, and with --sync span."""
     found: Facts = {}
-    for part in _pairs(day, 1 if day.options.rehearse else 3, "gpu-day-more"):
+    for part in _pairs(day, 1 if day.options.rehearse else 2, "gpu-day-more"):
         found |= part
         yield part
     yield waiting(day, found)
@@ -50,7 +50,7 @@ def waiting(day: Day, loops: Facts) -> Facts:
     name = "gain by --sync span / gain of the free loop: {}"
     if day.options.rehearse:
         return dict.fromkeys(map(name.format, LOOPS), REHEARSED)
-    words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models(*LOOPS), *day.steps(1000, 200))
+    words = ("--target", "bare-metal", "--scenario", "synthetic", *day.models(*LOOPS), *day.steps(500, 100))
     rates = {sync: about(day.run(f"C-{sync}", *words, "--sync", sync))["rates"] for sync in ("step", "span")}
     found: Facts = {"rates by --sync": rates}
     for model in LOOPS:

@@ -5,7 +5,7 @@ import tarfile
 import time
 
 from gpu_stages.day import REHEARSED, Day
-from gpu_stages.stages import STAGES
+from gpu_stages.stages import STAGES, TIMES_ITS_ESTIMATE
 
 BOUNDS = {
     "trials that failed": (0.0, 0.0),
@@ -45,8 +45,8 @@ def judged(day: Day, stage: str) -> dict[str, bool]:
 
 
 def is_good(day: Day) -> bool:
-    """Return whether no stage has failed, and every fact is inside of its bounds."""
-    return all("error" not in facts and all(judged(day, name).values()) for name, facts in day.facts.items())
+    """Return whether no stage has failed or was cut off, and every fact is inside of its bounds."""
+    return all("whole" in facts and all(judged(day, name).values()) for name, facts in day.facts.items())
 
 
 def keep(day: Day) -> None:
@@ -64,8 +64,12 @@ def write(day: Day) -> None:
     lines = ["# GPU day" + (" (a rehearsal: no number means anything)" if day.options.rehearse else ""), ""]
     for name, facts in day.facts.items():
         title = str(STAGES[name].run.__doc__)
-        error = f" FAILED: {facts['error']}" if "error" in facts else ""
-        lines.append(f"- **{name}** ({facts['took_s']:.0f} s) {title}{error}")
+        ending = ""
+        if "error" in facts:
+            ending = f" FAILED: {facts['error']}"
+        elif "whole" not in facts:
+            ending = " CUT OFF"
+        lines.append(f"- **{name}** ({facts['took_s']:.0f} s) {title}{ending}")
         for bound, inside in judged(day, name).items():
             lines.append(f"  - {'ok' if inside else 'NOT OK'}: {bound} = {facts[bound]}, bounds {BOUNDS[bound]}")
         lines += [f"  - {bound}: {REHEARSED}" for bound, value in facts.items() if value == REHEARSED]
@@ -79,7 +83,8 @@ def write(day: Day) -> None:
 def take(day: Day, name: str) -> None:
     """Run a stage, and write each of its facts as it comes."""
     begin_s = time.monotonic()
-    facts = day.facts[name] = {}
+    day.stage_end_s = begin_s + TIMES_ITS_ESTIMATE * STAGES[name].seconds
+    facts = day.facts[name] = {"took_s": 0.0}
     try:
         for part in STAGES[name].run(day):
             facts |= {**part, "took_s": time.monotonic() - begin_s}
@@ -87,5 +92,6 @@ def take(day: Day, name: str) -> None:
         facts["whole"] = True
     except Exception as error:  # noqa: BLE001 (a stage that fails must not end the day)
         facts["error"] = f"{type(error).__name__}: {error}"
-    facts["took_s"] = time.monotonic() - begin_s
-    write(day)
+    finally:
+        facts["took_s"] = time.monotonic() - begin_s
+        write(day)

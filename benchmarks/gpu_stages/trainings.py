@@ -18,12 +18,12 @@ def models_on_both(day: Day) -> Found:
 
 def other_models_on_both(day: Day) -> Found:
     """Train the other models on bare metal and runc, one block."""
-    yield _trained(day, "R", OTHER_MODELS, *day.steps(300, 100))
+    yield _trained(day, "R", OTHER_MODELS, *day.steps(200, 50))
 
 
 def _trained(day: Day, name: str, models: Sequence[str], *words: str) -> Facts:
     """Return what trainings on bare metal and runc show, one block."""
-    records = day.run(name, *BOTH, "--scenario", "synthetic", *day.models(*models), *words, "--blocks", "1")
+    records = day.run(name, *BOTH, "--scenario", "synthetic", *day.models(*models), *words)
     found = about(records)
     rounding = [record for record in records if (record["environment"] or {})["target"].get("tf32")]
     found["trials in fp32 that may round to TF32"] = len(rounding)
@@ -83,7 +83,8 @@ def profile_gpu(day: Day) -> Found:
     if day.options.rehearse:
         yield {"profile gpu": REHEARSED, "ranks of collectives": REHEARSED}
         return
-    records = day.run("U", *BOTH, "--scenario", "synthetic", "--model", "resnet50", "--profile", "gpu", "--blocks", "1")
+    words = ("--scenario", "synthetic", "--model", "resnet50", "--profile", "gpu", "--steps", "300")
+    records = day.run("U", *BOTH, *words)
     found = about(records)
     yield {
         "profile gpu": found,

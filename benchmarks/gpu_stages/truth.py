@@ -65,11 +65,16 @@ def truth(day: Day) -> Found:
         "strangers' share of the GPU": usage and usage.strangers_utilisation,
         "sampler_cpu_s": sampler.cpu_s,
     }
-    accepted = 0
+    yield accepted(day)
+
+
+def accepted(day: Day) -> Facts:
+    """Return how many wrong requests are accepted."""
+    count = 0
     for words in WRONG:
         device = ("--device", "cuda", "--target", "bare-metal", "--image", str(day.facts["P"]["image"]), "--dry-run")
-        accepted += day.program(str(REPOSITORY / "cli.py"), "run", *device, *words).returncode != 2
-    yield {"wrong requests that were accepted": accepted}
+        count += day.program(str(REPOSITORY / "cli.py"), "run", *device, *words).returncode != 2
+    return {"wrong requests that were accepted": count}
 
 
 def intruders(day: Day) -> Found:
@@ -106,8 +111,8 @@ def planted(day: Day) -> Iterator[list["subprocess.Popen[bytes]"]]:
 def beside_an_intruder(day: Day) -> Facts:
     """Run trials, start an intruder inside of the first, and see whether records name it and no verdict comes of it."""
     with planted(day) as started:
-        words = (*BOTH, "--scenario", "synthetic", *day.models("resnet50"), *day.steps(1000, 100), "--blocks", "2")
-        records = day.run("G", *words)
+        words = (*BOTH, "--scenario", "synthetic", *day.models("resnet50"), *day.steps(500, 100))
+        records = day.run("G", *words, "--blocks", "2", "--warmup-blocks", "0")
         if not started or started[0].poll() is not None:
             raise RuntimeError("the intruder was not there to the end of the trials")
     if day.options.rehearse:

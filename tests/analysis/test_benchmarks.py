@@ -58,7 +58,7 @@ def test_a_gpu_day_packs_its_stages_by_their_worth_into_the_minutes_that_are_len
     assert "".join(stages.packed(30)[0]) == "APBDTCEURFHVW"
     assert {*stages.packed(15)[0], *stages.packed(15)[1]} == {*stages.STAGES}
     for minutes in (15, 30):
-        taken_s = sum(stages.STAGES[name].seconds[0] for name in stages.packed(minutes)[0])
+        taken_s = sum(stages.STAGES[name].seconds for name in stages.packed(minutes)[0])
         assert taken_s + stages.SPARE_S <= 60 * minutes
 
 
@@ -94,14 +94,14 @@ def test_a_day_that_is_killed_in_a_stage_keeps_what_it_found_and_takes_that_stag
         yield {"first": 1}
         yield {"second": 2}
 
-    monkeypatch.setitem(stages.STAGES, name, stages.Stage(killed, (1, 1)))
+    monkeypatch.setitem(stages.STAGES, name, stages.Stage(killed, 1))
     with pytest.raises(KeyboardInterrupt):
         take(day_at(), name)
     again = day_at()
     assert again.facts[name]["first"] == 1
     assert json.loads((again.options.out / "facts.json").read_text())["stages"][name]["first"] == 1
     assert stages.in_order(again) == [*(each for each in stages.STAGES if each != name), name]
-    monkeypatch.setitem(stages.STAGES, name, stages.Stage(whole, (1, 1)))
+    monkeypatch.setitem(stages.STAGES, name, stages.Stage(whole, 1))
     take(again, name)
     assert (again.facts[name]["second"], name in stages.in_order(day_at())) == (2, False)
 
