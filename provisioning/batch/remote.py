@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -35,14 +35,17 @@ class StreamProcess:
         log: Path,
         *,
         without: Collection[str] = (),
+        after: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Start the command ``without`` these variables. ``files`` are what the block needs, as lines.
 
-        Standard error is appended to ``log``. Raises RequestError if the program is not installed.
+        Standard error is appended to ``log``; ``after`` gets its end once the command has ended. Raises RequestError if
+        the program is not installed.
         """
         self.argv = list(argv)
         self.files = files
         self.log = log
+        self._after = after
         with ExitStack() as stack:
             file = stack.enter_context(appending(log, log.parents[1]))
             reading, writing = os.pipe()
@@ -95,7 +98,8 @@ class StreamProcess:
             if self._process.stdout:
                 self._process.stdout.close()
             self._beside.close()
-            self._complaints.text()  # all of it is in the log then
+            complaints = self._complaints.text()  # all of it is in the log then
+        self._after(complaints)
 
     def lost(self) -> BenchError:
         """Return an error in the far side's own words: bench's message, else the last line."""

@@ -76,10 +76,11 @@ def stream(
     wrap: Callable[[Sequence[str]], list[str]] = list,
     *,
     without: Collection[str] = (),
+    after: Callable[[str], None] = lambda _: None,
 ) -> OpenBlock:
     """Return what starts a block by ``command``, which ends in ``BLOCK`` and options; ``wrap`` takes it elsewhere.
 
-    It runs ``without`` these variables.
+    It runs ``without`` these variables; ``after`` it the end of its standard error is passed on.
     """
     directory = request.directory.path.absolute()
     words = [*command, "--name", job_name(request.sweep, directory)]
@@ -89,7 +90,7 @@ def stream(
         files = [encode_file(directory, path) for path in paths]
         log = directory / LOGS / f"{name}.log"
         argv = wrap([*words, str(block)])
-        return StreamProcess(argv, files, log, without=without)
+        return StreamProcess(argv, files, log, without=without, after=after)
 
     return start
 

@@ -71,6 +71,8 @@ TASK = re.compile(r"(?P<job>\d+)\|(?P<block>\d+)\|(?P<state>[A-Z_]+)\|(?P<node>[
 NO_TASK = re.compile(r"|CLUSTER: \S+|\d+\|N/A\|.*")
 """What squeue prints besides: an empty line, a cluster's name (before Slurm 20.11), a job of salloc."""
 FOLLOW = "the jobs run on; bench sweep run follows them again"
+UNRELEASED = re.compile(r"Unable to clean up job state for job (\d+)")
+"""The words of salloc, which asks the controller once to end its job."""
 SUBMITTED = re.compile(r"(?m)^(?P<job>\d+)(;(?P<cluster>\S+))?$")
 
 
@@ -175,8 +177,38 @@ def _by_salloc(request: SweepRequest, options: SlurmOptions, blocks: list[int]) 
     command = [*job, *task, options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
     salloc_count = min(len(blocks), options.at_once or AT_ONCE)
     names = [f"salloc-{number}" for number in range(salloc_count)]
-    openers = {name: stream(request, name, command, without=own_variables()) for name in names}
+    release = partial(release_jobs, options, request.observer.note)
+    openers = {name: stream(request, name, command, without=own_variables(), after=release) for name in names}
     run_on(openers, request, blocks)
+
+
+def release_jobs(options: SlurmOptions, note: Callable[[str], None], complaints: str) -> None:
+    """End the jobs that salloc could not end, by its own words: they would keep their nodes without it."""
+    for job in UNRELEASED.findall(complaints):
+        try:
+            _end(["scancel", "--quiet", *clusters(options), job], options.poll_s, note)
+        except BenchError as error:
+            note(f"{error.message}; see whether job {job} still holds its node: squeue, scancel {job}")
+
+
+def _end(scancel: Sequence[str], poll_s: float, note: Callable[[str], None]) -> None:
+    """Run scancel until the controller answers. Raises AwayError if it is away too long."""
+    patience = Patience(AWAY_AT_MOST_S)
+    while True:
+        try:
+            _ask(scancel)
+        except AwayError as error:
+            _bear(patience, error, note, f"job {scancel[-1]} keeps its node")
+            time.sleep(poll_s)
+        else:
+            return
+
+
+def _bear(patience: Patience, error: AwayError, note: Callable[[str], None], meanwhile: str) -> None:
+    """Note that the controller is away, once. Raises the error if that lasts too long."""
+    if not patience.away:
+        note(f"{error.message}; {meanwhile}, and it is asked again for {AWAY_AT_MOST_S:g} s")
+    patience.bear(error)
 
 
 def time_limit(options: SlurmOptions, estimate_s: float | None) -> str | None:
@@ -418,9 +450,7 @@ class FollowedQueue:
         try:
             seen = tasks(self._selected)
         except AwayError as error:
-            if not self._patience.away:
-                self._note(f"{error.message}; the tasks run on, and it is asked again for {AWAY_AT_MOST_S:g} s")
-            self._patience.bear(error)
+            _bear(self._patience, error, self._note, "the tasks run on")
             return
         self._patience.answered()
         ordered = sorted(seen, key=lambda task: (not task.ended, int(task.job)))

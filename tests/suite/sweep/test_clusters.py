@@ -182,6 +182,23 @@ def test_without_a_common_file_system_each_block_is_a_job_of_salloc(machine: Mac
     assert block_of.split()[1:] == ["0"]
 
 
+UNRELEASED = "salloc: error: Unable to clean up job state for job 4712: Unable to contact slurm controller"
+TIMED_OUT = "scancel: error: Socket timed out on send/recv operation"
+AWAY_ONCE = f"""[ -e "$0.asked" ] || {{ touch "$0.asked"; echo '{TIMED_OUT}' >&2; exit 1; }}"""
+
+
+def test_a_job_that_salloc_could_not_end_is_ended_as_soon_as_the_controller_answers(machine: Machine) -> None:
+    machine.with_engine('kind = "slurm"', 'scratch = "/scratch"', "poll_s = 0.1", "at_once = 1")
+    salloc = f"echo '{UNRELEASED}' >&2; exit 1"
+    env = machine.stand_in(salloc=salloc, srun="", squeue="", scancel=AWAY_ONCE)
+    ended = machine.sweep_to_its_end(**env)
+    called = (machine.place / "calls").read_text().splitlines()
+    calls = [call for call in called if not call.startswith("salloc")]
+    assert calls[:2] == ["scancel --quiet 4712"] * 2, ended.stderr
+    assert ended.stderr.count(f"Slurm does not answer: {TIMED_OUT}") == 1
+    assert "; job 4712 keeps its node, and it is asked again for 120 s" in ended.stderr
+
+
 def test_the_machines_of_a_sweep_are_reached_as_those_of_an_inventory(machine: Machine) -> None:
     machine.with_engine('kind = "ssh"', 'inventory = "hosts.toml"')
     entry = '[[node]]\nname = "n1"\nhost = "gpu1"\nport = 2222\nssh_config = "config"\n'
