@@ -176,7 +176,6 @@ _WHAT_TO_DO = {
     errno.EROFS: "name a place that can be written: --out, or VIRTBENCH_HOME for the suite's own folder",
     errno.ENAMETOOLONG: "use shorter names, or a directory nearer to the root",
     errno.ENOSPC: "free some space there",
-    errno.EMFILE: "allow more open files: ulimit -n",
     **dict.fromkeys(_REFUSED, "see whether it is there, and who may read and write it"),
 }
 
