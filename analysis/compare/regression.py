@@ -32,7 +32,7 @@ from analysis.compare.matching import (
 )
 from analysis.compare.pairing import ROW, SWITCHES, filled, have_failed
 from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed
-from analysis.compare.verdicts import FAILED_TRIALS, effect, with_standing, withheld
+from analysis.compare.verdicts import FAILED_TRIALS, Sides, effect, with_standing, withheld
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records, run_of
 from analysis.statistics.counts import MeanDifference, between_runs
@@ -52,7 +52,7 @@ from analysis.statistics.ratios import (
 from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.statistics.tails import Mean
 from analysis.statistics.two_samples import Runs, detectable, mean_shift, more_blocks, shift
-from analysis.warnings.conditions import disturbed
+from analysis.warnings.conditions import TAKES_CPUS, disturbed, least_elapsed
 from suite.targets import BASELINE
 
 Outcome = Literal["slower", "fails more", "incomplete", "cannot tell", "not slower"]
@@ -78,6 +78,8 @@ class Change(Contrast):
     """The blocks of the old runs, and those of the new one, that hold the metric."""
     spread: float | None
     """The standard deviation between old runs, as a share, of a count in its unit; None where too few show it."""
+    beside_load: bool = False
+    """Whether it is slower although other work disturbed the trials: beyond what the CPU time of others can delay."""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -154,6 +156,7 @@ class Regression:
         return tuple(change for change in self.changes if change.outcome == outcome)
 
 
+ELAPSED = "elapsed"
 _NO_DIFFERENCE = MeanDifference(0.0, None, 1.0, 0)
 
 
@@ -177,6 +180,11 @@ class _Side:
     def failed(self, arm: Arm) -> list[list[float]]:
         """Return the share of the trials that failed, in per cent, by old run and block."""
         return _by_draw(logs_of(RUN, self.every[arm], FAILED))
+
+    def undelayed(self, arm: Arm, elapsed: Metric) -> list[list[float]]:
+        """Return the logarithms of the elapsed time as if the CPU time of others had been that of the job."""
+        trials = self.tables[RUN][arm]
+        return _by_draw(logs_of(RUN, trials.assign(**{elapsed.column: least_elapsed(trials)}), elapsed))
 
     def disturbed(self, arm: Arm) -> tuple[Disturbed, ...]:
         return self._disturbed.get((*vars(arm.job).values(), *arm[1:5]), ())
@@ -288,7 +296,6 @@ def _compared(arm: Arm, old: _Side, new: _Side, fail_above: float | None) -> Ite
     sides = {"of the old run": old.disturbed(arm), "of the new run": new.disturbed(arm)}
     # More blocks mend nothing if the trials decide nothing in any number of them.
     decides = not withheld(arm.job.profile, LEAST_BLOCKS, sides)
-    changes = []
     for metric, kind in product(metrics_of(old.metrics, arm.job.scenario, arm.model), (RUN, RELATIVE)):
         before = old.samples(kind, arm, metric)
         after = new.samples(kind, arm, metric)
@@ -299,11 +306,34 @@ def _compared(arm: Arm, old: _Side, new: _Side, fail_above: float | None) -> Ite
         if after:
             bound = fail_above if gates else None
             change = _change(kind, arm, named, (before, after), bound, decides=decides)
-            changes.append(replace(change, notes=notes))
+            yield _standing(replace(change, notes=notes), sides, old, new)
         elif gates:
             name = f"{name_of(arm)}, {metric.name}"
             yield Missing("metric", name, f"the new run has none in {named.unit}")
-    yield from with_standing(changes, {(arm.job, arm.model): Circumstances(disturbed=sides)})
+
+
+def _standing(change: Change, sides: Sides, old: _Side, new: _Side) -> Contrast:
+    """Return a change without its verdict if its trials do not carry it.
+
+    Beside other work "slower" stands where it would be so if the new run had had the CPU time of others, too.
+    """
+    group = (change.job, change.model)
+    (standing,) = with_standing([change], {group: Circumstances(disturbed=sides)})
+    verdict = change.verdict
+    if verdict is None or verdict.name != "slower" or standing.verdict == verdict:
+        return standing
+    if change.metric.name != ELAPSED:
+        return standing
+    unloaded = {}
+    for side, disturbances in sides.items():
+        unloaded[side] = tuple(one for one in disturbances if one.kind not in TAKES_CPUS)
+    runs = (old.samples(RUN, change.arm, change.metric), new.undelayed(change.arm, change.metric))
+    least = _change(RUN, change.arm, change.metric, runs, verdict.margin, decides=False)
+    if least.outcome != "slower":
+        return standing
+    beside_load = replace(change, beside_load=True)
+    (standing,) = with_standing([beside_load], {group: Circumstances(disturbed=unloaded)})
+    return standing
 
 
 def _change(

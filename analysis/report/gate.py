@@ -187,6 +187,8 @@ class _GateClaim(Claim):
             return verdict.withheld or (f"{side} {bound} ({' after '.join(reversed(_values(change)))})",)
         if change.spread:
             runs = f"; runs of the same differ by {percent(change.spread)}, standard deviation"
+        if change.beside_load:
+            runs += "; other work disturbed the trials, and takes too little CPU time to explain it"
         if self.word != "cannot tell":
             return (f"{'beyond' if self.word == 'slower' else 'within'} {bound} ({self.costs}{runs})",)
         if verdict.withheld:

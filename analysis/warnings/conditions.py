@@ -38,6 +38,8 @@ GPU_SPAN_S = 5.0
 """The seconds in which a GPU comes to the clocks that it keeps."""
 UNFINISHED_S = 0.25
 """The seconds in which the threads of OpenMP have ended to spin after the last step, in an emulated guest, too."""
+_SHORTEST_S = 1e-6
+"""The time of a job that may have done nothing but wait; it has a logarithm."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,12 @@ def stolen_from_guests(trials: pd.DataFrame) -> "pd.Series[float]":
     return share.where(trials["target"].isin(VMS))
 
 
+def least_elapsed(trials: pd.DataFrame) -> "pd.Series[float]":
+    """Return the elapsed seconds without all CPU seconds of others: no job has waited longer for a CPU."""
+    taken_s = trials["other_cpu_s"].fillna(0) + trials["steal_s"].fillna(0)
+    return (trials["elapsed_s"] - taken_s).clip(lower=_SHORTEST_S)
+
+
 def short_on_gpu(trials: pd.DataFrame) -> "pd.Series[float]":
     """Return the seconds by which the measured span of a training on a GPU is too short for its clocks to settle."""
     trains_on_gpu = trials["device"].eq("cuda") & trials["throughput_per_s"].notna()
@@ -158,9 +166,10 @@ def short_on_gpu(trials: pd.DataFrame) -> "pd.Series[float]":
 
 
 OTHER_LOAD = "other-load"
+STEAL_TIME = "steal-time"
 DISTURBANCES = (
     Disturbance(
-        "steal-time",
+        STEAL_TIME,
         "the hypervisor below this host took CPU time away",
         "this host is a virtual machine with neighbours: take a dedicated one, or more blocks",
         *(lambda t: t["steal_s"] / (t["interval_s"] * t["cpus"]), 0.005, _share("of the CPU time"), 0.05),
@@ -300,6 +309,10 @@ DISTURBANCES = (
         *(lambda t: t["damaged"], 0, lambda n, how: f"{how} {n:.0f} in a trial"),
     ),
 )
+
+
+TAKES_CPUS = (STEAL_TIME, OTHER_LOAD)
+"""The disturbances that can delay a job by the CPU time that they take, and by no more."""
 
 
 def disturbances(ok: pd.DataFrame) -> Iterator[AnalysisWarning]:

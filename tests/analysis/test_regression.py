@@ -119,6 +119,25 @@ def test_disturbed_trials_cannot_tell_and_are_named(save: Save, disturbed: int, 
         assert (judged(change).withheld, reason in answer(found).why, found.exit_code) == ((reason,), True, 4)
 
 
+@pytest.mark.parametrize(("others_s", "outcome"), [(7.0, "slower"), (12.0, "cannot tell")])
+def test_beside_other_work_a_run_is_slower_only_by_more_than_that_work_can_delay_it(
+    save: Save, others_s: float, outcome: Outcome
+) -> None:
+    for run, speed, seed in (("old", 10.0, 0), ("new", 5.0, 1)):
+        busy = Conditions(interval_s=100 / speed, other_cpu_s=others_s)
+        make(save, run, speed, seed=seed, conditions=busy)
+    found = runs(save)
+    elapsed = the(found, "elapsed", target="bare-metal")
+    assert (elapsed.outcome, elapsed.beside_load) == (outcome, outcome == "slower")
+    assert found.outcome == outcome
+    # Its span is not known to hold the CPU time that others took.
+    assert the(found, target="bare-metal").outcome == "cannot tell"
+    assert ("takes too little CPU time to explain it" in answer(found).why) == (outcome == "slower")
+    steal = Conditions(interval_s=20.0, steal_s=others_s, thermal_throttles=3)
+    make(save, "new", 5.0, seed=1, conditions=steal)
+    assert the(runs(save), "elapsed", target="bare-metal").outcome == "cannot tell", "heat delays by any time"
+
+
 def test_slow_trials_that_trimming_leaves_out_cannot_tell(save: Save) -> None:
     make(save, "old", 10.0, 5)
     make(save, "new", 10.0, 5, seed=1)

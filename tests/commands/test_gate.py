@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from analysis.load.records import Records, load
 from commands.compare.gate import judge
@@ -162,31 +164,72 @@ def test_every_outcome_has_an_exit_code_and_is_the_word_of_the_first_row(
     assert (told.exit_code, data["exit_code"], data["outcome"], data["schema_version"]) == (code, code, outcome, 4)
 
 
-@pytest.mark.parametrize(
-    ("speed", "code", "outcome", "result"),
-    [(10.0, 0, "not slower", None), (5.0, 3, "slower", "failure"), (9.53, 4, "cannot tell", "skipped")],
-)
+Outcome = tuple[int, str | None]
+OUTCOMES: dict[str, Outcome] = {
+    "not slower": (0, None),
+    "slower": (3, "failure"),
+    "fails more": (3, "failure"),
+    "incomplete": (1, "error"),
+    "cannot tell": (4, "skipped"),
+}
+"""The exit code of each outcome, and the element of its rows in JUnit's XML."""
+SPEEDS = {"slower": 5.0, "cannot tell": 9.53}
+
+
+def stored_pair(place: Path, outcome: str) -> None:
+    """Store two runs, of which the new one has this outcome."""
+    stored(place / "old", 10.0)
+    stored(place / "new", SPEEDS.get(outcome, 10.0))
+    trials: dict[str, tuple[int, str | None]] = {"old": (0, None), "new": (0, None)}
+    if outcome == "fails more":
+        trials = {"old": (12, None), "new": (12, "out of memory")}
+    if outcome == "incomplete":
+        trials = {"old": (6, None), "new": (0, None)}
+    for run, (blocks, failed) in trials.items():
+        for block in range(6, 6 + blocks):
+            target = "container" if outcome == "incomplete" else "bare-metal"
+            trial = record(run, target=target, block=block, failed=failed)
+            began = {"started_at": f"2026-02-01T{block:02}:00:00+00:00"}
+            Run(place / run).save(trial.model_copy(update=began))
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_service_of_ci_gets_a_summary_of_ten_lines_and_a_test_case_for_each_row(
-    bench: Bench, tmp_path: Path, speed: float, code: int, outcome: str, result: str | None
+    bench: Bench, tmp_path: Path, outcome: str
 ) -> None:
-    stored(tmp_path / "old", 10.0)
-    stored(tmp_path / "new", speed)
+    code, result = OUTCOMES[outcome]
+    stored_pair(tmp_path, outcome)
     gate = bench("old", "new", "--fail-above", "5%", "--markdown", "--junit", "gate.xml")
     assert gate.exit_code == code, gate.output
     lines = [line for line in gate.stdout.splitlines() if line and not line.startswith(("```", "|:-"))]
     assert lines[0].startswith(f"### {outcome} (exit code {code}): ")
     assert len(lines) <= 10, gate.stdout
-    pasted = any(line.startswith("bench ") for line in lines)
-    assert pasted == (code != 4), "runs without a plan cannot be extended"
     suite = cases_of(tmp_path / "gate.xml")
-    assert {case.get("name") for case in suite.iter("testcase")} >= {
-        "resnet50 on bare-metal, throughput",
-        "resnet50 on bare-metal, elapsed",
-    }
+    names = {case.get("name") for case in suite.iter("testcase")}
+    assert names >= {"resnet50 on bare-metal, throughput", "resnet50 on bare-metal, elapsed"}
     first = next(suite.iter("testcase"))
     assert (first.find(result) is not None) if result else (len(first) == 1)
     properties = {item.get("name"): item.get("value") for item in suite.iter("property")}
     assert (properties["outcome"], properties["exit code"]) == (outcome, str(code))
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_the_summary_is_markdown_to_a_program_of_others(bench: Bench, tmp_path: Path, outcome: str) -> None:
+    code, _ = OUTCOMES[outcome]
+    stored_pair(tmp_path, outcome)
+    gate = bench("old", "new", "--fail-above", "5%", "--markdown")
+    page = MarkdownIt().enable("table").render(gate.stdout)
+    headings = re.findall(r"<h(\d)>(.*?)</h", page)
+    assert [(rank, text.partition(":")[0]) for rank, text in headings] == [("3", f"{outcome} (exit code {code})")]
+    heads = re.findall(r"<th[ >].*?</th>", page)
+    rows = re.findall(r"<tr>\s*<td.*?</tr>", page, re.DOTALL)
+    assert len(heads) == 3
+    assert 1 <= len(rows) <= 3
+    assert rows[0].count("<td") == 3
+    assert f">{outcome}</td>" in rows[0]
+    assert page.count("<table>") == page.count("<ul>") == 1, "why is an item of a list"
+    # Runs without a plan cannot be extended.
+    assert page.count('<code class="language-sh">bench ') == (outcome != "cannot tell")
 
 
 def cases_of(file: Path) -> ElementTree.Element:

@@ -6,9 +6,11 @@ import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 
-from analysis.warnings.conditions import DISTURBANCES, OTHER_LOAD
+from analysis.load.records import load
+from analysis.warnings.conditions import least_elapsed
 from tests.integration.bench import BENCH, REPOSITORY
 from tests.integration.machine import require
 
@@ -16,9 +18,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 PAGE = (REPOSITORY / "docs/guide/ci.md").read_text()
 TRAINING = "import time\n\nfor step in range(10):\n    time.sleep({seconds})\n"
-
-
-DISTURBED = [kind.finding for kind in DISTURBANCES if kind.kind in (OTHER_LOAD, "steal-time")]
+EXCLUDED = 1.2
+"""Above this, six blocks exclude that the branch is as fast as before."""
 
 
 def steps(service: str) -> list[str]:
@@ -50,28 +51,32 @@ def pipeline(service: str, home: Path, branch: str, number: int, *, is_request: 
     return 0
 
 
+def trials_of(home: Path, run: str) -> pd.DataFrame:
+    return load([home / "speed" / run]).trials
+
+
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("service", ["GitHub Actions", "GitLab"])
-def test_a_branch_passes_and_one_that_trains_four_times_as_long_fails(service: str, tmp_path: Path) -> None:
+def test_a_branch_passes_and_one_that_trains_twice_as_long_fails(service: str, tmp_path: Path) -> None:
     require("target", "bare-metal")
     assert len(steps(service)) == 2
     script = tmp_path / "train.py"
     script.write_text(TRAINING.format(seconds=0.1))
     assert pipeline(service, tmp_path, "main", 1, is_request=False) == 0
     assert pipeline(service, tmp_path, "12/merge", 2, is_request=True) in (0, 4)
-    script.write_text(TRAINING.format(seconds=0.4))
+    script.write_text(TRAINING.format(seconds=0.2))
     outcome = pipeline(service, tmp_path, "13/merge", 3, is_request=True)
     (suite,) = ElementTree.parse(tmp_path / "speed.xml").getroot()  # noqa: S314 (just written)
     failures = int(suite.get("failures", ""))
-    skipped = [element.text or "" for element in suite.iter("skipped")]
-    # Beside other work nothing is told, however large the difference is: GitHub's step accepts that.
-    disturbed = [why for why in skipped if any(finding in why for finding in DISTURBED)]
-    if disturbed and not failures:
+    branch = "13/merge/3" if service == "GitHub Actions" else "13-merge/3"
+    before_s = trials_of(tmp_path, "main/1")["elapsed_s"].mean()
+    # What other work on this machine may have delayed, nobody can tell from what the branch does.
+    if least_elapsed(trials_of(tmp_path, branch)).min() > EXCLUDED * before_s:
+        assert (outcome, bool(failures)) == (3, True), ElementTree.tostring(suite)
+        word = "slower (exit code 3)"
+    else:
         assert outcome == (0 if service == "GitHub Actions" else 4)
         word = "cannot tell (exit code 4)"
-    else:
-        assert (outcome, bool(failures)) == (3, True), skipped
-        word = "slower (exit code 3)"
     if service == "GitHub Actions":
         summary = (tmp_path / "summary.md").read_text()
         assert summary.count("### ") == 2
