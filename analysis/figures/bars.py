@@ -113,16 +113,18 @@ def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | 
     floors: dict[str, NoiseFloor] = {}
     for name, group, metric in cells:
         for summary in group.targets:
-            contrast = group.of_target(summary.target).get(metric.name)
+            measured = group.of_target(summary.target)
             printed = _printed(group, metric, summary.target, reference or {})
-            bars.append(bar(name, summary.target, contrast) | printed)
+            drawn = bar(name, summary.target, measured.get(metric.name)) | printed
+            if measured and metric.name not in measured:
+                drawn["why_not"] = "no value"
+            bars.append(drawn)
         floor = group.noise(metric)
         if floor:
             floors[name] = floor
     groups = [group for _, group, _ in cells]
     first = groups[0]
-    senses = {metric.more_is_faster for _, _, metric in cells}
-    towards = drawing.direction(more_is_faster=senses.pop()) if len(senses) == 1 else ""
+    towards = drawing.common_direction(metric for _, _, metric in cells)
     legend = drawing.legend(groups)
     return draw_bars(pd.DataFrame(bars), legend, floors, title, str(first.job), unit, first.base, towards)
 
@@ -192,7 +194,7 @@ def draw_bars(
         entries: list[Artist | Container | None] = [*legend.values()]
         if dotted:
             drawing.dots(axes, bars)
-            entries = _dot_entries(legend)
+            entries = [drawing.dot_entry(target, str(patch.get_label())) for target, patch in legend.items()]
         _write_values(axes, bars, dotted=dotted)
         what = f"relative to {over}\n{towards}".rstrip() if normalised else f"{unit}, not normalised"
         drawing.label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
@@ -208,10 +210,6 @@ def draw_bars(
     return chart
 
 
-def _dot_entries(legend: Mapping[str, Patch]) -> list[Artist | Container | None]:
-    return [drawing.dot_entry(target, str(patch.get_label())) for target, patch in legend.items()]
-
-
 def _write_values(axes: Axes, bars: pd.DataFrame, *, dotted: bool) -> None:
     """Write the measured value above each mark; where there is none, why."""
     floor = axes.get_ylim()[0]
@@ -221,7 +219,7 @@ def _write_values(axes: Axes, bars: pd.DataFrame, *, dotted: bool) -> None:
         drawn = not math.isnan(bar["height"])
         top = bar["top"] if drawn else floor
         rotation = 0 if drawn and not crowded else 90
-        text = "failed"
+        text = bar["why_not"] or "failed"
         if not math.isnan(bar["value"]):
             text = number(bar["value"])
             if not drawn:
@@ -297,7 +295,7 @@ def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
     notes = notes_by_target((row.target, row.notes) for row in rows)
     legend = {target: drawing.entry(target, texts) for target, texts in notes.items()}
     job = str(rows[0].job)
-    towards = drawing.direction(more_is_faster=rows[0].metric.more_is_faster)
+    towards = drawing.common_direction(row.metric for row in rows)
     unit = rows[0].metric.unit
     return draw_bars(pd.DataFrame(bars), legend, {}, title, job, unit, " or ".join(bases), towards)
 

@@ -35,6 +35,7 @@ from matplotlib.patches import Patch, Rectangle
 from analysis.compare.published import published_claims, selected
 from analysis.compare.results import ComparedJob, Comparison, Group
 from analysis.figures.reference import PAPERS_KEY, SOURCE, Reference, kind_of
+from analysis.load.metrics import Metric
 from analysis.report.formatting import notes_by_target
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
@@ -223,7 +224,7 @@ _SIDE_BY_SIDE = 0.012
 """How far points of several lines stand from each other, as a share of their axis."""
 _LEAST_SPAN = 0.1
 """Ratios that are closer to each other than this are drawn on an axis that is this long, at least."""
-_TIMES = "faster \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} slower"
+_TIME_UNITS = ("s", "ms", "us", "ns")
 _LINEAR_RANGE = 20.0
 """Ratios further apart than this are drawn on a logarithmic axis: on a linear one the small bars would vanish."""
 
@@ -296,6 +297,11 @@ def dot_entry(target: str, text: str) -> Line2D:
     """Return the entry of the legend for the dots of a target."""
     look: dict[str, Any] = {"color": _COLOURS.get(target, "0.5"), "markersize": 8, "markeredgecolor": "0.1"}
     return Line2D([], [], linestyle="none", marker=MARKERS.get(target, "P"), label=text, **look)
+
+
+def dot_legend(groups: Sequence[Group]) -> list[Line2D]:
+    """Return the entries of ``legend`` for figures that have dots in place of bars."""
+    return [dot_entry(target, str(patch.get_label())) for target, patch in legend(groups).items()]
 
 
 def dots(axes: Axes, bars: pd.DataFrame) -> None:
@@ -409,14 +415,28 @@ def keep_widths(axes: Axes, places: int, targets: int) -> None:
 def fit_names(axes: Axes, places: Sequence[str], targets: int) -> None:
     """Turn the names of places that are longer than their places, and would overprint each other."""
     longest = max(map(len, "\n".join(places).splitlines()), default=0)
-    if points(LETTER_INCHES) * longest > BAR_INCHES * targets:
+    room = BAR_INCHES * targets
+    chart = axes.get_figure(root=True)
+    if chart:
+        room = min(room, (chart.get_figwidth() - points(AROUND_INCHES)) / len(places))
+    if points(LETTER_INCHES) * longest > room:
         look: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "fontsize": points(9)}
         axes.set_xticks(range(len(places)), places, **look)
 
 
-def direction(*, more_is_faster: bool) -> str:
-    """Return what the ends of an axis mean, in the order in which it is read."""
-    return "slower \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} faster" if more_is_faster else _TIMES
+def direction(unit: str, *, more_is_better: bool) -> str:
+    """Return what the ends of an axis mean, in the order in which it is read: of times and rates, faster and slower."""
+    low, high = ("worse", "better") if more_is_better else ("better", "worse")
+    if unit in _TIME_UNITS or unit.endswith("/s"):
+        words = {"worse": "slower", "better": "faster"}
+        low, high = words[low], words[high]
+    return f"{low} \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} {high}"
+
+
+def common_direction(metrics: Iterable[Metric]) -> str:
+    """Return what the ends of an axis of several metrics mean; empty where it differs from metric to metric."""
+    directions = {direction(metric.unit, more_is_better=metric.more_is_faster) for metric in metrics}
+    return directions.pop() if len(directions) == 1 else ""
 
 
 def size(places: int, targets: int) -> float:

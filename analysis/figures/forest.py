@@ -18,7 +18,7 @@ from analysis.figures.drawing import (
     MARKERS,
     Drawing,
     canvas,
-    direction,
+    common_direction,
     fitted,
     in_column,
     letters,
@@ -99,7 +99,8 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     # A number keeps its per cent, by a blank at which no line is broken.
     width = fitted(_INCHES)
     title = textwrap.fill(answers.replace(" %", "\N{NO-BREAK SPACE}%"), int(_TITLE_LETTERS * letters(width)))
-    lines = sum(max(2, _text(contrast).count("\n") + 1) for contrast in rows)
+    texts = ((_text(contrast), _name(contrast)) for contrast in rows)
+    lines = sum(max(2, *(text.count("\n") + 1 for text in of_row)) for of_row in texts)
     around = _AROUND + 0.19 * title.count("\n")
     with style():
         chart = canvas(_INCHES, around + _ROW / 2 * lines)
@@ -210,9 +211,7 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     if any(contrast.kind == "aggressor" for contrast in rows):
         base = "the same victim alone"
     what = f"ratio to {base}, log scale; grey band: the margin of {margin}; small dots: blocks"
-    senses = {contrast.metric.more_is_faster for contrast in rows}
-    if len(senses) == 1:
-        what = f"{direction(more_is_faster=senses.pop())}\n{what}"
+    what = f"{common_direction(contrast.metric for contrast in rows)}\n{what}".lstrip()
     if in_column():
         fitting = int(_TITLE_LETTERS * letters(fitted(_INCHES)))
         what = "\n".join(textwrap.fill(line, fitting) for line in what.splitlines())

@@ -63,7 +63,7 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
         axes = chart.subplots()
         entries = [_line(axes, row, colours[row.target]) for row in series]
         unit = f"relative to {BASELINE}" if first.normalised else first.unit
-        towards = direction(more_is_faster=first.more_is_faster)
+        towards = direction(first.unit, more_is_better=first.more_is_faster)
         parts = (first.scenario, first.data, first.profile, first.recipe, first.variant, first.host)
         job = ", ".join(filter(None, parts))
         below = f"{job}\none dot per run with its 95 % interval; dashed: the level of {first.metric} changed"

@@ -134,9 +134,10 @@ def _map(rows: Rows, title: str) -> Figure:
             heading = "\n".join((target, *notes[target]))
             axes.set_title(heading, fontsize=drawing.points(10))
             axes.tick_params(axis="y", labelrotation=0)
-        heading = textwrap.fill(title, drawing.letters(chart.get_figwidth()))
+        letters = int(0.9 * drawing.letters(chart.get_figwidth()))
+        heading = [textwrap.fill(text, letters) for text in (title, str(next(iter(rows)).job))]
         chart.suptitle(
-            f"{heading}\n{next(iter(rows)).job}",
+            "\n".join(heading),
             fontsize=drawing.points(10),
             x=0.01,
             ha="left",

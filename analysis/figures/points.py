@@ -26,7 +26,7 @@ from analysis.load.metrics import METRICS, Metric
 from analysis.report.costs import arms, name_of
 from analysis.report.formatting import drawable, hidden, notes_of
 from analysis.report.sweeps.scaling import named
-from suite.targets import BASELINE
+from suite.targets import BASELINE, TARGETS
 from suite.trial_names import instances_in
 from suite.units import count
 
@@ -87,12 +87,13 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
         ax=axes,
     )
     drawing.scale(axes, dots["ratio"], around_one=True)
+    drawing.fit_names(axes, models, len(targets))
     below = f"{groups[0].job}\none dot per trial, over the geometric mean of {groups[0].base}"
     drawing.label(
         axes,
         "Every trial: throughput",
         below,
-        f"relative to {groups[0].base}\n{drawing.direction(more_is_faster=True)}",
+        f"relative to {groups[0].base}\n{drawing.common_direction(METRICS[:1])}",
         normalised=True,
     )
     for entry in legend.values():
@@ -131,7 +132,7 @@ def _panels(group: Group) -> Panels:
 
 
 def _latencies(group: Group, panels: Panels, title: str) -> Figure:
-    legend = drawing.legend([group])
+    legend = drawing.dot_legend([group])
     rows, columns = drawing.grid(len(panels))
     chart = drawing.canvas(max(6.4, 4.2 * columns), 4.2 * rows)
     every = chart.subplots(rows, columns, sharey=True, squeeze=False)
@@ -148,19 +149,19 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
             axes,
             title if axes is first else "",
             below,
-            f"{unit}\n{drawing.direction(more_is_faster=False)}",
+            f"{unit}\n{drawing.common_direction(metrics.values())}",
             normalised=False,
         )
-    for axes in every[1:]:  # they share the axis of the first
+    for axes in every[:, 1:].flat:  # they share the axis of the first
         axes.set_ylabel("")
-    drawing.legend_below(chart, [*legend.values()], len(legend))
+    drawing.legend_below(chart, legend, len(legend))
     return chart
 
 
 def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
     percents = sorted(metrics)
     colours = drawing.palette([summary.target for summary in group.targets])
-    look: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.5}
+    look: dict[str, Any] = {"markersize": 5, "linewidth": 1.5}
     for summary in group.targets:
         measured = drawable(group.of_target(summary.target))
         points = {}
@@ -170,7 +171,8 @@ def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
                 points[tick] = measured[name]
         colour = colours[summary.target]
         heights = [latency.value or float("nan") for latency in points.values()]
-        axes.plot(list(points), heights, color=colour, **look)
+        marker = drawing.MARKERS.get(summary.target, "P")
+        axes.plot(list(points), heights, color=colour, marker=marker, **look)
         for tick, latency in points.items():
             if latency.value and latency.ratio and latency.interval:
                 base = latency.value / latency.ratio
@@ -224,7 +226,8 @@ def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]
     )
     axes.set_xticks(numbers)
     below = f"over {count(numbers[0], 'worker')}, with 95 % intervals; dotted: the ideal"
-    drawing.label(axes, title, below, "speed-up", normalised=False)
+    towards = drawing.common_direction(METRICS[:1])
+    drawing.label(axes, title, below, f"speed-up\n{towards}", normalised=False)
     axes.set_xlabel("workers")
     entries = []
     for target in targets:
@@ -266,7 +269,8 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
                 _together(axes, lines, metric)
                 axes.set_ylim(bottom=0)
                 below = f"{metric.name}; {job}\nmean over the blocks, with 95 % intervals"
-                drawing.label(axes, heading, below, unit, normalised=False)
+                what = f"{unit}\n{drawing.common_direction([metric])}"
+                drawing.label(axes, heading, below, what, normalised=False)
                 axes.set_xlabel("instances")
                 axes.set_xticks(numbers)
             chart.legend(
@@ -292,8 +296,8 @@ def _together(axes: Axes, lines: Mapping[str, Mapping[int, Measured]], metric: M
             if metric.name in measured:
                 (place,) = drawing.side_by_side([number], index, len(lines), most)
                 points[place] = measured[metric.name]
-        colour = f"C{index}"
-        marker = _MARKERS[index % len(_MARKERS)]
+        colour = drawing.palette([name])[name] if name in TARGETS else f"C{index}"
+        marker = drawing.MARKERS.get(name, _MARKERS[index % len(_MARKERS)])
         values = [point.value or 0.0 for point in points.values()]
         axes.plot(list(points), values, color=colour, marker=marker, label=name)
         for place, point in points.items():

@@ -73,7 +73,8 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
         below += "\nvertical lines: the knee, the highest rate that keeps the limit"
     for axes, (timed, curves) in zip(every, panels.items(), strict=True):
         for (target, percentile), curve in curves.items():
-            _draw(axes, curve, {"color": colours[target], "linestyle": _PERCENTILES.get(percentile, "-.")})
+            look = {"color": colours[target], "linestyle": _PERCENTILES.get(percentile, "-.")}
+            _draw(axes, curve, look | {"marker": drawing.MARKERS.get(target, "P")})
         for target, rate in knees.items():
             axes.axvline(rate, color=colours[target], linewidth=2.5, alpha=0.5)
         axes.set_xscale("log")
@@ -83,7 +84,8 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         heading = title if axes is every[0] else ""
-        drawing.label(axes, heading, f"{timed}; {below}", "ms", normalised=False)
+        towards = drawing.direction("ms", more_is_better=False)
+        drawing.label(axes, heading, f"{timed}; {below}", f"ms\n{towards}", normalised=False)
         axes.set_xlabel("requests per second")
     percentiles = dict.fromkeys(percentile for curves in panels.values() for _, percentile in curves)
     drawing.legend_below(chart, _entries(group, list(percentiles)), len(group.targets) + len(percentiles))
@@ -92,7 +94,7 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
 
 def _draw(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
     heights = [contrast.value or math.nan for contrast in curve.values()]
-    axes.plot(list(curve), heights, marker="o", markersize=4, linewidth=1.5, **look)
+    axes.plot(list(curve), heights, markersize=5, linewidth=1.5, **look)
     for rate, contrast in curve.items():
         if contrast.value_interval:
             low, high = contrast.value_interval
@@ -110,7 +112,7 @@ def _knees(group: Group) -> dict[str, float]:
 
 
 def _entries(group: Group, percentiles: Sequence[str]) -> list[Any]:
-    entries: list[Any] = list(drawing.legend([group]).values())
+    entries: list[Any] = [*drawing.dot_legend([group])]
     for percentile in percentiles:
         look: dict[str, Any] = {"color": "0.3", "linestyle": _PERCENTILES.get(percentile, "-.")}
         entries.append(Line2D([], [], label=percentile, **look))

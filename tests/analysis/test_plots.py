@@ -17,7 +17,7 @@ from matplotlib.text import Annotation, Text
 from analysis.compare.comparison import compare
 from analysis.compare.results import ComparedJob, Comparison, Group, TargetSummary
 from analysis.figures.bars import probe_bars, training_bars
-from analysis.figures.drawing import MARKERS, canvas, side_by_side, style
+from analysis.figures.drawing import MARKERS, canvas, direction, side_by_side, style
 from analysis.figures.forest import forest
 from analysis.figures.plots import draw, pictures
 from analysis.figures.points import _name_points
@@ -183,7 +183,7 @@ def test_a_probe_is_one_figure_with_its_metrics_side_by_side(tmp_path: Path) -> 
         "random-read-depth1-latency-p99us, less isbetter",
         "sequential-read-throughputMiB/s, more isbetter",
     ]
-    assert {"500", "250", "failed"} <= texts(chart)
+    assert {"500", "250", "no value"} <= texts(chart)
     assert legend_of(chart) == ["bare-metal", "vm\naccelerator:tcg", "95 % interval", "noise floor"]
 
 
@@ -349,6 +349,15 @@ def test_names_that_are_longer_than_their_places_are_turned_and_others_are_not()
         chart.draw_without_rendering()
         (tick,) = chart.axes[0].get_xticklabels()
         assert (tick.get_text(), tick.get_rotation()) == (name, rotation)
+
+
+@pytest.mark.parametrize(
+    ("unit", "more", "ends"),
+    [("s", False, "faster slower"), ("images/s", True, "slower faster"), ("EUR", False, "better worse")],
+)
+def test_the_ends_of_an_axis_are_faster_and_slower_for_times_and_rates_alone(unit: str, more: bool, ends: str) -> None:
+    low, high = ends.split()
+    assert direction(unit, more_is_better=more) == f"{low} \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} {high}"
 
 
 def test_a_job_of_hours_is_shown_in_hours() -> None:

@@ -2,6 +2,8 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from suite.errors import RequestError
 from suite.units import parse_inches
 from tests.analysis.conftest import Save, a_comparison, bench_compare, printed
 from tests.analysis.test_answer import run
+from tests.analysis.test_interference import sweep as interfere
 from tests.analysis.test_plots import JOB, disk
 from tests.analysis.test_plots import group as bars_of
 from tests.analysis.test_stored_runs import NAMES, RUNS
@@ -111,6 +114,33 @@ def test_figures_of_a_column_are_as_wide_and_have_letters_of_six_to_eight_points
             assert 6 <= float(text.get_fontsize()) <= 8, (text.get_text(), text.get_fontsize())
             box = text.get_window_extent()
             assert -1 <= box.x0 <= box.x1 <= chart.bbox.x1 + 1, text.get_text()
+
+
+def overlapping(texts: Sequence[Text]) -> list[tuple[str, str]]:
+    """Return the neighbours along an axis of which one lies on the other."""
+    found = []
+    for first, second in pairwise(texts):
+        # A turned name has a bounding box larger than its letters, and its neighbour begins beside it.
+        if not first.get_rotation() and first.get_window_extent().overlaps(second.get_window_extent()):
+            found.append((first.get_text(), second.get_text()))
+    return found
+
+
+def test_names_of_rows_and_places_in_a_column_do_not_overprint_each_other(tmp_path: Path, save: Save) -> None:
+    long_names = ("dcgan-published", "progressive-gan", "transformer")
+    targets = ("container", "container-vm")
+    comparisons = [run(save, 0.9, blocks=6, targets=targets, models=long_names, profile="quick")]
+    beside = Save(tmp_path / "beside")
+    interfere(beside)
+    comparisons.append(beside.compare())
+    for comparison in comparisons:
+        with column(3.3):
+            charts = [each.drawing.chart for each in pictures(comparison, comparison.jobs[0], {})]
+        for chart in charts:
+            letters_of(chart)
+            for axes in chart.axes:
+                for ticks in (axes.get_xticklabels(), axes.get_yticklabels()):
+                    assert overlapping([tick for tick in ticks if tick.get_text()]) == []
 
 
 def test_a_pdf_has_the_width_that_was_asked_for_and_the_next_figure_its_own(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.compare.by import compare_by
+from analysis.figures.points import latency_lines
 from analysis.figures.rates import rate_lines
 from analysis.report.sweeps.by import by_document
 from suite.errors import RequestError
@@ -88,6 +89,15 @@ def test_the_picture_has_a_line_for_each_target_and_percentile_and_the_knees(sav
     knees = [line.get_xdata() for line in axes.lines if line not in curves]
     assert [float(np.asarray(ends)[0]) for ends in knees] == pytest.approx([8.0, 2.0])
     assert {"p50", "p99"} <= {text.get_text() for text in drawing.chart.legends[0].get_texts()}
+
+
+def test_panels_that_share_an_axis_name_it_once_and_say_which_end_is_slower(save: Save) -> None:
+    serve_at(save, {"bare-metal": 1.0, "container": 1.5}, {})
+    (drawing,) = latency_lines(save.compare(), {})
+    named = [axes.get_ylabel() for axes in drawing.chart.axes]
+    assert named == ["ms\nfaster \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} slower, log scale", "", "", ""]
+    markers = {line.get_marker() for line in drawing.chart.axes[1].lines}
+    assert len(markers) == 2, "targets are told apart in print"
 
 
 def test_one_rate_is_no_curve(save: Save) -> None:
