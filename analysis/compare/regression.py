@@ -32,7 +32,7 @@ from analysis.compare.matching import (
 )
 from analysis.compare.pairing import ROW, SWITCHES, filled, have_failed
 from analysis.compare.results import Arm, Circumstances, Contrast, Disturbed
-from analysis.compare.verdicts import FAILED_TRIALS, Sides, effect, with_standing, withheld
+from analysis.compare.verdicts import FAILED_TRIALS, effect, with_standing, withheld
 from analysis.load.metrics import Metric, in_units, metrics_of
 from analysis.load.records import Records, run_of
 from analysis.statistics.counts import MeanDifference, between_runs
@@ -312,7 +312,7 @@ def _compared(arm: Arm, old: _Side, new: _Side, fail_above: float | None) -> Ite
             yield Missing("metric", name, f"the new run has none in {named.unit}")
 
 
-def _standing(change: Change, sides: Sides, old: _Side, new: _Side) -> Contrast:
+def _standing(change: Change, sides: Mapping[str, tuple[Disturbed, ...]], old: _Side, new: _Side) -> Contrast:
     """Return a change without its verdict if its trials do not carry it.
 
     Beside other work "slower" stands where it would be so if the new run had had the CPU time of others, too.

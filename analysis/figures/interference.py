@@ -135,9 +135,9 @@ def _map(rows: Rows, title: str) -> Figure:
             axes.set_title(heading, fontsize=drawing.points(10))
             axes.tick_params(axis="y", labelrotation=0)
         letters = int(0.9 * drawing.letters(chart.get_figwidth()))
-        heading = [textwrap.fill(text, letters) for text in (title, str(next(iter(rows)).job))]
+        lines = [textwrap.fill(text, letters) for text in (title, str(next(iter(rows)).job))]
         chart.suptitle(
-            "\n".join(heading),
+            "\n".join(lines),
             fontsize=drawing.points(10),
             x=0.01,
             ha="left",
