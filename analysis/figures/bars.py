@@ -194,7 +194,7 @@ def draw_bars(
         entries: list[Artist | Container | None] = [*legend.values()]
         if dotted:
             drawing.dots(axes, bars)
-            entries = [drawing.dot_entry(target, str(patch.get_label())) for target, patch in legend.items()]
+            entries = drawing.dot_entries(legend)
         _write_values(axes, bars, dotted=dotted)
         what = f"relative to {over}\n{towards}".rstrip() if normalised else f"{unit}, not normalised"
         drawing.label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)

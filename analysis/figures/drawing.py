@@ -299,9 +299,9 @@ def dot_entry(target: str, text: str) -> Line2D:
     return Line2D([], [], linestyle="none", marker=MARKERS.get(target, "P"), label=text, **look)
 
 
-def dot_legend(groups: Sequence[Group]) -> list[Line2D]:
-    """Return the entries of ``legend`` for figures that have dots in place of bars."""
-    return [dot_entry(target, str(patch.get_label())) for target, patch in legend(groups).items()]
+def dot_entries(legend: Mapping[str, Patch]) -> list[Artist | Container | None]:
+    """Return the entries of a legend for dots in place of bars."""
+    return [dot_entry(target, str(patch.get_label())) for target, patch in legend.items()]
 
 
 def dots(axes: Axes, bars: pd.DataFrame) -> None:

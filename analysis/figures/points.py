@@ -132,7 +132,7 @@ def _panels(group: Group) -> Panels:
 
 
 def _latencies(group: Group, panels: Panels, title: str) -> Figure:
-    legend = drawing.dot_legend([group])
+    legend = drawing.legend([group])
     rows, columns = drawing.grid(len(panels))
     chart = drawing.canvas(max(6.4, 4.2 * columns), 4.2 * rows)
     every = chart.subplots(rows, columns, sharey=True, squeeze=False)
@@ -154,7 +154,8 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
         )
     for axes in every[:, 1:].flat:  # they share the axis of the first
         axes.set_ylabel("")
-    drawing.legend_below(chart, legend, len(legend))
+    entries = [entry for entry in drawing.dot_entries(legend) if entry]
+    drawing.legend_below(chart, entries, len(legend))
     return chart
 
 

@@ -112,7 +112,7 @@ def _knees(group: Group) -> dict[str, float]:
 
 
 def _entries(group: Group, percentiles: Sequence[str]) -> list[Any]:
-    entries: list[Any] = [*drawing.dot_legend([group])]
+    entries: list[Any] = drawing.dot_entries(drawing.legend([group]))
     for percentile in percentiles:
         look: dict[str, Any] = {"color": "0.3", "linestyle": _PERCENTILES.get(percentile, "-.")}
         entries.append(Line2D([], [], label=percentile, **look))

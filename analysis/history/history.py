@@ -217,7 +217,7 @@ def history_document(history: History) -> Iterator[Element]:
     yield Line(answer(history), "strong")
     for place in dict.fromkeys(series.place for series in history.series):
         of_place = [series for series in history.series if series.place == place]
-        yield Heading(place)
+        yield Heading(place, rank=2)
         rows = []
         for of_metric in of_place:
             first = of_metric.points[0].value

@@ -181,14 +181,10 @@ class _GateClaim(Claim):
         change = self.change
         verdict = self.change.verdict or Verdict(None, None)
         bound = f"the bound of {percent(self.margin or 0.0)}"
-        runs = ""
         if change.difference:
             side = {"slower": "beyond", "not slower": "within"}.get(self.word, "within or beyond")
             return verdict.withheld or (f"{side} {bound} ({' after '.join(reversed(_values(change)))})",)
-        if change.spread:
-            runs = f"; runs of the same differ by {percent(change.spread)}, standard deviation"
-        if change.beside_load:
-            runs += "; other work disturbed the trials, and takes too little CPU time to explain it"
+        runs = self._about_runs
         if self.word != "cannot tell":
             return (f"{'beyond' if self.word == 'slower' else 'within'} {bound} ({self.costs}{runs})",)
         if verdict.withheld:
@@ -203,6 +199,16 @@ class _GateClaim(Claim):
             side = "each" if change.spread is None else "the new"
             runs += f"; {count(verdict.more_blocks, 'more block')} in {side} run would decide"
         return (f"within or beyond {bound} ({shown}{runs})",)
+
+    @property
+    def _about_runs(self) -> str:
+        """Return how much runs of the same differ, and that the CPU time of others explains no loss."""
+        parts = []
+        if self.change.spread:
+            parts.append(f"; runs of the same differ by {percent(self.change.spread)}, standard deviation")
+        if self.change.beside_load:
+            parts.append("; other work disturbed the trials, and took too little CPU time to explain it")
+        return "".join(parts)
 
 
 class _FailedClaim(_GateClaim):

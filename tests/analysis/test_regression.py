@@ -132,7 +132,7 @@ def test_beside_other_work_a_run_is_slower_only_by_more_than_that_work_can_delay
     assert found.outcome == outcome
     # Its span is not known to hold the CPU time that others took.
     assert the(found, target="bare-metal").outcome == "cannot tell"
-    assert ("takes too little CPU time to explain it" in answer(found).why) == (outcome == "slower")
+    assert ("took too little CPU time to explain it" in answer(found).why) == (outcome == "slower")
     steal = Conditions(interval_s=20.0, steal_s=others_s, thermal_throttles=3)
     make(save, "new", 5.0, seed=1, conditions=steal)
     assert the(runs(save), "elapsed", target="bare-metal").outcome == "cannot tell", "heat delays by any time"

@@ -23,6 +23,9 @@ from worker.serving.load import wait_for_answer
 from worker.spec import ServeSpec
 
 WAIT_S = 180
+MOST_STOPS = 200
+_KEYS = {"Tab": (9, ""), " ": (32, " "), "Enter": (13, "\r")}
+"""The code and the text of keys that are no letters."""
 
 
 class NavigatedError(Exception):
@@ -84,6 +87,20 @@ class Tab:
 
     def wait_for(self, text: str) -> None:
         self.wait(f"document.body?.innerText.includes({json.dumps(text)})")
+
+    def press(self, key: str) -> None:
+        """Press a key: a named one, or one that types its letter."""
+        code, text = _KEYS.get(key, (ord(key[0].upper()), key))
+        for kind, typed in (("keyDown", text), ("keyUp", "")):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, text=typed, windowsVirtualKeyCode=code)
+
+    def tab_to(self, condition: str) -> None:
+        """Press Tab until the element with the focus, ``at``, meets a condition."""
+        for _ in range(MOST_STOPS):
+            self.press("Tab")
+            if self.run(f"((at) => {condition})(document.activeElement)"):
+                return
+        raise AssertionError(f"no stop of the keyboard is {condition}")
 
     def another(self) -> "Tab":
         with urlopen(Request(f"http://127.0.0.1:{self._port}/json/new", method="PUT")) as answer:

@@ -7,11 +7,14 @@ import base64
 import importlib.util
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import matplotlib.image
@@ -19,9 +22,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from analysis.history.history import history_of
 from analysis.load.records import load
-from analysis.report.page import write_report
+from analysis.report.page import write_history, write_report
+from suite.results.runs import find_runs
 from suite.results.store import LOG
+from tests.analysis.test_history import nights
 from tests.integration.bench import REPOSITORY
 from tests.integration.browser import WAIT_S, Tab, chromium, generating, serving
 from tests.test_web import RUNS
@@ -36,6 +42,7 @@ PATHS = (
 
 REPORTED = ("synthetic-all", "probe", "failed")
 HEIGHT = 2400
+LIST_WITHIN_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -69,25 +76,77 @@ def measuring(place: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.beside
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
-def test_a_page_passes_the_rules_of_axe_and_fits_a_phone_and_a_desk(
-    browser: Tab, site: str, path: str, scheme: str, width: int
-) -> None:
+def seen(tab: Tab, scheme: str, width: int) -> None:
+    """Show pages in a colour scheme, and as wide."""
+    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    tab.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+
+
+def violations(tab: Tab) -> list[Any]:
+    """Return the rules of axe that the page breaks, with elements that do."""
     spec = importlib.util.find_spec("axe_core_python")
     if spec is None or spec.origin is None:
         pytest.skip("axe-core-python is not installed")
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+    tab.run("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+    tab.run(f"{(Path(spec.origin).parent / 'axe.min.js').read_text()}; 1")
+    found = tab.run("axe.run({ exclude: [['iframe']] }).then((result) => JSON.stringify(result.violations))")
+    return [(rule["id"], [node["html"][:200] for node in rule["nodes"]][:3]) for rule in json.loads(found)]
+
+
+@pytest.mark.beside
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_page_passes_the_rules_of_axe_and_fits_a_phone_and_a_desk(
+    browser: Tab, site: str, path: str, scheme: str, width: int
+) -> None:
+    seen(browser, scheme, width)
     browser.open(site.partition("/?")[0] + path)
-    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true })")
-    browser.run(f"{(Path(spec.origin).parent / 'axe.min.js').read_text()}; 1")
-    found = browser.run("axe.run({ exclude: [['iframe']] }).then((result) => JSON.stringify(result.violations))")
-    rules = [(rule["id"], [node["html"][:200] for node in rule["nodes"]][:3]) for rule in json.loads(found)]
-    assert rules == []
-    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert violations(browser) == []
+    for narrower in (width, width - 30):
+        seen(browser, scheme, narrower)
+        assert browser.run("document.documentElement.scrollWidth") <= narrower
+
+
+@pytest.mark.beside
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_five_hundred_runs_are_listed_searched_and_turned_over_on_a_phone(
+    browser: Tab, place: Path, scheme: str
+) -> None:
+    results = place / f"many-{scheme}"
+    for number in range(500):
+        shutil.copytree(RUNS / "failed", results / f"run-{number:03}", copy_function=os.link)
+    seen(browser, scheme, 390)
+    with serving(results, VIRTBENCH_HOME=str(place / f"home-{scheme}")) as (address, _):
+        begun_s = time.monotonic()
+        browser.enter(address)
+        browser.wait("document.querySelectorAll('tbody tr').length == 50")
+        assert time.monotonic() - begun_s < LIST_WITHIN_S
+        assert violations(browser) == []
+        assert browser.run("document.documentElement.scrollWidth") <= 390
+        assert browser.run("document.querySelectorAll('nav[aria-label=\"More runs\"] a').length") == 10
+        browser.run("document.querySelector('nav[aria-label=\"More runs\"] a:last-child').click()")
+        browser.wait("location.search.includes('page=9') && document.querySelectorAll('tbody tr').length == 50")
+        browser.run("document.getElementById('text').value = 'run-123'")
+        browser.run("document.querySelector('form[role=search] button').click()")
+        browser.wait("document.querySelectorAll('tbody tr').length == 1")
+        assert "run-123" in browser.text()
+
+
+@pytest.mark.beside
+def test_a_refused_run_fills_in_the_form_with_its_words(browser: Tab, site: str, place: Path) -> None:
+    run = place / "results" / "refused"
+    run.mkdir()
+    words = "bench run --model vae --margin 10% --cpus 0-999"
+    (run / LOG).write_text(f"$ {words} --out {run}\nbench: --cpus 0-999: this machine has 2\n")
+    browser.open(site.partition("/?")[0] + "/runs/refused")
+    browser.wait_for("State: refused")
+    browser.run("document.getElementById('again').click()")
+    browser.wait("location.pathname.endsWith('/start')")
+    assert browser.run("['margin', 'cpus'].map((name) => document.getElementById(name).value).join()") == "10%,0-999"
+    assert browser.run("document.querySelector('input[value=vae]').checked")
+    browser.wait("document.getElementById('preview').innerText.includes('--cpus 0-999')")
+    shutil.rmtree(run)
 
 
 @pytest.mark.beside
@@ -137,20 +196,12 @@ def test_the_form_shows_its_command_as_one_chooses_and_keeps_what_was_refused(br
 def test_runs_are_chosen_and_compared_by_keyboard_alone(browser: Tab, site: str) -> None:
     browser.open(site.partition("/?")[0] + "/")
 
-    def press(key: str, text: str = "") -> None:
-        code = {"Tab": 9, " ": 32, "Enter": 13}[key]
-        for kind, typed in (("keyDown", text), ("keyUp", "")):
-            browser.call("Input.dispatchKeyEvent", type=kind, key=key, text=typed, windowsVirtualKeyCode=code)
-
-    press("Tab")
+    browser.press("Tab")
     assert browser.run("document.activeElement.className") == "skip"
-    for _ in range(30):
-        if browser.run("document.activeElement.value == 'synthetic-podman'"):
-            press(" ", " ")
-        if browser.run("document.activeElement.textContent.trim() == 'Compare the chosen runs'"):
-            break
-        press("Tab")
-    press("Enter", "\r")
+    browser.tab_to("at.value == 'synthetic-podman'")
+    browser.press(" ")
+    browser.tab_to("at.textContent.trim() == 'Compare the chosen runs'")
+    browser.press("Enter")
     browser.wait("location.pathname.endsWith('/compare') && location.search.includes('run=synthetic-podman')")
     browser.wait("document.querySelector('iframe') !== null")
 
@@ -177,12 +228,31 @@ def listed(run: str, state: str) -> str:
     return f"document.getElementById('run-{run}')?.closest('tr').children[2].innerText.startsWith('{state}')"
 
 
+def start_by_keyboard(tab: Tab, address: str) -> str:
+    """Start a smoke run on bare metal and in a container without a pointer; return the path of its page."""
+    tab.enter(address, "/start")
+    for target in ("bare-metal", "container"):
+        tab.tab_to(f"at.value == '{target}'")
+        tab.press(" ")
+    tab.tab_to("at.id == 'profile'")
+    for letter in "smoke":
+        tab.press(letter)
+    tab.tab_to("at.id == 'check'")
+    tab.press("Enter")
+    tab.wait("document.getElementById('start') !== null")
+    command = tab.run("document.querySelector('pre').innerText")
+    assert command.startswith("bench run --target bare-metal --target container --profile smoke --out ")
+    tab.tab_to("at.id == 'start'")
+    tab.press("Enter")
+    tab.wait("location.pathname.includes('/runs/')")
+    return str(tab.run("location.pathname.slice(location.pathname.indexOf('/runs/'))"))
+
+
 def test_a_run_of_the_form_is_seen_in_two_tabs_outlives_the_server_and_is_compared(browser: Tab, place: Path) -> None:
     results = place / "started"
     results.mkdir()
     with serving(results) as (address, server):
-        browser.check_form(address, ("bare-metal", "container"), blocks="1")
-        path = browser.start_checked()
+        path = start_by_keyboard(browser, address)
         browser.wait_for("State: running")
         other = browser.another()
         other.enter(address)
@@ -198,6 +268,8 @@ def test_a_run_of_the_form_is_seen_in_two_tabs_outlives_the_server_and_is_compar
             tab.wait_for("State: finished")
             tab.wait_for("2 trials measured, 0 failed")  # said after the run's directory is given back
             tab.wait("document.querySelector('.answer .word') !== null")
+        assert browser.run("document.title").startswith("finished: "), "it was open when the run ended"
+        assert browser.run("document.querySelector('link[rel=icon]').href").startswith("data:image/svg")
         other.close()
         browser.run("document.getElementById('compare').click()")
         browser.wait("document.querySelector('iframe') !== null")
@@ -247,6 +319,26 @@ def report(place: Path) -> Path:
     for record in runs[0].glob("trials/*vm*.json"):
         record.write_text(record.read_text().replace("accelerator:tcg", mark))
     return write_report(load(runs), place / "report.html")
+
+
+@pytest.fixture(scope="module")
+def history(place: Path) -> Path:
+    """A page of thirty nights, in one of which the container became slower."""
+    nights(place / "nights")
+    return write_history(history_of(load(find_runs([place / "nights"]))), place / "history.html")
+
+
+@pytest.mark.beside
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("page", ["report", "history"])
+def test_what_a_page_frames_passes_the_rules_of_axe_and_fits_too(
+    request: pytest.FixtureRequest, browser: Tab, page: str, scheme: str, width: int
+) -> None:
+    seen(browser, scheme, width)
+    browser.open(request.getfixturevalue(page).as_uri())
+    assert violations(browser) == []
+    assert browser.run("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.beside
