@@ -208,7 +208,10 @@ def queued(rate: float, seed: int, services_s: Sequence[float]) -> list[float]:
 def test_a_known_queue_is_measured_as_its_theory_foretells_up_to_the_knee(measured: Any, trial: Trial) -> None:
     requests = 300
     options = {"requests": requests, "rates": "20,50,80", "clients": 32, "limit": f"p95={LIMIT.most_ms:g}ms"}
-    metrics = measured(f"--step-s {SERVICE_S}", **options).metrics
+    found = measured(f"--step-s {SERVICE_S}", **options)
+    if found.details["withheld"]:
+        pytest.skip(f"the machine is too busy for the load generator: {found.details['withheld']}")
+    metrics = found.metrics
     served_in_s = metrics["latency-p50"].value / 1e3
     assert served_in_s == pytest.approx(SERVICE_S, abs=0.005)
     for rate in (20.0, 50.0, 80.0):
