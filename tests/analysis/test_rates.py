@@ -74,6 +74,12 @@ def test_rates_are_answered_by_the_latency_and_refused_where_no_request_was_sent
         compare_by(save.load("training"), ("rate",))
 
 
+def test_the_answer_on_a_service_says_that_it_is_about_throughput(tmp_path: Path, save: Save) -> None:
+    serve_at(save, {"bare-metal": 1.0, "container": 1.5}, {})
+    shown = bench_compare(tmp_path / "run", "--force")
+    assert shown.stdout.startswith("throughput, container "), shown.output
+
+
 def test_the_picture_has_a_line_for_each_target_and_percentile_and_the_knees(save: Save) -> None:
     targets = {"bare-metal": 1.0, "container": 1.5}
     serve_at(save, targets, {"bare-metal": 8.0, "container": 2.0})

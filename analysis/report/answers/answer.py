@@ -151,7 +151,7 @@ def row_of(claim: Claim, subject: str) -> AnswerRow:
 def _subjects(claimed: Sequence[Claim]) -> list[str]:
     """Return the target of each claim, after what else differs among them: settings of the job, the model, the metric.
 
-    Throughput is what the reader expects.
+    Throughput is what the reader expects, unless a service was asked, whose latencies stand beside it.
     """
     settings = differing([claim.job for claim in claimed])
     several = len({claim.what for claim in claimed}) > 1
@@ -160,7 +160,7 @@ def _subjects(claimed: Sequence[Claim]) -> list[str]:
         parts = [getattr(claimant.job, name) for name in settings]
         if several:
             parts.append(claimant.what)
-        if claimant.metric != METRICS[0].name:
+        if claimant.metric != METRICS[0].name or claimant.job.traits.service:
             parts.append(claimant.metric)
         subjects.append(", ".join((*filter(None, parts), claimant.subject)))
     return subjects
