@@ -48,6 +48,7 @@ STEPS_S = {
     ("dcgan-published", "paper"): 0.97,
     ("progressive-gan", "smoke"): 3.28,
     ("progressive-gan", "quick"): 8.44,
+    ("progressive-gan", "paper"): 16 * 8.98,
     ("transformer", "smoke"): 0.115,
     ("transformer", "quick"): 0.38,
     ("transformer", "paper"): 8.95,
@@ -55,7 +56,8 @@ STEPS_S = {
     ("vae", "quick"): 0.063,
     ("vae", "paper"): 0.063,
 }
-"""The seconds of a step, the shortest of five, on two CPUs that other jobs used as well."""
+"""The seconds of a step, the shortest of five, on two CPUs that other jobs used as well. That of a progressive GAN at
+128 pixels is 16 times the mean of eleven steps of one image, which hold all sizes: a trial would take four hours."""
 
 
 def trial_of(model: str, profile: str, **changes: Any) -> Trial:
@@ -69,7 +71,7 @@ def trial_of(model: str, profile: str, **changes: Any) -> Trial:
 def test_every_workload_and_profile_was_measured() -> None:
     trained = [name for name in WORKLOADS.own if not WORKLOADS.get(name).communicates]
     every = {(name, profile) for name in trained for profile in ("smoke", "quick", "paper")}
-    assert every - set(STEPS_S) == {("progressive-gan", "paper")}, "a step of it takes minutes on two CPUs"
+    assert every == set(STEPS_S)
 
 
 @pytest.mark.parametrize(("model", "profile"), STEPS_S)
