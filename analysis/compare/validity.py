@@ -41,7 +41,7 @@ _ROUNDING = (
     "data_use.decoder",
 )
 """The facts that decide in which order, and with which instructions, numbers are summed. A virtual machine is among
-them: its caches are its own, and libraries choose the blocks of their sums by these."""
+them: its caches may be its own, and libraries choose the blocks of their sums by these."""
 CLOCK_TOLERANCE = 0.01
 """Means of a GPU's clock differ a little from trial to trial."""
 _OF_OTHERS = ("host/", "aggressor ")

@@ -15,7 +15,7 @@ from suite.units import count
 
 CUDA_NEEDS: dict[str, tuple[int, tuple[int, ...]]] = {"13": (580, (7, 5)), "12": (525, (5, 0)), "11": (450, (3, 5))}
 """The oldest driver and compute capability by the major version of CUDA (NVIDIA's release notes of each toolkit)."""
-_ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<alone>[a-z]?)")
+_ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<alone>a?)f?")
 MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's daemon)
 
 
@@ -102,8 +102,8 @@ def _outdated(cuda: str, cards: Sequence[Card]) -> Iterator[str]:
 def _without_code(architectures: Sequence[str], cards: Sequence[Card]) -> Iterator[tuple[str, str]]:
     """Yield the cards that the image's torch has no code for, which is known if there are ``architectures``.
 
-    Compiled code (sm_90) runs on later minor versions of its capability, PTX (compute_90) on all later ones; that with
-    a letter (sm_90a) runs on its own alone (CUDA C++ Programming Guide, compute capabilities).
+    Compiled code (sm_90, sm_100f) runs on later minor versions of its capability, PTX (compute_90) on all later ones;
+    that with an a (sm_90a) runs on its own alone (CUDA C++ Programming Guide, compute capabilities).
     """
     compiled = [match for name in architectures if (match := _ARCHITECTURE.fullmatch(name))]
     for card in cards:

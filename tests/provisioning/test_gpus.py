@@ -135,6 +135,7 @@ def test_what_libcuda_serves_counts_where_cuda_compat_goes_with_an_older_driver(
         (("sm_75", "sm_90", "compute_90"), (12, 0), None),
         (("sm_75", "sm_90a", "sm_100a"), (10, 3), "for a newer CUDA"),
         (("sm_75", "sm_90a"), (9, 0), None),
+        (("sm_75", "sm_100f"), (10, 3), None),
         (("sm_75", "sm_120"), (7, 0), "for an older CUDA"),
         (("sm_75", "sm_80"), (), None),
         ((), (12, 0), None),

@@ -3,7 +3,9 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -12,11 +14,12 @@ import pytest
 from provisioning import ledger
 from provisioning.hindrances import refuse_ablation
 from provisioning.images.image import Image
+from provisioning.lab import tap
 from provisioning.machines import accelerator, qemu_command, qmp
 from provisioning.machines import qemu as qemu_machine
 from provisioning.machines.accelerator import PROGRAM, KvmProbe, choose, choose_common, probe_kvm
 from provisioning.machines.libvirt import LIBVIRT
-from provisioning.machines.qemu import GuestConsole, _explained, _kernel_settings
+from provisioning.machines.qemu import GuestConsole, _explained, _guest, _kernel_settings
 from provisioning.machines.qemu_command import Topology, topology_of
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
@@ -32,6 +35,7 @@ from suite.process_identity import boot_id
 from suite.results.store import StoreError
 from tests.own_directories import held_in
 from tests.provisioning.conftest import MakeImage, Program, fake_node, raises
+from tests.rendered import TAP, VM
 
 MTU = Completed(0, json.dumps([{"mtu": 1450}]), "")
 
@@ -340,3 +344,19 @@ def test_a_guest_has_the_huge_pages_and_the_numa_balancing_of_its_node() -> None
     switched = properties_of("guest-huge-pages")
     assert next(_kernel_settings(fake_node(answers), switched)) == "transparent_hugepage=always"
     assert [*_kernel_settings(fake_node(), AS_IT_IS)] == [], "a kernel that has neither"
+
+
+@pytest.mark.parametrize(("accelerated", "opens"), [("kvm", True), ("kvm", False), ("tcg", False)])
+def test_packets_of_a_guest_are_moved_by_the_kernel_where_vhost_opens_and_else_the_number_is_marked(
+    accelerated: accelerator.Accelerator, opens: bool, node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path / "vhost-net"
+    if opens:
+        device.touch()
+    monkeypatch.setattr(tap, "VHOST", str(device))
+    assert tap._has_vhost(node) is opens is device.exists(), "looking makes no file"
+    plugged = replace(TAP, vhost=tap._has_vhost(node))
+    assert ("vhost=on" in " ".join(tap.qemu_words(plugged))) is opens
+    spec: Any = SimpleNamespace(accelerator=accelerated, properties=AS_IT_IS)
+    guest = _guest(spec, replace(VM, tap=plugged, accelerator=accelerated), Mock(), {})
+    assert ("network:user-space" in guest.substitutes) is (accelerated == "kvm" and not opens)
