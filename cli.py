@@ -16,7 +16,7 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from commands.lazy import LazyGroup
-from suite.errors import BenchError, RequestError, of_system
+from suite.errors import REMEDY_LABEL, BenchError, RequestError, of_system
 from suite.interruption import ENDING, cleaning_up, interrupted
 from suite.untrusted.terminal import clean, clean_streams
 from suite.version import suite_version
@@ -107,7 +107,7 @@ def _end_interrupted(ctx: click.Context) -> NoReturn:
         ended = "everything started is ended"
     click.echo(f"interrupted: {ended}; what was measured is kept", err=True)
     if remaining:
-        click.echo("  what to do: bench clean removes them", err=True)
+        click.echo(f"  {REMEDY_LABEL}bench clean removes them", err=True)
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)  # else one that comes while the interpreter ends would be the exit code
     ctx.exit(INTERRUPTED)
@@ -135,7 +135,7 @@ def _print_error(ctx: click.Context, error: BenchError | OSError | UnicodeError 
     if tail:
         click.echo(tail, err=True)
     if error.remedy:
-        click.echo(f"  what to do: {error.remedy}", err=True)
+        click.echo(f"  {REMEDY_LABEL}{error.remedy}", err=True)
     ctx.exit(error.exit_code)
 
 

@@ -114,7 +114,7 @@ def _group(title: str, reasons: Mapping[str, str]) -> str:
 def _next_step(checks: Sequence[Check], found: MeasurableTargets) -> str:
     remedies = {check.kind: check.remedy for check in reversed(checks) if not check.usable and check.remedy}
     if "image" in remedies:
-        return remedies["image"]
+        return remedies["image"].removeprefix("run: ")
     image = next((check for check in checks if check.kind == "image"), None)
     if image:
         taking = {"cuda": " --device cuda", "own": f" --image {image.evidence[:12]}"}.get(image.name, "")

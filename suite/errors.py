@@ -66,6 +66,10 @@ def nearest(word: str, names: Sequence[str]) -> str:
     return (f"did you mean {near[0]}? " if near else "") + f"choose among {', '.join(names)}"
 
 
+REMEDY_LABEL = "what to do: "
+"""Stands before the remedy in the output of ``bench``."""
+
+
 class BenchError(Exception):
     """Base of every error that is shown as a message and not as a traceback.
 

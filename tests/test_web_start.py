@@ -161,7 +161,7 @@ def test_what_this_machine_cannot_run_is_said_at_its_field(client: FlaskClient, 
     said = "left out: --ablate x\nbench: --cpus 99: this host allows CPUs 0-1\n  what to do: give fewer\n"
     machine.forecast = CompletedProcess([], 2, "", said)
     page = client.get("/start/check?cpus=99").text
-    assert "--cpus 99: this host allows CPUs 0-1" in page
+    assert "--cpus 99: this host allows CPUs 0-1 - give fewer" in page
     assert 'href="#cpus"' in page
     assert "left out" not in page
     assert "Start it" not in page

@@ -19,7 +19,7 @@ from commands.web.states import BUSY_FLAGS, COMMAND_LINE, processes
 from provisioning.doctor import Check, Diagnosis, diagnose, examine_as_far_as_possible
 from provisioning.paths import bench_argv
 from provisioning.processes import run_apart, start_detached
-from suite.errors import CommandError, RequestError, option
+from suite.errors import REMEDY_LABEL, CommandError, RequestError, option
 from suite.job.command import COMMAND
 from suite.measurable import is_measured
 from suite.registries import SCENARIOS
@@ -176,7 +176,8 @@ def _forecast_of(results: Path, words: Words) -> str:
     argv = [*bench_argv(), *words, "--out", str(results / new_run_directory().name), "--dry-run"]
     answer = run_apart(argv, FORECAST_WITHIN_S)
     if answer.returncode:
-        raise RequestError(answer.stderr.rpartition("bench: ")[2].strip())
+        message, _, remedy = answer.stderr.rpartition("bench: ")[2].partition(REMEDY_LABEL)
+        raise RequestError(message.strip(), remedy=remedy.strip() or None)
     return answer.stdout
 
 

@@ -339,6 +339,7 @@ def test_what_a_page_frames_passes_the_rules_of_axe_and_fits_too(
     browser.open(request.getfixturevalue(page).as_uri())
     assert violations(browser) == []
     assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("document.querySelector('.wide img').width") >= 500, "its letters can be read, and it scrolls"
 
 
 @pytest.mark.beside

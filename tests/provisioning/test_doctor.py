@@ -127,7 +127,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
 def test_the_only_image_of_a_machine_carries_all_targets_and_is_named_in_the_next_step(
     checks: list[Check], make_image: MakeImage, variant: str, taking: str
 ) -> None:
-    assert diagnose(checks).next_step == "run: bench image build"
+    assert diagnose(checks).next_step == "bench image build"
     image = make_image(variant=variant)
     found, check = doctor._image()
     assert (found, check.name, check.usable) == (image, variant, True)
