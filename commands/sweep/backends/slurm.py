@@ -71,7 +71,7 @@ TASK = re.compile(r"(?P<job>\d+)\|(?P<block>\d+)\|(?P<state>[A-Z_]+)\|(?P<node>[
 NO_TASK = re.compile(r"|CLUSTER: \S+|\d+\|N/A\|.*")
 """What squeue prints besides: an empty line, a cluster's name (before Slurm 20.11), a job of salloc."""
 FOLLOW = "the jobs run on; bench sweep run follows them again"
-UNRELEASED = re.compile(r"Unable to clean up job state for job (\d+)")
+UNRELEASED = re.compile(r"Unable to clean up job allocation (\d+)")
 """The words of salloc, which asks the controller once to end its job."""
 SUBMITTED = re.compile(r"(?m)^(?P<job>\d+)(;(?P<cluster>\S+))?$")
 

@@ -182,7 +182,7 @@ def test_without_a_common_file_system_each_block_is_a_job_of_salloc(machine: Mac
     assert block_of.split()[1:] == ["0"]
 
 
-UNRELEASED = "salloc: error: Unable to clean up job state for job 4712: Unable to contact slurm controller"
+UNRELEASED = "salloc: error: Unable to clean up job allocation 4712: Socket timed out on send/recv operation"
 TIMED_OUT = "scancel: error: Socket timed out on send/recv operation"
 AWAY_ONCE = f"""[ -e "$0.asked" ] || {{ touch "$0.asked"; echo '{TIMED_OUT}' >&2; exit 1; }}"""
 
