@@ -1,6 +1,9 @@
 """The pages and a service under connections that ask for nothing: whoever asks properly is answered within a second."""
 
+import logging
 import os
+import resource
+import select
 import socket
 import subprocess
 import sys
@@ -8,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from commands.web import app
 from commands.web.app import WebSettings, create_app
 from tests.hostile.conftest import until_closed
 from tests.worker.judged import SERVICE
+from worker.serving import http_server
 from worker.serving.http_server import BoundedServer
 from worker.serving.service import MOST_REQUEST_BYTES, Service
 
@@ -78,6 +83,13 @@ def asked(port: int, headers: dict[str, str] | None = None, method: str = "GET")
         return connection.getresponse().status
 
 
+def answered(connection: HTTPConnection) -> int:
+    connection.request("GET", "/models")
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
 def waited_s(port: int, seconds: float) -> float:
     """Ask every 50 ms; return within what time nine of ten answers came: the others may have waited for a CPU."""
     times, end_s = [], time.monotonic() + seconds
@@ -114,6 +126,100 @@ def test_who_asks_properly_is_answered_within_a_second(port: int, count: int, se
             attack.kill()
     within_s = WITHIN_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # others may use the CPUs, too
     assert (during_s < within_s, after_s < within_s) == (True, True), (during_s, after_s, within_s)
+
+
+class GatedPoller:
+    """Asks the kernel only while the gate is open, so that it answers for several connections at once."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.rounds = 0
+        self._poller = select.epoll()
+        self.register = self._poller.register
+        self.unregister = self._poller.unregister
+        self.modify = self._poller.modify
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        self.rounds += 1
+        self.gate.wait()
+        return self._poller.poll(timeout_s)
+
+
+@dataclass
+class GatedService:
+    """A service whose events a test holds back."""
+
+    server: BoundedServer
+    poller: GatedPoller
+    port: int
+
+    def connected(self) -> HTTPConnection:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.connect()
+        return connection
+
+    def wait_for_rounds(self, count: int) -> None:
+        """Wait until the server has come so often to its gate."""
+        wanted = self.poller.rounds + count
+        end_s = time.monotonic() + 10
+        while self.poller.rounds < wanted and time.monotonic() < end_s:
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatedService]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        local = Service(SERVICE.generators, SERVICE.trained, local=True)
+        server = BoundedServer(local, listener, threads=1, most_bytes=MOST_REQUEST_BYTES, idle_s=120)
+        poller = GatedPoller()
+        monkeypatch.setattr(server, "poller", poller)
+        poller.gate.set()
+        threading.Thread(target=until_closed, args=(server.run,), daemon=True).start()
+        yield GatedService(server, poller, int(listener.getsockname()[1]))
+        poller.gate.set()
+
+
+def test_an_event_of_a_closed_connection_reaches_no_other_that_has_its_number(gated: GatedService) -> None:
+    """Of two that are accepted at once, the second is given the number of what was closed for the first."""
+    gated.server.most_connections = 2
+    with closing(gated.connected()) as oldest, closing(gated.connected()) as old:
+        assert [answered(peer) for peer in (oldest, old)] == [200, 200]
+        gated.poller.gate.clear()
+        gated.wait_for_rounds(1)
+        with closing(gated.connected()) as first, closing(gated.connected()) as second:
+            oldest.request("GET", "/models")
+            gated.poller.gate.set()
+            assert [answered(peer) for peer in (first, second)] == [200, 200]
+
+
+def test_an_urgent_byte_wakes_nobody_without_an_end(gated: GatedService, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(gated.connected()) as peer, caplog.at_level(logging.WARNING):
+        assert answered(peer) == 200
+        peer.sock.send(b"!", socket.MSG_OOB)
+        before = gated.poller.rounds
+        time.sleep(0.5)
+        assert gated.poller.rounds - before < 10
+        assert answered(peer) == 200
+    assert caplog.messages == []
+
+
+def test_half_a_request_is_closed_in_time_though_the_clock_is_set_back(
+    gated: GatedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_WITHIN_S", 1)
+    with socket.create_connection(("127.0.0.1", gated.port), timeout=10) as peer:
+        now_s = time.time()
+        monkeypatch.setattr(time, "time", lambda: now_s - 3600)
+        peer.sendall(HALF)
+        assert peer.recv(1) == b""
+
+
+def test_a_service_that_may_open_few_files_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=until_closed, args=(service, listener, Path()), daemon=True).start()
+        assert asked(int(listener.getsockname()[1])) == 200
 
 
 @pytest.mark.parametrize(

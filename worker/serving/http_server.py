@@ -22,7 +22,10 @@ _READ_AT_ONCE_BYTES = 512
 """What is read of a connection before others have their turn: it can hold many requests, which cost time to parse."""
 _OTHER_FILES = 100
 """Descriptors that connections leave free."""
-_READS = select.EPOLLIN | select.EPOLLPRI
+_LEAST_CONNECTIONS = 8
+"""What is served even where a process may have few files."""
+_READS = select.EPOLLIN
+"""Without EPOLLPRI: an urgent byte, which nobody reads, would wake the loop without an end."""
 _LOOK_S = 1.0
 
 
@@ -46,10 +49,11 @@ class BoundedServer(TcpWSGIServer):  # type: ignore[misc]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most_files = min(hard, max(soft, MOST_CONNECTIONS + _OTHER_FILES))
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, hard))
-        self.most_connections = min(MOST_CONNECTIONS, most_files - _OTHER_FILES)
+        self.most_connections = max(_LEAST_CONNECTIONS, min(MOST_CONNECTIONS, most_files - _OTHER_FILES))
         self.channel_class = _Channel
         self.poller = select.epoll()
         self.serving = threading.local()
+        self._looks_at_s = 0.0
         self._changed: deque[_Channel] = deque()
         # It would tell of every request that finds others before it, which at saturation is each of them.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
@@ -96,13 +100,17 @@ class BoundedServer(TcpWSGIServer):  # type: ignore[misc]
 
     def _serve_round(self) -> None:
         """Do what is possible on each connection now, and wait for up to a second if that is nothing."""
+        if time.monotonic() >= self._looks_at_s:
+            self._looks_at_s = time.monotonic() + _LOOK_S
+            self.next_channel_cleanup = 0  # a time of day, which can be set back
         is_accepting = self.readable()  # it looks after the connections, too
         self.poller.modify(self.socket, _READS if is_accepting else 0)
         while self._changed:
             self._changed.popleft().watch()
-        for descriptor, events in self.poller.poll(_LOOK_S):
-            ready = self._map.get(descriptor)
-            if ready is None:
+        # Before any is handled: a connection that is accepted meanwhile may have the number of one that was closed.
+        ready_now = [(self._map[descriptor], events) for descriptor, events in self.poller.poll(_LOOK_S)]
+        for ready, events in ready_now:
+            if ready.socket is None:  # closed meanwhile
                 continue
             wasyncore.readwrite(ready, events)
             if isinstance(ready, _Channel):
