@@ -84,6 +84,23 @@ def test_the_forecast_counts_kept_models_by_those_of_earlier_runs(bench: Bench, 
     assert space["size_bytes"] >= 6 * 6065673
 
 
+def test_the_forecast_counts_the_copy_of_a_directory_and_checkpoints(
+    bench: Bench, machine: Machine, here: Path
+) -> None:
+    def disk(*words: str) -> dict[str, int]:
+        asked = ("run", *words, "--target", "bare-metal", "--blocks", "2", "--dry-run", "--json", "--out", "out")
+        spaces = json.loads(ended_well(bench(*asked)).stdout)["disk"]
+        return {space["what"]: space["size_bytes"] for space in spaces}
+
+    (here / "mine").mkdir()
+    (here / "mine/train.py").write_bytes(bytes(3 << 20))
+    command = ("--scenario", "command", "--command", "python train.py", "--command-files", "mine")
+    assert disk(*command)["the copy of the directory, while it runs"] >= 3 << 20
+    assert "what a trial writes" not in disk(*SMALL)
+    assert disk(*SMALL, "--checkpoint", "on", "--checkpoint-every", "2")["what a trial writes"] > 1 << 20
+    assert machine.events == []
+
+
 def test_a_dry_run_foretells_from_earlier_trials_of_this_machine(bench: Bench, machine: Machine) -> None:
     words = (*SMALL[:4], *TWO, "--blocks", "2")
     assert bench("run", *words, "--out", "results/before").exit_code == 0
