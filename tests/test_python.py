@@ -79,8 +79,9 @@ def test_a_notebook_shows_an_answer_as_html_and_print_shows_its_text() -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_a_wrong_request_and_an_empty_directory_are_refused_with_the_remedy(here: Path) -> None:
-    with pytest.raises(RequestError, match="'vn' is unknown"):
+    with pytest.raises(RequestError, match="'vn' is unknown") as caught:
         virtbench.run(target="vn")
+    assert caught.value.__notes__ == ["what to do: choose among bare-metal, container, vm, container-vm, all"]
     with pytest.raises(RequestError, match="no option tarjet"):
         virtbench.run(tarjet="vm")
     with pytest.raises(RequestError, match="no run in results/"):
@@ -97,10 +98,12 @@ def python(here: Path, program: str, *options: str) -> "subprocess.CompletedProc
 
 def test_a_module_of_the_user_with_the_name_of_a_package_is_named_with_the_remedy(here: Path) -> None:
     (here / "worker.py").write_text("MINE = True")
-    hidden = python(here, "import virtbench; virtbench.read; import worker; print(worker.__file__)")
+    hidden = python(
+        here, "import virtbench\nvirtbench.read\nvirtbench.run\nvirtbench.read\nimport worker; print(worker.__file__)"
+    )
     assert hidden.returncode == 0, hidden.stderr
     assert str(REPOSITORY) in hidden.stdout
-    assert f"not {here / 'worker.py'}; what to do: rename your module" in hidden.stderr
+    assert hidden.stderr.count(f"not {here / 'worker.py'}; what to do: rename your module") == 1
     first = python(here, "import worker, virtbench; assert worker.MINE; virtbench.read")
     assert first.returncode == 1
     assert "virtbench has a package called worker, and" in first.stderr

@@ -18,4 +18,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 (one of those above)
     if name not in __all__:
         raise AttributeError(f"module 'virtbench' has no attribute {name!r}")
     warn_of_hidden_modules(import_own_packages())
-    return getattr(import_module("virtbench.calls"), name)
+    calls = import_module("virtbench.calls")
+    # From here on they are found without this function, which would warn again.
+    globals().update({public: getattr(calls, public) for public in __all__})
+    return globals()[name]

@@ -1,7 +1,8 @@
 """The functions of ``import virtbench``: thin calls of those behind ``bench run``, ``compare`` and ``results``."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
@@ -24,6 +25,7 @@ from commands.run.command import measure, run_store
 from commands.run.command import run as run_command
 from commands.run.request_command import requested
 from provisioning import ledger
+from suite.errors import REMEDY_LABEL, BenchError
 from suite.results.layout import latest_run, results_directory
 from suite.results.runs import find_runs, runs_and_sweeps
 from suite.units import parse_share
@@ -65,6 +67,19 @@ class Result:
         return fragment(document(self.comparison))
 
 
+@contextmanager
+def _with_remedy() -> Iterator[None]:
+    """Add the remedy of an error to its traceback."""
+    try:
+        yield
+    except BenchError as error:
+        note = f"{REMEDY_LABEL}{error.remedy}"
+        if error.remedy and note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+
+
+@_with_remedy()
 def run(*program: str, out: str | Path | None = None, **options: object) -> Result:
     """Measure as ``bench run`` does, and return the answer.
 
@@ -86,6 +101,7 @@ def run(*program: str, out: str | Path | None = None, **options: object) -> Resu
     return compare(store.directory)
 
 
+@_with_remedy()
 def compare(*directories: str | Path, margin: str | float | None = None, force: bool = False) -> Result:
     """Compare runs with bare metal as ``bench compare`` does; without directories the latest run.
 
@@ -97,6 +113,7 @@ def compare(*directories: str | Path, margin: str | float | None = None, force: 
     return Result(places, compare_records(audited(load(places), force=force), margin=share, force=force))
 
 
+@_with_remedy()
 def read(*directories: str | Path) -> pd.DataFrame:
     """Return a row per trial, failed and warm-up ones too, as ``bench results export`` does.
 
