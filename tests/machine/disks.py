@@ -20,10 +20,12 @@ FURTHER = {"bookworm": ("charliecloud-runtime",), "trixie": ("docker-cli", "char
 """The packages of a suite alone; its keys are the suites."""
 ENVIRONMENT, IMAGES, USER = "opt/environment", "var/lib/virtbench/images", "ada"
 BENCH = f"{ENVIRONMENT}/bin/bench"
+SLOW = "x-systemd.device-timeout=1h"
+"""systemd waits 90 s for a disk by default; where other work keeps the host busy, it shows up later."""
 FILES = {
     "etc/fstab": "/dev/vda / ext4 defaults 0 1\n"
-    f"/dev/vdb /{IMAGES}/{{name}} ext4 defaults 0 2\n"
-    "/dev/vdc /var/lib/docker ext4 nofail 0 0\n",
+    f"/dev/vdb /{IMAGES}/{{name}} ext4 {SLOW} 0 2\n"
+    f"/dev/vdc /var/lib/docker ext4 nofail,{SLOW} 0 0\n",
     "etc/hostname": "machine\n",
     "etc/hosts": "127.0.0.1 localhost machine\n",
     "etc/systemd/network/all.network": "[Match]\nName=eth0\n[Network]\nDHCP=ipv4\n",
