@@ -139,8 +139,9 @@ def main() -> None:
 def try_all(suite: str, image: Image, keep: Path, steps: list[Step]) -> bool:
     """Boot one machine and try the steps in it; returns whether all of them succeeded."""
     keep.mkdir(parents=True, exist_ok=True)
-    system = disks.once(keep / f"{suite}.img", partial(disks.of_system, suite, image), note)
-    packed = disks.once(keep / f"image-{image.digest[:12]}.img", partial(disks.of_image, image), note)
+    name = image.directory.name  # under which the system mounts the image
+    system = disks.once(keep / f"{suite}-{name}.img", partial(disks.of_system, suite, image), note)
+    packed = disks.once(keep / f"image-{name}.img", partial(disks.of_image, image), note)
     with tempfile.TemporaryDirectory(prefix="virtbench-machine-", dir=keep) as place:
         began = time.monotonic()
         with booted((system, packed, docker_store(image, note)), Path(place)) as guest:
