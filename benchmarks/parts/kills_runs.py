@@ -145,6 +145,10 @@ class Command(Setting):
 
     port: int = 0
 
+    def __post_init__(self) -> None:
+        if self.scenario in ("compare", "report"):
+            self.span_s = 4.0
+
     @property
     def name(self) -> str:
         return self.scenario
@@ -171,7 +175,8 @@ class Command(Setting):
             return ["web", "--port", str(self.port), "--results", str(self.out.parent)]
         if self.scenario == "serve":
             return ["serve", str(min((self.out / MODELS).iterdir())), "--port", str(self.port)]
-        return [self.scenario, str(self.out)]
+        # What has been kept is printed within a moment: after each that has ended, another is asked for.
+        return [self.scenario, str(self.out), "--margin", f"{5 + 0.1 * self.blocks:.1f}%"]
 
 
 def _block(content: bytes) -> int:
