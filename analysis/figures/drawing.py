@@ -39,7 +39,7 @@ from analysis.load.metrics import Metric
 from analysis.report.formatting import notes_by_target
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
-from suite.results.files import output, remove_temporaries
+from suite.results.files import output
 from suite.results.layout import PLOTS, USUAL_FORMATS
 from suite.targets import TARGETS
 
@@ -157,7 +157,6 @@ def write(charts: Iterable[tuple[str, Figure]], directory: Path, formats: Sequen
     """Write each figure in these formats under its name, and return the paths. Raises RequestError if it cannot."""
     # Whoever may write the run could have made a link of its plots/; a directory that the user names may be one.
     below = directory.parent if directory.name == PLOTS else None
-    remove_temporaries(directory)  # of a bench compare that was killed
     paths = [directory]
     try:
         for name, chart in charts:

@@ -17,7 +17,7 @@ from analysis.warnings.types import AnalysisWarning, skipped_record
 from suite.errors import RequestError, missing_extra
 from suite.records.columns import TABLE, counted_steps
 from suite.records.record import Steps
-from suite.results.files import output, remove_temporaries
+from suite.results.files import output
 from suite.results.store import unwritable
 
 Format = Literal["parquet", "csv", "jsonl"]
@@ -115,7 +115,6 @@ def write(tables: Iterable[pd.DataFrame], form: Format, path: Path) -> int:
 
     Raises StoreError where it cannot be written, and RequestError where there is not a row.
     """
-    remove_temporaries(path.parent)  # of an export that was killed
     with unwritable(path), output(path) as file:
         if form == "parquet":
             rows = _parquet(tables, file)

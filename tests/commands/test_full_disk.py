@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from suite.results.files import is_temporary
+from suite.process_identity import ProcessIdentity
+from suite.results.files import is_temporary, temporary_name
+from tests.commands.conftest import Bench
 from tests.hostile.conftest import RUNS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -39,16 +41,30 @@ def bounded(*words: str, place: Path) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("report", "--html", OUT),
-        ("results", "export", "--out", OUT),
-        ("results", "export", "--format", "parquet", "--out", OUT),
-        ("results", "pack", "--out", OUT),
-    ],
-    ids=" ".join,
-)
+WRITING = [
+    ("report", "--html", OUT),
+    ("results", "export", "--out", OUT),
+    ("results", "export", "--format", "parquet", "--out", OUT),
+    ("results", "pack", "--out", OUT),
+]
+
+
+@pytest.mark.parametrize("words", WRITING, ids=" ".join)
+def test_what_a_killed_command_has_left_of_its_file_goes_with_the_next(
+    words: tuple[str, ...], run: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    left = temporary_name(ProcessIdentity.own().model_copy(update={"pid": ended.pid}))
+    writing = temporary_name(ProcessIdentity.own())
+    for name in (left, writing):
+        (run.parent / name).write_text("half a file")
+    monkeypatch.chdir(run.parent)
+    assert bench(*words, str(run)).exit_code == 0
+    assert [(run.parent / name).exists() for name in (left, writing, OUT)] == [False, True, True]
+
+
+@pytest.mark.parametrize("words", WRITING, ids=" ".join)
 def test_a_file_that_cannot_be_written_is_named_and_the_earlier_one_stays(words: tuple[str, ...], run: Path) -> None:
     earlier = run.parent / OUT
     earlier.write_text("earlier")
