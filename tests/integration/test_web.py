@@ -343,6 +343,18 @@ def test_what_a_page_frames_passes_the_rules_of_axe_and_fits_too(
 
 
 @pytest.mark.beside
+def test_a_report_is_printed_in_dark_letters_whatever_the_scheme_of_the_screen(browser: Tab, report: Path) -> None:
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
+    browser.open(report.as_uri())
+    shown = "getComputedStyle(document.querySelector('.dim'))"
+    assert browser.run(f"{shown}.color") == "rgb(89, 89, 89)"
+    assert browser.run("getComputedStyle(document.querySelector('.wide img')).filter") == "none"
+    browser.call("Emulation.setEmulatedMedia", media="", features=[dark])
+    assert browser.run(f"{shown}.color") != "rgb(89, 89, 89)"
+
+
+@pytest.mark.beside
 @pytest.mark.parametrize("width", [390, 800, 1280])
 def test_a_report_fits_its_width_shows_something_and_fetches_nothing(browser: Tab, report: Path, width: int) -> None:
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
