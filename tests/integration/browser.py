@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,24 +105,6 @@ class Tab:
     def another(self) -> "Tab":
         with urlopen(Request(f"http://127.0.0.1:{self._port}/json/new", method="PUT")) as answer:
             return Tab(self._port, json.load(answer))
-
-    def check_form(self, address: str, targets: Sequence[str], **fields: str) -> None:
-        """Fill in the form of a smoke run of AlexNet, and have it checked."""
-        self.enter(address, "/start")
-        chosen = json.dumps([*targets, "alexnet"])
-        boxes = "document.querySelectorAll('input[type=checkbox]:is([name=target], [name=model])')"
-        self.run(f"for (const box of {boxes}) box.checked = {chosen}.includes(box.value)")
-        for name, value in {"profile": "smoke", "busy": "wait", **fields}.items():
-            self.run(f"document.getElementById('{name}').value = '{value}'")
-        self.run("document.getElementById('check').click()")
-        self.wait("document.getElementById('start') !== null || document.querySelector('.problem') !== null")
-        assert "bench run" in self.run("document.querySelector('pre').innerText")
-
-    def start_checked(self) -> str:
-        """Start the run that was checked, and return the path of its page."""
-        self.run("document.getElementById('start').click()")
-        self.wait("location.pathname.includes('/runs/')")
-        return str(self.run("location.pathname.slice(location.pathname.indexOf('/runs/'))"))
 
     def close(self, what: str = "Page") -> None:
         """Close the page, or with ``Browser`` all of them."""
