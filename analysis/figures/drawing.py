@@ -425,11 +425,12 @@ def fit_names(axes: Axes, places: Sequence[str], targets: int) -> None:
 
 def direction(unit: str, *, more_is_better: bool) -> str:
     """Return what the ends of an axis mean, in the order in which it is read: of times and rates, faster and slower."""
-    low, high = ("worse", "better") if more_is_better else ("better", "worse")
+    ends = ["worse", "better"]
     if unit in _TIME_UNITS or unit.endswith("/s"):
-        words = {"worse": "slower", "better": "faster"}
-        low, high = words[low], words[high]
-    return f"{low} \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} {high}"
+        ends = ["slower", "faster"]
+    if not more_is_better:
+        ends.reverse()
+    return " \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} ".join(ends)
 
 
 def common_direction(metrics: Iterable[Metric]) -> str:

@@ -91,6 +91,12 @@ def forest(comparison: Comparison, _: Reference) -> Iterator[Drawing]:
         )
 
 
+def _lines_of(contrast: Contrast) -> int:
+    """Return the lines of text that a row has room for: two, or those of its longer text."""
+    breaks = max(_text(contrast).count("\n"), _name(contrast).count("\n"))
+    return max(2, breaks + 1)
+
+
 def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     rows = list(_rows(comparison))
     if all(_is_base(contrast) or contrast.ratio is None for contrast in rows):
@@ -99,8 +105,7 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     # A number keeps its per cent, by a blank at which no line is broken.
     width = fitted(_INCHES)
     title = textwrap.fill(answers.replace(" %", "\N{NO-BREAK SPACE}%"), int(_TITLE_LETTERS * letters(width)))
-    texts = ((_text(contrast), _name(contrast)) for contrast in rows)
-    lines = sum(max(2, *(text.count("\n") + 1 for text in of_row)) for of_row in texts)
+    lines = sum(map(_lines_of, rows))
     around = _AROUND + 0.19 * title.count("\n")
     with style():
         chart = canvas(_INCHES, around + _ROW / 2 * lines)
