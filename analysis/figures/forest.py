@@ -101,7 +101,7 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     rows = list(_rows(comparison))
     if all(_is_base(contrast) or contrast.ratio is None for contrast in rows):
         return
-    answers = one_line("; ".join(map(str, answer(comparison).rows)))
+    answers = one_line(_title(comparison))
     # A number keeps its per cent, by a blank at which no line is broken.
     width = fitted(_INCHES)
     title = textwrap.fill(answers.replace(" %", "\N{NO-BREAK SPACE}%"), int(_TITLE_LETTERS * letters(width)))
@@ -119,6 +119,15 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
         chart,
         description=one_line(title),
     )
+
+
+def _title(comparison: Comparison) -> str:
+    """Return the answer in a sentence, with those side by side that have the same one: ``container, vm: slower``."""
+    subjects: dict[str, list[str]] = {}
+    for row in answer(comparison).rows:
+        _, _, result = str(row).partition(f"{row.subject}: ")
+        subjects.setdefault(result, []).append(row.subject)
+    return "; ".join(f"{', '.join(names)}: {result}" for result, names in subjects.items())
 
 
 def _rows(comparison: Comparison) -> Iterator[Contrast]:
@@ -206,7 +215,7 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     low, high = axes.get_xlim()
     locator: Locator = LogLocator()
     if high < 4 * low:
-        locator = MaxNLocator(5, steps=[1, 2, 5, 10])
+        locator = MaxNLocator(3 if in_column() else 5, steps=[1, 2, 5, 10])
     elif high < 100 * low:
         locator = LogLocator(subs=(1, 2, 5))
     axes.xaxis.set_major_locator(locator)

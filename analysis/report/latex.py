@@ -38,12 +38,20 @@ _ESCAPES = {
     "\N{RIGHTWARDS ARROW}": r"$\rightarrow$",
 }
 _SECTIONS = {2: "subsection*", 3: "subsubsection*", 4: "paragraph"}
-_TEXT_WIDTH = 0.65
-"""The share of a line that the columns of texts have together."""
+_LINE = 51.0
+"""The small letters of a line of 3.3 inches, the column of a paper in two columns: 4.6 points each."""
+_GAP = 2.6
+"""The letters that ``\\tabcolsep`` takes on both sides of a column."""
+_NARROWEST = 16
+_WIDEST = 40
+"""The least and most letters by which columns that are broken into lines share the width."""
 
 
 def latex(document: Document) -> str:
-    """Return a document as LaTeX; figures are left out. A table without a caption has the heading above it."""
+    """Return a document as LaTeX without its figures, whose tables fit a column of 3.3 inches.
+
+    A table without a caption has the heading above it.
+    """
     lines: list[str] = []
     heading = ""
     for element in with_explained_columns(document):
@@ -81,14 +89,52 @@ def _items(texts: Sequence[str]) -> Iterator[str]:
 
 
 def _table(table: Table, caption: str) -> Iterator[str]:
-    wrapping = [head.wraps for head in table.columns]
-    share = _TEXT_WIDTH / max(sum(wrapping), 1)
-    columns = "".join(f"p{{{share:.2f}\\linewidth}}" if wraps else "r" for wraps in wrapping)
+    """Yield a table that fits a column: those of numbers in parts below each other, in which rows keep their heads."""
     yield r"\begin{table}[htbp]"
     yield r"\centering\small"
     if caption:
         yield f"\\caption{{{escaped(caption)}}}"
-    yield f"\\begin{{tabular}}{{l{columns}}}"
+    for number, part in enumerate(_parts(table)):
+        if number:
+            yield r"\par\smallskip"
+        yield from _tabular(part)
+    yield r"\end{table}"
+
+
+def _parts(table: Table) -> Iterator[Table]:
+    """Yield a table as several that are narrow enough, or have one column; whole if its texts can be broken."""
+    if any(head.wraps for head in table.columns):
+        yield table
+        return
+    head, *columns = _letters(table)
+    places: list[int] = []
+    width = head + _GAP
+    for place, letters in enumerate(columns):
+        width += letters + _GAP
+        if places and width > _LINE:
+            yield table.only(*places)
+            places = []
+            width = head + letters + 2 * _GAP
+        places.append(place)
+    yield table.only(*places)
+
+
+def _letters(table: Table) -> list[int]:
+    """Return the letters of the widest cell of each column, that of the heads first."""
+    columns = [[table.corner, *(str(head) for head, _ in table.rows)]]
+    for place, head in enumerate(table.columns):
+        columns.append([str(head), *(line(cells[place]) for _, cells in table.rows)])
+    return [max(map(len, texts)) for texts in columns]
+
+
+def _tabular(table: Table) -> Iterator[str]:
+    letters = _letters(table)
+    broken = any(head.wraps for head in table.columns) or sum(letters) + _GAP * len(letters) > _LINE
+    columns = "l" + "r" * len(table.columns)
+    if broken:
+        shared = [min(max(number, _NARROWEST), _WIDEST) for number in letters]
+        columns = "".join(_paragraph(number / sum(shared)) for number in shared)
+    yield f"\\begin{{tabular}}{{{columns}}}"
     yield r"\hline"
     if table.headed:
         yield _row([table.corner, *map(str, table.columns)])
@@ -97,7 +143,11 @@ def _table(table: Table, caption: str) -> Iterator[str]:
         yield _row([str(head), *map(line, cells)])
     yield r"\hline"
     yield r"\end{tabular}"
-    yield r"\end{table}"
+
+
+def _paragraph(share: float) -> str:
+    """Return a column of broken lines that has a share of the width."""
+    return f"p{{\\dimexpr{share:.3f}\\linewidth-2\\tabcolsep\\relax}}"
 
 
 def _row(texts: Sequence[str]) -> str:

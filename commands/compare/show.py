@@ -38,6 +38,7 @@ from analysis.report.sweeps.scaling import scaling_document
 from analysis.report.terminal import Terminal
 from analysis.report.waterfall import explanation_document
 from analysis.selftest.judging import speaks_for
+from analysis.statistics.sequential import LEAST_BLOCKS
 from commands.compare.gate import show_change
 from commands.compare.output import ByOutput, ExplanationOutput, JobOutput, ValueRow
 from commands.output import print_json
@@ -231,7 +232,13 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Se
     part = options["job"] or options["explain"] or options["scaling"] or options["by"]
     level: Level = "full" if options["verbose"] else "overview"
     more = "" if part else more_options(comparison, level, costs=options["costs"])
-    click.echo(f"drawn: {place}: {count(len({path.stem for path in drawn}), 'figure')}{more}", err=True)
+    if drawn:
+        figures = count(len({path.stem for path in drawn}), "figure")
+        click.echo(f"drawn: {place}: {figures}{more}", err=True)
+    else:
+        click.echo(
+            f"no figure: they show numbers of {LEAST_BLOCKS} blocks or more that are not too noisy{more}", err=True
+        )
     return drawn
 
 

@@ -1,6 +1,8 @@
 """What goes into a paper: figures as wide as a column, tables as LaTeX, the methods and the testbed."""
 
 import re
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -26,8 +28,9 @@ from tests.analysis.test_plots import JOB, disk
 from tests.analysis.test_plots import group as bars_of
 from tests.analysis.test_stored_runs import NAMES, RUNS
 
+_PARAGRAPH = r"p\{\\dimexpr[\d.]+\\linewidth-2\\tabcolsep\\relax\}"
 _TOKEN = re.compile(
-    r"\\(?P<edge>begin|end)\{(?P<environment>\w+)\}(?P<columns>\{(?:l|r|p\{[\d.]+\\linewidth\})+\})?"
+    rf"\\(?P<edge>begin|end)\{{(?P<environment>\w+)\}}(?P<columns>\{{(?:l|r|{_PARAGRAPH})+\}})?"
     r"|(?P<end>\\\\)|\\[A-Za-z]+\*?|\\[{}$&#_%]|(?P<special>[{}$&#%_^~\"<>|\\])"
 )
 """What LaTeX reads as more than a letter; ``special`` is a character that nothing escapes."""
@@ -46,7 +49,8 @@ def tables(text: str) -> int:
                 opened.append(environment)
                 counts[environment] += 1
                 if environment == "tabular":
-                    widths.append(len(re.findall(r"l(?!in)|r|p\{", token["columns"][1:-1])))
+                    columns = re.sub(_PARAGRAPH, "p", token["columns"])
+                    widths.append(len(columns) - 2)
             case "end":
                 assert opened.pop() == environment
             case "{":
@@ -74,6 +78,34 @@ def test_every_table_of_a_run_is_latex_with_balanced_environments_and_whole_rows
         shown = bench_compare(RUNS / name, "--force", "--latex", *options)
         assert shown.exit_code == 0, shown.output
         assert tables(shown.stdout) > 0
+
+
+@pytest.mark.parametrize("name", ["synthetic-all", "probe", "shared", "sweep"])
+def test_no_table_is_wider_than_a_column_of_3_3_inches(name: str) -> None:
+    text = bench_compare(RUNS / name, "--force", "--latex").stdout
+    unbroken = re.findall(r"\\begin\{tabular\}\{(l(?:r)+)\}(.*?)\\end\{tabular\}", text, re.DOTALL)
+    for spec, rows in unbroken:
+        cells = [row.split(" & ") for row in rows.replace("\\hline", "").split("\\\\") if row.strip()]
+        assert sum(max(map(len, column)) for column in zip(*cells, strict=True)) + 2 * len(spec) < 56, rows
+    broken = re.findall(r"\\begin\{tabular\}\{(p.*\})\}\n", text)
+    for spec in broken:
+        assert sum(map(float, re.findall(r"dimexpr([\d.]+)", spec))) < 1.005, "a share is of the whole width"
+    assert unbroken
+    assert broken
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed: the parser has to do")
+@pytest.mark.parametrize("options", [(), ("--methods",)])
+def test_latex_takes_every_table_and_none_leaves_its_column(options: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("synthetic-all", "probe", "shared"):
+        (tmp_path / "tables.tex").write_text(bench_compare(RUNS / name, "--force", "--latex", *options).stdout)
+        whole = r"\documentclass[twocolumn]{article}\begin{document}\input{tables.tex}\end{document}"
+        (tmp_path / "whole.tex").write_text(whole)
+        words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "whole.tex"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        too_wide_points = map(float, re.findall(r"Overfull \\hbox \(([\d.]+)pt too wide\)", done.stdout))
+        assert max(too_wide_points, default=0.0) < 15, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -141,6 +173,32 @@ def test_names_of_rows_and_places_in_a_column_do_not_overprint_each_other(tmp_pa
             for axes in chart.axes:
                 for ticks in (axes.get_xticklabels(), axes.get_yticklabels()):
                     assert overlapping([tick for tick in ticks if tick.get_text()]) == []
+
+
+def test_the_title_of_a_forest_names_targets_with_the_same_answer_once(save: Save) -> None:
+    comparison = run(save, 0.9, blocks=2, targets=("container", "vm"))
+    with column(3.3):
+        (chart,) = [
+            each.drawing.chart for each in pictures(comparison, comparison.jobs[0], {}) if "forest" in each.stem
+        ]
+    title = " ".join(chart.get_suptitle().split())
+    assert title.count("not yet measured") == 1, title
+    assert re.match(r"container.*, vm.*: not yet measured: 2 blocks of 5", title), title
+
+
+def test_numbers_below_a_narrow_forest_do_not_touch(save: Save) -> None:
+    comparison = run(save, 1.0, blocks=2, targets=("container", "vm"), models=("inception_v3",))
+    with column(3.3):
+        (chart,) = [
+            each.drawing.chart for each in pictures(comparison, comparison.jobs[0], {}) if "forest" in each.stem
+        ]
+        chart.canvas.draw()
+    texts = [text for text in chart.axes[0].get_xticklabels() if text.get_text()]
+    boxes = sorted((text.get_window_extent() for text in texts), key=lambda box: box.x0)
+    inside = [box for box in boxes if chart.axes[0].bbox.x0 <= (box.x0 + box.x1) / 2 <= chart.axes[0].bbox.x1]
+    assert len(inside) >= 2
+    for before, after in pairwise(inside):
+        assert after.x0 - before.x1 > 2, texts
 
 
 def test_a_pdf_has_the_width_that_was_asked_for_and_the_next_figure_its_own(tmp_path: Path) -> None:
