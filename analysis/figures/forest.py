@@ -122,12 +122,12 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
 
 
 def _title(comparison: Comparison) -> str:
-    """Return the answer in a sentence, with those side by side that have the same one: ``container, vm: slower``."""
+    """Return the answer in a sentence, with those side by side that have the same one: ``container and vm: slower``."""
     subjects: dict[str, list[str]] = {}
     for row in answer(comparison).rows:
         _, _, result = str(row).partition(f"{row.subject}: ")
         subjects.setdefault(result, []).append(row.subject)
-    return "; ".join(f"{', '.join(names)}: {result}" for result, names in subjects.items())
+    return "; ".join(f"{' and '.join(names)}: {result}" for result, names in subjects.items())
 
 
 def _rows(comparison: Comparison) -> Iterator[Contrast]:

@@ -76,7 +76,10 @@ def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
 
 
 def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
-    """Yield each published claim with its verdict, what was measured, and what would decide it."""
+    """Yield each published claim with its verdict, what was measured, and what would decide it.
+
+    Those of which nothing was measured come last, in groups that one command decides.
+    """
     counts = Counter(row.verdict for row in judged)
     if counts:
         yield Heading(
@@ -84,25 +87,35 @@ def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
             ", ".join(f"{number} {name}" for name, number in counts.items()),
             rank=2,
         )
-    cited: set[str] = set()  # each paper once
+    groups = [[row] for row in judged if row.evidence or row.verdict != "undecided"]
+    of_advice: dict[str, list[JudgedClaim]] = {}
     for row in judged:
-        printed = f"; printed: {row.claim.published}" if row.claim.published else ""
-        paper = f": {row.claim.cited}" if row.claim.cited not in {"", *cited} else ""
-        cited.add(row.claim.cited)
-        yield Line(f"{row.claim.sentence} ({row.claim.paper}{paper}{printed})", label=row.word)
-        for item in row.evidence:
-            measured = filter(None, (formatting.ratio(item.effect) if item.effect else "", item.text))
-            yield Line(
-                f"{item.what}: {row.claim.metric} {'; '.join(measured)}",
-                "dim",
-                indent=2,
-            )
-        if row.verdict in ("undecided", "confirmed in part", "not testable"):
-            yield Line(
-                f"{'to decide it: ' * (row.verdict != 'not testable')}{row.claim.advice}",
-                "dim",
-                indent=2,
-            )
+        if [row] not in groups:
+            of_advice.setdefault(row.claim.advice, []).append(row)
+    cited: set[str] = set()  # each paper once
+    for group in (*groups, *of_advice.values()):
+        for row in group:
+            yield from _claim(row, cited)
+        (*_, last) = group
+        if last.verdict == "not testable":
+            yield Line(last.claim.advice, "dim", indent=2)
+        elif last.verdict in ("undecided", "confirmed in part"):
+            yield Line(f"to decide {'it' if len(group) == 1 else 'them'}: {last.claim.advice}", "dim", indent=2)
+
+
+def _claim(row: JudgedClaim, cited: set[str]) -> Iterator[Element]:
+    """Yield a claim with its evidence, and its citation unless the paper is in ``cited``, to which it is added."""
+    printed = f"; printed: {row.claim.published}" if row.claim.published else ""
+    paper = f": {row.claim.cited}" if row.claim.cited not in {"", *cited} else ""
+    cited.add(row.claim.cited)
+    yield Line(f"{row.claim.sentence} ({row.claim.paper}{paper}{printed})", label=row.word)
+    for item in row.evidence:
+        measured = filter(None, (formatting.ratio(item.effect) if item.effect else "", item.text))
+        yield Line(
+            f"{item.what}: {row.claim.metric} {'; '.join(measured)}",
+            "dim",
+            indent=2,
+        )
 
 
 def answer_elements(answered: Answer) -> Iterator[Element]:

@@ -183,7 +183,7 @@ def test_the_title_of_a_forest_names_targets_with_the_same_answer_once(save: Sav
         ]
     title = " ".join(chart.get_suptitle().split())
     assert title.count("not yet measured") == 1, title
-    assert re.match(r"container.*, vm.*: not yet measured: 2 blocks of 5", title), title
+    assert re.match(r"container.* and vm.*: not yet measured: 2 blocks of 5", title), title
 
 
 def test_numbers_below_a_narrow_forest_do_not_touch(save: Save) -> None:

@@ -311,10 +311,20 @@ def test_terminal_markdown_page_and_json_hold_the_same_verdicts(comparison: Comp
         (r"^- ([a-z][a-z0-9 ,;-]*): .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", as_markdown(comparison)),
         (r"<strong>([a-z][a-z0-9 ,;-]*):</strong> .*\((?:clo|gan|res|dis|inf)[a-z0-9-]+ [A-Z]\d+", page),
     ):
-        assert re.findall(pattern, text, re.MULTILINE) == words
+        assert sorted(re.findall(pattern, text, re.MULTILINE)) == sorted(words)
     told = json.loads(comparison_output(comparison).model_dump_json())["published"]
     assert [row["verdict"] for row in told] == verdicts
     assert "to decide it: bench sweep run channels" in shown
+
+
+def test_claims_of_which_nothing_was_measured_come_last_and_one_command_decides_several(comparison: Comparison) -> None:
+    shown = printed(document(comparison), 500)
+    measured = [row.claim.paper for row in comparison.claims if row.evidence]
+    unmeasured = [row.claim.paper for row in comparison.claims if row.verdict == "undecided" and not row.evidence]
+    assert max(shown.index(f"({paper}") for paper in measured) < min(shown.index(f"({paper}") for paper in unmeasured)
+    advices = [row.claim.advice for row in comparison.claims if row.claim.paper in unmeasured]
+    several = next(advice for advice in advices if advices.count(advice) > 1)
+    assert shown.count(f"to decide them: {several}\n") == 1
 
 
 def test_without_the_option_no_claim_is_shown_and_csv_has_none(comparison: Comparison, tmp_path: Path) -> None:

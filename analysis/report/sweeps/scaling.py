@@ -43,11 +43,13 @@ def scaling_elements(comparison: Comparison) -> Iterator[Element]:
     for kind, (title, caption) in _KINDS.items():
         for (job, model), arms in groupby(comparison.of_kind(kind).items(), lambda item: item[0][:2]):
             yield Heading(f"{model}: {title}", str(job))
+            of_kind = dict(arms)
             yield _table(
-                dict(arms),
+                of_kind,
                 caption.format(margin=margins(comparison)),
                 seen=kind == "division",
             )
+            yield Notes(tuple(_notes(of_kind)))
 
 
 def _table(arms: Mapping[Arm, Measured], caption: str, *, seen: bool) -> Table:
@@ -62,12 +64,32 @@ def _table(arms: Mapping[Arm, Measured], caption: str, *, seen: bool) -> Table:
         if way:
             images = way.images_seen or 0
             before = [f"{way.batch} / {way.global_batch}", f"{images:,} / {images // way.global_batch:,}"]
-            head = f"{arm.target}, {count(way.workers, 'worker')}{f', {way.strategy}' * seen}"
             losses = ", ".join(f"{loss} {number(value)}" for loss, value in way.losses)
             cells = (*before[: 1 + seen], *(_text(measured.get(name)) for name in names), losses or None)
-            rows.append((Head(head, notes_of(measured)), cells))
+            rows.append((Head(_head(arm, seen=seen)), cells))
     columns = ["batch / global", *["images seen / updates"] * seen, *names, "last losses"]
     return Table("job", "", tuple(map(Head, columns)), tuple(rows), caption)
+
+
+def _head(arm: Arm, *, seen: bool = False) -> str:
+    if arm.division is None:
+        return arm.target
+    strategy = f", {arm.division.strategy}" if seen else ""
+    return f"{arm.target}, {count(arm.division.workers, 'worker')}{strategy}"
+
+
+def _notes(arms: Mapping[Arm, Measured]) -> Iterator[str]:
+    """Yield each note that restricts numbers once, with the rows that it is about unless these are all."""
+    heads: dict[str, list[str]] = {}
+    for arm, measured in arms.items():
+        for note in notes_of(measured):
+            brief, _, _ = note.partition(" (")
+            heads.setdefault(brief, []).append(_head(arm))
+    for note, of_note in heads.items():
+        if len(of_note) == len(arms):
+            yield note
+        else:
+            yield f"{'; '.join(of_note)}: {note}"
 
 
 def _text(contrast: Contrast | None) -> Cell:
