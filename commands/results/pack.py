@@ -158,13 +158,32 @@ def _copy_runs(places: Sequence[Path], directory: Path, *, anonymous: bool) -> I
         plain = f"runs/{place.resolve().name}"
         name = f"runs/run-{number}" if anonymous or plain in names else plain
         names.append(name)
+        cells = _cells(place) if anonymous else {}
         for path, text in _read_run(place.resolve()):
-            texts[f"{name}/{path}"] = text
+            first, *others = path.parts
+            renamed = "/".join((cells.get(first, first), *others))
+            texts[f"{name}/{renamed}"] = _with_cells(text, cells) if first == SWEEP else text
     if anonymous:
         texts = _anonymised(texts)
     for name, text in texts.items():
         write_atomic(directory / name, text, below=directory)
     yield from names
+
+
+def _cells(place: Path) -> dict[str, str]:
+    """Return names for the cells of a sweep in place of those that hold its settings; none for a run."""
+    if not (place / SWEEP).is_file():
+        return {}
+    cells = [path for path in sorted(place.iterdir()) if path.is_dir()]
+    return {path.name: f"cell-{number}" for number, path in enumerate(cells, start=1)}
+
+
+def _with_cells(text: bytes, cells: Mapping[str, str]) -> bytes:
+    """Return the file of a sweep with other names of its cells."""
+    value = _value(SWEEP, text)
+    if isinstance(value, dict) and isinstance(value.get("cells"), dict):
+        value["cells"] = {cells.get(name, name): settings for name, settings in value["cells"].items()}
+    return json.dumps(value).encode()
 
 
 def _read_run(place: Path) -> Iterator[tuple[Path, bytes]]:

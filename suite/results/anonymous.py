@@ -14,8 +14,10 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from suite import registries
 from suite.errors import RequestError
-from suite.registries import ENGINES, PROBES, SCENARIOS, WORKLOADS
+from suite.job.profiles import PROFILES
+from suite.registry import Registry
 from suite.schema import SCHEMA
 from suite.targets import TARGETS
 
@@ -37,8 +39,11 @@ _REQUESTS = {"request", "sweep", "cells"}
 """The parts whose paths may be relative: what a user wrote."""
 _WORK_KEYS = {"model", "data", "unit"}
 """The keys of what is trained; the names of trials are made from it."""
+_WORK = re.compile(r"[\w.+-]+")
+"""Such a name, which is no path."""
 _PATH_KEYS = {"changed"}
 """The keys, outside these, of texts that may have such paths: annotations of a pod, ``example.org/team``."""
+_SWEEP_NAME = "name of a sweep"
 _NO_PATHS = {"throughput", "unit"}
 """The options with a slash that is no part of a path: a pattern such as ``([0-9.]+) images/s``."""
 _OPAQUE = {"png", "trial_id"}
@@ -83,7 +88,7 @@ class Anonymiser:
     def __init__(self, values: Sequence[Any]) -> None:
         """Collect hosts and users from all values that are published together; equal ones get equal pseudonyms."""
         self._salt = hashlib.sha256(repr(values).encode(errors="backslashreplace")).digest()
-        self._vocabulary = {*TARGETS, *ENGINES, *PROBES, *SCENARIOS, *WORKLOADS, *_words_of_records()}
+        self._vocabulary = {*TARGETS, *PROFILES, *_members(), *_words_of_records()}
         self._pseudonyms: dict[str, dict[str, str]] = {}
         for value in values:
             self._learn(value)
@@ -107,7 +112,7 @@ class Anonymiser:
     def _learn_text(self, text: str, key: str) -> None:
         if key in _HOST_KEYS:
             self._learn_host(text)
-        elif key in _WORK_KEYS:
+        elif key in _WORK_KEYS and _WORK.fullmatch(text):
             self._vocabulary.add(text)
         elif key in _POD_KEYS:
             self._pseudonym("pod", text)
@@ -161,6 +166,8 @@ class Anonymiser:
     def _text(self, text: str, key: str, *, of_user: bool) -> str:
         if key in _OPAQUE:
             return text
+        if key == _SWEEP_NAME:
+            return "sweep"
         for kind, keys in _KEYS.items():
             if key in keys and text in self._pseudonyms.get(kind, {}):
                 return self._pseudonym(kind, text)
@@ -223,6 +230,13 @@ class Anonymiser:
                     yield replaced
 
 
+def _members() -> Iterator[str]:
+    """Yield the names of workloads, scenarios, engines and all else that the suite has a registry of."""
+    for registry in vars(registries).values():
+        if isinstance(registry, Registry):
+            yield from registry
+
+
 def _words_of_records() -> Iterator[str]:
     """Yield the keys and constants of records, and the stems of pseudonyms: they are no names outside their fields."""
     yield from ("host", "user", "pod", "name", "path", "url")
@@ -243,6 +257,8 @@ def _words_of(schema: Any) -> Iterator[str]:  # noqa: ANN401 (any value of JSON)
 
 def _role(key: str, name: str) -> str:
     """Return the key by which a value is treated: names and addresses of machines are those of hosts."""
+    if (key, name) == ("sweep", "name"):
+        return _SWEEP_NAME
     return _HOST if key in _MACHINE_LISTS and name in _MACHINE_KEYS else name
 
 

@@ -153,6 +153,26 @@ def test_a_sweep_is_packed_with_its_cells(bench: Bench, tmp_path: Path) -> None:
     assert "runs/run-1/sweep.json" in members(Path("sweep.tar.gz"))
 
 
+def test_neither_a_sweep_nor_its_cells_have_names_in_an_anonymous_pack(bench: Bench, tmp_path: Path) -> None:
+    """That of a cell is made from its settings: from the directory of its data set, too."""
+    sweep = Path(shutil.copytree(RUNS / "sweep", tmp_path / "results/sweep"))
+    (cell, *_) = (path for path in sorted(sweep.iterdir()) if path.is_dir())
+    named = "real-gan-home-alice-secret-0a1b2c3d"
+    cell.rename(sweep / named)
+    value = json.loads((sweep / "sweep.json").read_text().replace(cell.name, named))
+    value["sweep"]["name"] = "secret-sweep"
+    value["cells"][named]["data"] = "mnist:/home/alice/secret"
+    (sweep / "sweep.json").write_text(json.dumps(value))
+    ended(bench, "results", "pack", str(sweep), "--out", "sweep.tar.gz", "--anonymous")
+    packed = members(Path("sweep.tar.gz"))
+    for name, content in packed.items():
+        assert "secret" not in name
+        assert b"secret" not in content, name
+    cells = {name.split("/")[2] for name in packed if name.startswith("runs/run-1/cell-")}
+    assert cells == {*json.loads(packed["runs/run-1/sweep.json"])["cells"]}
+    ended(bench, "results", "verify", "sweep.tar.gz")
+
+
 def test_nothing_is_left_of_an_unpacked_pack(
     bench: Bench, night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,11 +96,23 @@ def test_pods_images_and_what_users_call_their_clusters_are_replaced() -> None:
     assert replaced["job"] == value["job"]
 
 
-@pytest.mark.parametrize("name", ["user", "host", "vm", "gan", "default"])
+def test_a_data_set_of_a_request_is_a_path_and_that_of_a_job_a_word() -> None:
+    value = {"request": {"data": {"data": "mnist:/srv/x"}}, "job": {"data": "mnist"}}
+    assert anonymous(value) == {"request": {"data": {"data": "mnist:/path-1"}}, "job": {"data": "mnist"}}
+
+
+@pytest.mark.parametrize("name", ["user", "host", "vm", "gan", "default", "smoke", "disk"])
 def test_a_user_and_a_host_with_the_name_of_a_constant_change_no_constant(name: str) -> None:
     value = {
         "environment": {"hostname": name},
-        "job": {"confinement": "user", "model": "gan", "target": "vm", "allocator": "default", "role": "host"},
+        "job": {
+            "confinement": "user",
+            "model": "gan",
+            "target": "vm",
+            "allocator": "default",
+            "role": "host",
+            "a": name,
+        },
         "note": f"/home/{name}/x",
     }
     replaced = anonymous(value)
