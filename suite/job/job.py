@@ -194,8 +194,8 @@ class Job(Part):
 
     @property
     def repeats_images(self) -> bool:
-        """Return whether the data set has fewer images than all steps take, so that they see some again."""
-        if not (self.dataset and self.sizes):
+        """Return whether the data set has fewer images than all steps take; epochs see all of them each time."""
+        if not (self.dataset and self.sizes) or self.epochs:
             return False
         steps = self.sizes.warmup_steps + self.sizes.steps
         return self.dataset.images < steps * (self.global_batch or 0)
