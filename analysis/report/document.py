@@ -87,13 +87,8 @@ def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
             ", ".join(f"{number} {name}" for name, number in counts.items()),
             rank=2,
         )
-    groups = [[row] for row in judged if row.evidence or row.verdict != "undecided"]
-    of_advice: dict[str, list[JudgedClaim]] = {}
-    for row in judged:
-        if [row] not in groups:
-            of_advice.setdefault(row.claim.advice, []).append(row)
     cited: set[str] = set()  # each paper once
-    for group in (*groups, *of_advice.values()):
+    for group in _by_advice(judged):
         for row in group:
             yield from _claim(row, cited)
         (*_, last) = group
@@ -101,6 +96,17 @@ def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
             yield Line(last.claim.advice, "dim", indent=2)
         elif last.verdict in ("undecided", "confirmed in part"):
             yield Line(f"to decide {'it' if len(group) == 1 else 'them'}: {last.claim.advice}", "dim", indent=2)
+
+
+def _by_advice(judged: Sequence[JudgedClaim]) -> Iterator[Sequence[JudgedClaim]]:
+    """Yield each claim that records speak of alone, then the others by the command that decides them."""
+    unmeasured: dict[str, list[JudgedClaim]] = {}
+    for row in judged:
+        if row.evidence or row.verdict != "undecided":
+            yield [row]
+        else:
+            unmeasured.setdefault(row.claim.advice, []).append(row)
+    yield from unmeasured.values()
 
 
 def _claim(row: JudgedClaim, cited: set[str]) -> Iterator[Element]:

@@ -229,17 +229,24 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Se
         del sys.modules[name]
     reference = normalised() if options["reference"] else None
     drawn = draw(comparison, place, reference, options["figures"] or USUAL_FORMATS, options["width"])
-    part = options["job"] or options["explain"] or options["scaling"] or options["by"]
-    level: Level = "full" if options["verbose"] else "overview"
-    more = "" if part else more_options(comparison, level, costs=options["costs"])
-    if drawn:
-        figures = count(len({path.stem for path in drawn}), "figure")
-        click.echo(f"drawn: {place}: {figures}{more}", err=True)
-    else:
-        click.echo(
-            f"no figure: they show numbers of {LEAST_BLOCKS} blocks or more that are not too noisy{more}", err=True
-        )
+    click.echo(f"{_drawn(drawn, place)}{_more(comparison, options)}", err=True)
     return drawn
+
+
+def _drawn(drawn: Sequence[Path], place: Path) -> str:
+    """Return how many figures were drawn and where, or why none was."""
+    if not drawn:
+        return f"no figure: they show numbers of {LEAST_BLOCKS} blocks or more that are not too noisy"
+    figures = {path.stem for path in drawn}
+    return f"drawn: {place}: {count(len(figures), 'figure')}"
+
+
+def _more(comparison: Comparison, options: Mapping[str, Any]) -> str:
+    """Return the options that show more; empty where a part is shown."""
+    if any(options[name] for name in ("job", "explain", "scaling", "by")):
+        return ""
+    level: Level = "full" if options["verbose"] else "overview"
+    return more_options(comparison, level, costs=options["costs"])
 
 
 def _certificate_of(records: Records) -> Certificate | None:

@@ -156,7 +156,7 @@ def test_a_sweep_is_packed_with_its_cells(bench: Bench, tmp_path: Path) -> None:
 def test_neither_a_sweep_nor_its_cells_have_names_in_an_anonymous_pack(bench: Bench, tmp_path: Path) -> None:
     """That of a cell is made from its settings: from the directory of its data set, too."""
     sweep = Path(shutil.copytree(RUNS / "sweep", tmp_path / "results/sweep"))
-    (cell, *_) = (path for path in sorted(sweep.iterdir()) if path.is_dir())
+    (cell, *_) = (plan.parent for plan in sorted(sweep.glob("*/plan.json")))
     named = "real-gan-home-alice-secret-0a1b2c3d"
     cell.rename(sweep / named)
     value = json.loads((sweep / "sweep.json").read_text().replace(cell.name, named))
