@@ -115,7 +115,7 @@ class OwnServing(ServiceScenario):
         measured = served.measurement(pair, elapsed_s, path)
         if page_cache_share is not None:
             measured = measured.changed(details={**measured.details, "page_cache_share": page_cache_share})
-        for note in _notes_on(measured.details):
+        for note in (*_notes_on(measured.details), *served.notes_on_knee(measured.metrics)):
             observer.note(f"{trial.trial_id}: {note}")
         return measured
 
@@ -264,6 +264,16 @@ class _ServedTrial:
                 ),
             )
 
+    def notes_on_knee(self, metrics: Mapping[str, MetricValue]) -> Iterator[str]:
+        """Yield why there is no knee although a limit is given: the lowest rate exceeds it, or has no such latency."""
+        limit = self.server.limit
+        if limit is None or "knee" in metrics or not self.serving.rates:
+            return
+        lowest = min(self.serving.rates)
+        latency = metrics.get(latency_name(limit, lowest))
+        was = f"is {latency.value:.3g} ms" if latency else "was not measured"
+        yield f"no knee: {limit.percentile} at the lowest rate, {lowest:g}/s, {was}, and the limit is {limit}"
+
     def _openings(self, pair: ServedPair) -> dict[str, MetricValue]:
         """Return the times of the cold start, from the launch in a ready target and from the start of the command."""
         served = pair.server.job.log
@@ -298,13 +308,18 @@ class _ServedTrial:
         return derived
 
 
+def latency_name(limit: Limit, rate: float) -> str:
+    """Return the metric that a rate must keep below the limit."""
+    return f"latency-{limit.percentile}-at-{rate:g}-per-s"
+
+
 def knee_per_s(serving: Serving, limit: Limit | None, served: Mapping[str, MetricValue]) -> float | None:
     """Return the highest rate up to which every rate keeps the limit; None without a limit, or if none does."""
     if limit is None:
         return None
     kept = None
     for rate in sorted(serving.rates):
-        latency = served.get(f"latency-{limit.percentile}-at-{rate:g}-per-s")
+        latency = served.get(latency_name(limit, rate))
         if latency is None or latency.value > limit.most_ms:
             break
         kept = rate

@@ -69,6 +69,8 @@ def test_rates_are_answered_by_the_latency_and_refused_where_no_request_was_sent
     shown = bench_compare(tmp_path / "run", "--by", "rate", "--force")  # percentiles of no samples
     assert shown.exit_code == 0, shown.output
     assert "rate=8" in shown.output
+    narrow = bench_compare(tmp_path / "run", "--by", "rate", "--force", columns=30)
+    assert "latency-p99: " in narrow.output, "no value without its metric"
     save("training")
     with pytest.raises(RequestError, match="no record has requests at a rate"):
         compare_by(save.load("training"), ("rate",))

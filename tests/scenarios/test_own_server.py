@@ -5,7 +5,7 @@ import json
 import math
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from scenarios.serving_options import CHAT, ServingOptions
 from suite.errors import RequestError
 from suite.interfaces import Completed, Instance, Measurement, Node
 from suite.job.profiles import PROFILES
-from suite.job.serving import Limit, Serving
+from suite.job.serving import Limit, Serving, parse_limit
 from suite.plan import Trial
 from suite.records.record import MetricValue
 from suite.request.request import RunRequest
@@ -190,6 +190,25 @@ def test_the_knee_of_a_known_queue_is_that_of_its_theory() -> None:
     assert knee_per_s(load, None, served) is None
     assert knee_per_s(load, Limit(percentile="p95", most_ms=5), served) is None
     assert knee_per_s(load, Limit(percentile="p99", most_ms=500), served) is None, "it was not measured"
+
+
+@pytest.mark.parametrize(
+    ("limit", "latencies", "note"),
+    [
+        ("p95=500ms", {"latency-p95-at-1-per-s": 20.0}, []),
+        ("p95=10ms", {"latency-p95-at-1-per-s": 20.0}, ["p95 at the lowest rate, 1/s, is 20 ms"]),
+        ("p99=10ms", {"latency-p99-at-4-per-s": 5.0}, ["p99 at the lowest rate, 1/s, was not measured"]),
+    ],
+)
+def test_a_trial_without_a_knee_says_why(limit: str, latencies: Mapping[str, float], note: Sequence[str]) -> None:
+    asked = SimpleNamespace(
+        server=SimpleNamespace(limit=parse_limit(limit)), serving=Serving(requests=100, rates=(4.0, 1.0), clients=2)
+    )
+    metrics = {name: MetricValue(value=value, unit="ms", better="less") for name, value in latencies.items()}
+    knee = knee_per_s(asked.serving, asked.server.limit, metrics)
+    known = {"knee": MetricValue(value=knee, unit="requests/s", better="more")} if knee else {}
+    told = [*_ServedTrial.notes_on_knee(cast(Any, asked), metrics | known)]
+    assert [text.removeprefix("no knee: ").partition(", and the limit is ")[0] for text in told] == list(note)
 
 
 def queued(rate: float, seed: int, services_s: Sequence[float]) -> list[float]:

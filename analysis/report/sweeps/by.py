@@ -165,7 +165,7 @@ def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
 
 def _table(name: str, table: _Cells, columns: Sequence[str]) -> Table:
     rows = tuple((Head(head), tuple(map(cells.get, columns))) for head, cells in table.items())
-    return Table(name, "", tuple(map(Head, columns)), rows, compact=True)
+    return Table(name, "", tuple(map(Head, columns)), rows)
 
 
 def _transposed(table: _Cells, columns: Sequence[str]) -> _Cells:
