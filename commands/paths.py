@@ -1,14 +1,17 @@
 """Paths on a command line."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from suite.results.layout import ENDING, results_directory
+
+if TYPE_CHECKING:
+    from suite.results.archive import PackList
 
 
 class UserPath(click.Path):
@@ -41,8 +44,6 @@ def with_packs(places: Sequence[Path]) -> tuple[Path, ...]:
     """Return places with each pack replaced by its runs, unpacked in a directory that goes when the command ends."""
     if not any(place.name.endswith(ENDING) for place in places):
         return tuple(places)
-    from suite.results.archive import unpacked  # few commands read a pack, and each waits for every import
-
     opened: list[Path] = []
     for place in places:
         if place.name.endswith(ENDING):
@@ -51,6 +52,20 @@ def with_packs(places: Sequence[Path]) -> tuple[Path, ...]:
         else:
             opened.append(place)
     return tuple(opened)
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[tuple[Path, "PackList"]]:
+    """Unpack a pack into a new directory for as long as the context lasts; yield the directory and the list.
+
+    Raises RequestError as ``extract`` does.
+    """
+    # Few commands read a pack, and each waits for every import.
+    from provisioning import ledger
+    from suite.results.archive import extract
+
+    with ledger.temporary("virtbench-pack") as directory:
+        yield directory, extract(path, directory)
 
 
 def complete_run_name(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

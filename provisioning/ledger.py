@@ -10,8 +10,9 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,7 +137,7 @@ def _remove_directory(name: str) -> None:
         shutil.rmtree(path)
 
 
-def _remove_doomed(name: str) -> None:
+def _remove_private(name: str) -> None:
     path = Path(name)
     if not os.path.lexists(path):
         return
@@ -170,7 +171,8 @@ KINDS: dict[str, LedgerKind] = {
     "machine": LedgerKind(r"[a-z][a-z0-9_-]*:virtbench-vm-[0-9a-f]{12}@\S+", partial(_remove_of, MACHINES)),
     "kubernetes": LedgerKind(owned.FORM, owned.remove),
     "hired-machine": LedgerKind(clouds.FORM, lambda what: clouds.hired(what).remove()),
-    "removal": LedgerKind(rf"/.*/{re.escape(DOOMED)}-[0-9a-f]{{12}}", _remove_doomed),
+    "removal": LedgerKind(rf"/.*/{re.escape(DOOMED)}-[0-9a-f]{{12}}", _remove_private),
+    "temporary": LedgerKind(r"/.*/virtbench-[a-z]+-[0-9a-f]{12}", _remove_private),
     "run-directory": LedgerKind(r"/.*", lambda what: sweep_temporaries(Path(what))),
 }
 
@@ -226,6 +228,22 @@ def directory(parent: Path, prefix: str) -> Iterator[Path]:
     """Make a private directory of a new name; at the end nothing of it is left."""
     path = parent / fresh(prefix)
     with holding("directory", str(path)):
+        path.mkdir(mode=0o700)
+        yield path
+
+
+@contextmanager
+def temporary(prefix: str) -> Iterator[Path]:
+    """Make a private directory in TMPDIR; at the end, or by ``bench clean`` after a kill, nothing of it is left.
+
+    Where the ledger cannot be written, it goes at the end alone: who reads results needs no home.
+    """
+    path = Path(tempfile.gettempdir(), fresh(prefix)).absolute()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(holding("temporary", str(path)))
+        except (BenchError, OSError):
+            stack.callback(shutil.rmtree, path, ignore_errors=True)
         path.mkdir(mode=0o700)
         yield path
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from suite.results.archive import unpacked
+from commands.paths import unpacked
 from tests.analysis.conftest import bench
 
 DOCS = Path(__file__).parents[1] / "docs/evidence"

@@ -3,7 +3,6 @@
 import json
 import platform
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir
 from importlib import metadata
@@ -13,14 +12,15 @@ from typing import Any
 import click
 
 from commands.output import Output
-from commands.paths import UserPath, complete_run_name
+from commands.paths import UserPath, complete_run_name, unpacked
 from commands.run.options import shares
+from provisioning import ledger
 from provisioning.paths import RECIPE
 from suite.differ import differ
 from suite.errors import RequestError
 from suite.results import files
 from suite.results.anonymous import Anonymiser
-from suite.results.archive import PackList, unpacked, write_pack
+from suite.results.archive import PackList, write_pack
 from suite.results.contents import contents_of
 from suite.results.layout import ENDING, PLAN, SWEEP, TRIALS
 from suite.results.quality import FILE as QUALITY
@@ -87,8 +87,7 @@ def pack(places: tuple[Path, ...], out: Path, anonymous: bool, margin: float | N
     """
     if not out.name.endswith(ENDING):
         raise RequestError(f"--out {out}: a pack is a tar archive compressed by gzip", remedy=f"name it x{ENDING}")
-    with tempfile.TemporaryDirectory(prefix="virtbench-pack-") as name:
-        directory = Path(name)
+    with ledger.temporary("virtbench-pack") as directory:
         runs = tuple(_copy_runs(places, directory, anonymous=anonymous))
         write_pack(out, *_completed(directory, runs, margin, anonymous=anonymous))
     click.echo(f"packed: {out}, sha256 {ListedFile.of(out).sha256}", err=True)

@@ -7,10 +7,8 @@ with its size and digest. Only regular files with the names of a pack are taken,
 import gzip
 import re
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -89,18 +87,11 @@ def _write_member(output: gzip.GzipFile, name: str, content: bytes) -> None:
     output.writelines((header, content, padding))
 
 
-@contextmanager
-def unpacked(path: Path) -> Iterator[tuple[Path, PackList]]:
-    """Unpack a pack into a new directory for as long as the context lasts; yield the directory and the list.
+def extract(path: Path, directory: Path) -> PackList:
+    """Write the files of a pack below an empty directory; return its list.
 
     Raises RequestError for a file that is no pack, is damaged, or holds anything but the files that it lists.
     """
-    with tempfile.TemporaryDirectory(prefix="virtbench-pack-") as directory:
-        yield Path(directory), extract(path, Path(directory))
-
-
-def extract(path: Path, directory: Path) -> PackList:
-    """Write the files of a pack below an empty directory; return its list. Raises RequestError as ``unpacked`` does."""
     try:
         with (
             open(path, "rb", opener=files.open_regular) as file,

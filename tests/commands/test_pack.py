@@ -1,20 +1,27 @@
 """``bench results pack`` and ``verify``: a pack holds all that its numbers need, and nothing that it must not hold."""
 
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from commands.paths import unpacked
 from suite.results.anonymous import Anonymiser
-from suite.results.archive import LIST, unpacked, write_pack
+from suite.results.archive import LIST, write_pack
 from suite.results.store import ListedFile, Run
 from tests.analysis.conftest import edited
 from tests.commands.conftest import Bench
 from tests.hostile.conftest import RUNS
+from tests.test_rooms import REPOSITORY
 
 USER, HOST = "alice", "cellar7"
 
@@ -183,3 +190,33 @@ def test_nothing_is_left_of_an_unpacked_pack(
     for words in (("compare", "--json"), ("results", "verify"), ("audit",)):
         bench(*words, "night.tar.gz")
     assert list(temporary.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from commands.paths import unpacked
+with unpacked(Path(sys.argv[1])):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_leaves_what_was_unpacked_to_clean(
+    bench: Bench, night: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    pack = tmp_path / "night.tar.gz"
+    ended(bench, "results", "pack", str(night), "--out", str(pack))
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(place)}
+    argv = [sys.executable, "-c", KILLED, str(pack)]
+    done = subprocess.run(argv, check=False, env=environment)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = place.iterdir()
+    assert list(left.rglob("plan.json"))
+    ended(bench, "clean")
+    assert list(place.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("VIRTBENCH_HOME", "/proc/1/none")
+    ended(bench, "compare", str(pack))
+    assert list(place.iterdir()) == [], "who reads a pack needs no home"

@@ -496,5 +496,5 @@ def test_a_doomed_directory_that_the_suite_has_not_made_stays(results: Path, mod
     else:
         a_run(place).chmod(mode)
     with pytest.raises(ledger.LedgerError, match="left alone"):
-        ledger._remove_doomed(str(place))
+        ledger._remove_private(str(place))
     assert (place / PLAN).exists()
