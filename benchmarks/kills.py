@@ -255,9 +255,17 @@ def kill(options: argparse.Namespace) -> tuple[list[Kill], list[str]]:
         for number, (setting, victim) in enumerate(islice(drawn(among, chance), options.kills), 1):
             kills.append(killer.kill_once(setting, victim))
             print(f"{number:4} {kills[-1]}", flush=True)
+            write(options, kills)  # what a later one ends stays
         begun = [setting for setting in among if setting.out.exists() and not setting.endless]
         unfinished = [each for setting in begun for each in killer.complete(setting)]
     return kills, unfinished
+
+
+def write(options: argparse.Namespace, kills: Sequence[Kill], unfinished: Sequence[str] = ()) -> None:
+    """Write the results so far, if they are wanted."""
+    if options.json:
+        told = {"seed": options.seed, "kills": [asdict(one) for one in kills], "unfinished": [*unfinished]}
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -280,9 +288,7 @@ def main() -> None:
     found = [each for one in kills for each in one.findings] + unfinished
     done = sum(one.killed for one in kills)
     print("\n".join([*unfinished, f"{done} of {len(kills)} were hit (seed {options.seed}): {len(found)} findings"]))
-    if options.json:
-        told = {"seed": options.seed, "kills": [asdict(one) for one in kills], "unfinished": unfinished}
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    write(options, kills, unfinished)
     sys.exit(1 if found else 0)
 
 

@@ -14,13 +14,13 @@ from suite.results.store import MODELS, PLAN, TRIALS, read_record
 SMALL = ("--steps", "1", "--warmup-steps", "0")
 TURNS = ("--scenario", "synthetic", "--design", "alternating", "--aa", "--rounds", "2", "--burst-steps", "1")
 GENERATING = ("--scenario", "synthetic", "--model", "dcgan", "--generate", "4096", "--keep-model", "last")
-PREEMPTED = ("--scenario", "synthetic", "--model", "gan", "--steps", "400", "--checkpoint", "on")
+PREEMPTED = ("--scenario", "synthetic", "--model", "gan", "--steps", "100", "--checkpoint", "on")
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "synthetic": ("--scenario", "synthetic", *SMALL),
     "alternating": (*TURNS, "--target", "bare-metal"),
     "real": ("--scenario", "real", *SMALL),
     "generating": (*GENERATING, *SMALL),
-    "preempt": (*PREEMPTED, "--checkpoint-every", "20", "--preempt", "mean=15s"),
+    "preempt": (*PREEMPTED, "--checkpoint-every", "10", "--preempt", "mean=5s"),
     "probe": ("--scenario", "probe", "--probe", "cpu", "--probe", "disk"),
     "resize": ("--scenario", "probe", "--probe", "resize"),
     "distributed": ("--scenario", "distributed", "--strategy", "all-reduce", *SMALL),
