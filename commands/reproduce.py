@@ -72,11 +72,13 @@ def reproduce(
       bench reproduce closer2018 --expect artefact.tar.gz
       bench reproduce closer2018 --profile smoke --target bare-metal --target container --dry-run
     """
+    part = PlanPart(**options)
+    further = {"--plan": name, "--out": out, "--expect": expect}
     if paper is None:
+        _refuse_options([*part.words(), *(option for option, value in further.items() if value)])
         for line in _listed():
             click.echo(line)
         return
-    part = PlanPart(**options)
     file, whole = _plan_of(paper, name)
     sweep = smaller(whole, part)
     directory = SweepDirectory(out or results_directory() / sweep.name)
@@ -85,11 +87,17 @@ def reproduce(
     if expect is not None:
         with_packs((expect,))
     sweep = _prepared(sweep)
-    again = _again(paper, part, {"--plan": name, "--out": out, "--expect": expect})
+    again = _again(paper, part, further)
     failed = measure(file, sweep, directory, busy=busy, again=again)
     _show_all(context, paper, sweep, directory.path, expect)
     if failed:
         context.exit(1)
+
+
+def _refuse_options(words: Sequence[str]) -> None:
+    """Raise RequestError for options of a paper that none is named for."""
+    if words:
+        raise RequestError(f"{words[0]} needs a paper", remedy=f"name one of {', '.join(_plans())}")
 
 
 def _show_plan(sweep: Sweep) -> bool:

@@ -174,7 +174,7 @@ def check_data(plan: Plan, devices: int) -> None:
             raise RequestError(
                 f"the data set has {plan.job.dataset.images} images, and one step of {job.model} takes {wanted}",
                 remedy=f"give {option('batch')} {max(1, plan.job.dataset.images // devices)} or less, "
-                "or a larger data set",
+                f"or a larger data set: bench data make --images {wanted}",
             )
     if plan.job.page_cache != "warm":
         return

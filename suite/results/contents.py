@@ -65,6 +65,8 @@ class Contents:
 
 def kind_of(directory: Path) -> str | None:
     """Return the kind of what a directory holds, see ``Contents``; None if nothing says that the suite has made it."""
+    if directory.is_file():
+        return None
     if is_known_run(directory):
         return "run"
     if accepted_cells(directory) is not None:

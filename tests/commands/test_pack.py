@@ -153,6 +153,13 @@ def test_a_pack_that_would_still_hold_a_name_is_not_written(
     assert f"would still hold '{HOST}'" in done.output
 
 
+def test_a_file_is_no_run_to_pack(bench: Bench, night: Path) -> None:
+    bench("results", "pack", str(night), "--out", "night.tar.gz")
+    for place in ("night.tar.gz", str(night / "plan.json")):
+        done = bench("results", "pack", place, "--out", "again.tar.gz")
+        assert (done.exit_code, f"{Path(place).name} is no run and no sweep" in done.output) == (2, True)
+
+
 def test_a_sweep_is_packed_with_its_cells(bench: Bench, tmp_path: Path) -> None:
     sweep = Path(shutil.copytree(RUNS / "sweep", tmp_path / "results/sweep"))
     ended(bench, "results", "pack", str(sweep), "--out", "sweep.tar.gz", "--anonymous")

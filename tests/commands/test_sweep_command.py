@@ -389,6 +389,12 @@ def test_a_rerun_is_compared_with_a_pack_of_earlier_records(bench: Bench, monkey
     assert not Path("third").exists()
 
 
+@pytest.mark.parametrize("words", ["--model alexnet", "--plan paper", "--blocks 5", "--expect x.tar.gz"])
+def test_options_of_a_paper_need_one(bench: Bench, words: str) -> None:
+    option, *_ = words.split()
+    refused(bench("reproduce", *words.split()), f"{option} needs a paper", "closer2018")
+
+
 @pytest.mark.parametrize("words", ["--profile fast", "--target moon"])
 def test_a_dry_run_of_a_paper_shows_why_it_is_refused(bench: Bench, words: str) -> None:
     done = bench("reproduce", "closer2018", *words.split(), "--dry-run")
