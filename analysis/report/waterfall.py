@@ -11,7 +11,7 @@ from analysis.report.formatting import duration, noted_effects, seconds
 from analysis.warnings.types import notices
 from suite.job.ablations import named_arm
 from suite.targets import BASELINE, base_of
-from suite.units import count
+from suite.units import count, number
 
 
 def reason(explanation: Explanation) -> str:
@@ -89,8 +89,8 @@ def _notes(explanation: Explanation, explained: Explained) -> Iterator[str]:
         yield "no part is a share of the difference, which has no verdict"
     yield from _step_lines(explanation)
     for side in explanation.switches:
-        counts = f"{side.voluntary:.3g} voluntary, {side.involuntary:.3g} involuntary"
-        moved = "not given by the kernel" if side.migrations is None else f"{side.migrations:.3g}"
+        counts = f"{number(side.voluntary)} voluntary, {number(side.involuntary)} involuntary"
+        moved = "not given by the kernel" if side.migrations is None else number(side.migrations)
         yield f"switches in the measured steps on {side.side}: {counts}; migrations: {moved}; mean of a trial"
     targets = (explanation.target, base_of(explanation.target))
     for arm, measured in explained.of_kind("ablation").items():
@@ -102,15 +102,15 @@ def _preempted(job: PreemptedJob) -> Iterator[Element]:
     every = f"taken away every {duration(job.mean_s)} on average"
     yield Heading(f"{job.model} on {job.target}, preempted", f"{every}, {count(job.blocks, 'block')}")
     rows = []
-    for number in job.numbers:
-        measured = _mean(number.measured, number.measured_interval)
-        predicted = _mean(number.predicted, number.predicted_interval)
-        rows.append((Head(f"{number.name} {number.unit}".strip()), (measured, predicted)))
+    for compared in job.numbers:
+        measured = _mean(compared.measured, compared.measured_interval)
+        predicted = _mean(compared.predicted, compared.predicted_interval)
+        rows.append((Head(f"{compared.name} {compared.unit}".strip()), (measured, predicted)))
     yield Table("", "", (Head("measured"), Head("predicted")), tuple(rows), compact=True)
     if job.withheld:
         yield Line(f"no verdict on whether measurement and prediction differ: {'; '.join(job.withheld)}")
         return
-    differing = [number.name for number in job.numbers if number.differs]
+    differing = [compared.name for compared in job.numbers if compared.differs]
     how = "are not shown to differ"
     if differing:
         how = f"differ in {' and '.join(differing)}"
@@ -176,7 +176,7 @@ def _step_lines(explanation: Explanation) -> Iterator[str]:
     ):
         if steps:
             times_s = {"p50": steps.p50_s, "p95": steps.p95_s, "p99": steps.p99_s, "jitter": steps.jitter_s}
-            texts = [f"{span} {time_s * 1e3:.3g} ms" for span, time_s in times_s.items() if time_s is not None]
+            texts = [f"{span} {number(time_s * 1e3)} ms" for span, time_s in times_s.items() if time_s is not None]
             yield f"steps on {name}: {', '.join(texts)}"
 
 
