@@ -241,7 +241,7 @@ def start_by_keyboard(tab: Tab, address: str) -> str:
     tab.press("Enter")
     tab.wait("document.getElementById('start') !== null")
     command = tab.run("document.querySelector('pre').innerText")
-    assert command.startswith("bench run --target bare-metal --target container --profile smoke --out ")
+    assert command.startswith("bench run --profile smoke --target bare-metal --target container --out ")
     tab.tab_to("at.id == 'start'")
     tab.press("Enter")
     tab.wait("location.pathname.includes('/runs/')")
