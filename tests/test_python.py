@@ -73,7 +73,9 @@ def test_a_notebook_shows_an_answer_as_html_and_print_shows_its_text() -> None:
     assert html.open == []
     assert "table" in html.seen
     assert not {"html", "body", "script"} & html.seen
-    assert str(result).splitlines()[0].startswith("container")
+    lines = str(result).splitlines()
+    assert lines[0].startswith("container")
+    assert lines == [line.rstrip() for line in lines]
     assert (result.next or "") in str(result), "it can be pasted"
 
 

@@ -61,7 +61,8 @@ class Result:
         output = StringIO()
         console = PlainConsole(file=output, width=_COLUMNS, color_system=None)
         console.print(Terminal(answer_elements(self.answer)))
-        return output.getvalue().rstrip("\n")
+        # A wrapped line is filled with blanks up to the width.
+        return "\n".join(line.rstrip() for line in output.getvalue().splitlines())
 
     def _repr_html_(self) -> str:
         return fragment(document(self.comparison))
