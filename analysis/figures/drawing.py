@@ -215,6 +215,9 @@ BAR_INCHES = 0.75
 AROUND_INCHES = 2.0
 """The width that a figure has for each bar, and for the axis and its labels."""
 _LEAST_INCHES = 6.4
+_LEGEND_LINES = 3
+_LEGEND_LINE_INCHES = 0.17
+"""The lines of a legend that a figure has room for, and the height of each further one."""
 _LEFT_INCHES = 1.0
 """The width of what stands left of the axes, where the text below a title begins."""
 LETTER_INCHES = 0.09
@@ -251,12 +254,19 @@ def entry(target: str, notes: Iterable[str]) -> Patch:
 
 
 def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: int) -> None:
-    """Put the legend under the figure, in as many columns as its width has room for, and ``columns`` at most."""
-    lines = "\n".join(str(entry.get_label()) for entry in entries).splitlines()
-    widest = max(map(len, lines))
+    """Put the legend under the figure, in as many columns as its width has room for, and ``columns`` at most.
+
+    The figure grows by the lines of notes, so that they leave the axes their height.
+    """
+    labels = [str(entry.get_label()).splitlines() for entry in entries]
+    widest = max(map(len, chain.from_iterable(labels)))
     needed = points(0.8 + 0.08 * widest)  # inches of the patch and of a letter at this size
     fitting = int(chart.get_figwidth() / needed)
     columns = min(columns, max(fitting, 1))
+    rows = math.ceil(len(labels) / columns)
+    lines = max(sum(map(len, labels[first : first + rows])) for first in range(0, len(labels), rows))
+    more_lines = max(0, lines - _LEGEND_LINES)
+    chart.set_figheight(chart.get_figheight() + points(_LEGEND_LINE_INCHES * more_lines))
     chart.legend(
         handles=entries,
         loc="outside lower center",

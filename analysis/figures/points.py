@@ -188,7 +188,7 @@ def speed_up_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
         for model, rows in groupby(comparison.of_kind(kind).items(), lambda row: row[0].model):
             title = f"{kind.capitalize()} scaling of {model}"
             arms = dict(rows)
-            notes = {arm.target: notes_of(measured) for arm, measured in arms.items()}
+            notes = {arm.target: _brief(notes_of(measured)) for arm, measured in arms.items()}
             smallest = Effect(ratio=1.0)
             points = {}
             for arm, measured in arms.items():
@@ -206,6 +206,11 @@ def speed_up_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
                 chart,
                 description=text,
             )
+
+
+def _brief(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return notes without the numbers in parentheses, which the table has."""
+    return tuple(note.partition(" (")[0] for note in notes)
 
 
 def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]], title: str) -> Figure:

@@ -17,7 +17,7 @@ from matplotlib.text import Annotation, Text
 from analysis.compare.comparison import compare
 from analysis.compare.results import ComparedJob, Comparison, Group, TargetSummary
 from analysis.figures.bars import probe_bars, training_bars
-from analysis.figures.drawing import MARKERS, canvas, direction, side_by_side, style
+from analysis.figures.drawing import MARKERS, canvas, direction, entry, legend_below, side_by_side, style
 from analysis.figures.forest import forest
 from analysis.figures.plots import draw, pictures
 from analysis.figures.points import _name_points
@@ -293,6 +293,18 @@ def test_pictures_of_sample_runs_look_as_those_that_were_looked_at(name: str) ->
     now, stored = (brightness(imread(source)) for source in (io.BytesIO(picture_of(name)), PICTURES / f"{name}.png"))
     assert float(np.sqrt(((now - stored) ** 2).mean())) < 0.04
     assert np.corrcoef(now.ravel(), stored.ravel())[0, 1] > 0.8
+
+
+def test_notes_of_a_legend_leave_the_axes_their_height() -> None:
+    heights = {}
+    for notes in (0, 14):
+        with style():
+            chart = canvas(6.4, 4.2)
+            axes = chart.subplots()
+            legend_below(chart, [entry("vm", [f"note {number}" for number in range(notes)])], 1)
+            chart.canvas.draw()
+        heights[notes] = axes.get_window_extent().height
+    assert heights[14] > 0.9 * heights[0]
 
 
 @pytest.mark.parametrize("ratios", [(0.02, 1.0, 40.0), (0.97, 0.99, 1.01)])
