@@ -20,7 +20,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "alternating": (*TURNS, "--target", "bare-metal"),
     "real": ("--scenario", "real", *SMALL),
     "generating": (*GENERATING, *SMALL),
-    "preempt": (*PREEMPTED, "--checkpoint-every", "10", "--preempt", "mean=5s"),
+    "preempt": (*PREEMPTED, "--checkpoint-every", "10", "--preempt", "mean=15s"),
     "probe": ("--scenario", "probe", "--probe", "cpu", "--probe", "disk"),
     "resize": ("--scenario", "probe", "--probe", "resize"),
     "distributed": ("--scenario", "distributed", "--strategy", "all-reduce", *SMALL),
