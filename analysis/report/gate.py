@@ -35,7 +35,7 @@ MEANINGS: Mapping[str, str] = {
     "slower": "a number is slower by more than the bound",
     "fails more": "more trials fail than in the old runs",
     "incomplete": "nothing is slower, but the new run lacks something that the old one has",
-    "cannot tell": "nothing is slower, but the blocks are too few or too noisy to exclude it",
+    "cannot tell": "nothing is slower, but the blocks are too few, too noisy or disturbed to exclude it",
     "not slower": "every number excludes a slowdown of the bound",
 }
 """The outcomes of a gate in words."""
