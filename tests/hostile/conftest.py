@@ -5,13 +5,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from worker.serving.http_server import BoundedServer
 
 RUNS = Path(__file__).parents[1] / "samples" / "runs"
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -33,9 +33,14 @@ def said(*words: str) -> Result:
 
 
 def until_closed(serve: Callable[..., object], *arguments: object) -> None:
-    """Serve until the test closes the listening socket."""
-    with suppress(OSError, ValueError):
+    """Serve until the test closes the listening socket, and close what the server has opened."""
+    try:
         serve(*arguments)
+    except (OSError, ValueError) as error:
+        holders = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+        server = next(holder for holder in holders if isinstance(holder, BoundedServer))
+        for opened in list(server._map.values()):
+            opened.close()
 
 
 @pytest.fixture

@@ -167,12 +167,12 @@ class GatedService:
 
 
 @pytest.fixture
-def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatedService]:
+def gated() -> Iterator[GatedService]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         local = Service(SERVICE.generators, SERVICE.trained, local=True)
         server = BoundedServer(local, listener, threads=1, most_bytes=MOST_REQUEST_BYTES, idle_s=120)
         poller = GatedPoller()
-        monkeypatch.setattr(server, "poller", poller)
+        server.poller = poller  # type: ignore[assignment] # for longer than the test, whose thread ends after it
         poller.gate.set()
         threading.Thread(target=until_closed, args=(server.run,), daemon=True).start()
         yield GatedService(server, poller, int(listener.getsockname()[1]))
