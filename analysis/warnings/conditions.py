@@ -171,7 +171,7 @@ DISTURBANCES = (
     Disturbance(
         STEAL_TIME,
         "the hypervisor below this host took CPU time away",
-        "this host is a virtual machine with neighbours: take a dedicated one, or more blocks",
+        "this host is a virtual machine with neighbours: take a dedicated one; more blocks help against short spells",
         *(lambda t: t["steal_s"] / (t["interval_s"] * t["cpus"]), 0.005, _share("of the CPU time"), 0.05),
     ),
     Disturbance(

@@ -98,8 +98,9 @@ def is_spent_before(budget_s: float | None, total_s: float | None) -> bool:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Directory of earlier records for the estimate. Default: results/, and that of the sweep's directory.",
 )
+@click.option("--text", "as_text", is_flag=True, help="Print the plan file itself, to edit a copy of it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool) -> None:
+def plan(file: Path, out: Path | None, estimate_from: Path | None, as_text: bool, as_json: bool) -> None:
     """Show the cells, time and refusals of a sweep.
 
     Refusals have their reasons.
@@ -109,9 +110,13 @@ def plan(file: Path, out: Path | None, estimate_from: Path | None, as_json: bool
     \b
     Examples:
       bench sweep plan smoke
+      bench sweep plan cluster --text > mine.toml
       bench sweep plan paper --estimate-from results/lastyear --json
     """
     sweep = load_sweep(file)
+    if as_text:
+        click.echo(file.read_text(), nl=False)
+        return
     directory = SweepDirectory(out or default_directory(sweep))
     planned = described(sweep, directory, lambda text: click.echo(text, err=True), estimate_from)
     if as_json:

@@ -23,7 +23,7 @@ from suite.process_identity import ProcessIdentity
 from suite.request.request import RunRequest
 from suite.sweep.cells import cells_of, request_of
 from suite.sweep.directory import SweepDirectory
-from suite.sweep.file import load_sweep
+from suite.sweep.file import load_sweep, plan_file
 from suite.sweep.locks import LockHolder, locked
 from suite.sweep.status import CellStatus, SweepStatus, TrialCounts
 from tests.commands.conftest import Bench, ended_well, refused, short_pilot
@@ -132,6 +132,13 @@ def test_a_plan_that_comes_with_the_suite_goes_by_its_bare_name(bench: Bench, tm
     assert json.loads(bench("sweep", "plan", "smoke", "--json").stdout)["name"] == "smoke"
     (tmp_path / "smoke").write_text((tmp_path / "night.toml").read_text())
     assert json.loads(bench("sweep", "plan", "smoke", "--json").stdout)["name"] == "night", "a file goes first"
+
+
+def test_the_text_of_a_plan_is_a_plan_to_edit(bench: Bench, tmp_path: Path) -> None:
+    text = ended_well(bench("sweep", "plan", "cluster", "--text")).output
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text)
+    assert load_sweep(mine) == load_sweep(plan_file(Path("cluster")))
 
 
 def test_a_plan_tells_what_will_run_and_how_long_it_takes(bench: Bench) -> None:
