@@ -62,7 +62,9 @@ GAP = Kind(
     "see whether the host could not count it then, or the record was changed",
 )
 _CONDITIONS = [column.name for column in TABLE if column.path.startswith(("conditions.", "resources."))]
-_COUNTED = [*_CONDITIONS, "opening_s", "throughput_per_s"]
+_BESIDE_OTHERS = "busiest"
+"""Trials beside which nobody works have none."""
+_COUNTED = [name for name in (*_CONDITIONS, "opening_s", "throughput_per_s") if name != _BESIDE_OTHERS]
 """The columns that the host and the worker count of every trial alike."""
 _ARM = ("hostname", "scenario", "model", "design", "target", "ablation", "aggressor")
 

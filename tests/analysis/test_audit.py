@@ -267,6 +267,7 @@ def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
     [
         ("kept", GAN, lambda one: one.pop("opening"), {"gap": "named", "models": "named"}),
         ("synthetic-podman", PODMAN, put("conditions.steal_s", None), {"gap": "named"}),
+        ("synthetic-podman", PODMAN, put("conditions.busiest", {"python": 1.0}), {}),
         ("synthetic-podman", PODMAN, put("run_id", "0" * 16), {"mixed-block": "named", "not-of-the-plan": "refused"}),
         ("synthetic-podman", PODMAN, put("environment.target.kernel", "1.0"), {"changed": "named"}),
         ("synthetic-podman", PODMAN, lambda one: one.update(global_batch=one["job"]["sizes"]["batch"]), {}),
