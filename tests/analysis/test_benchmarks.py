@@ -87,6 +87,7 @@ def test_a_day_that_is_killed_in_a_stage_keeps_what_it_found_and_takes_that_stag
     take = import_module("gpu_stages.results").take
 
     def killed(_: Any) -> Any:
+        assert name in day_at().facts, "one that is killed before its first fact comes last, too"
         yield {"first": 1}
         raise KeyboardInterrupt
 
