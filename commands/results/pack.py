@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir
@@ -32,6 +33,8 @@ from suite.version import suite_version
 AUDIT, COMPARISON, PAGE = "audit.json", "comparison.json", "report.html"
 _READ = {PLAN, MANIFEST, QUALITY, SWEEP}
 """The files of a run or a sweep, next to its records, that a comparison reads."""
+_WORDS = re.compile(rf"{re.escape(PAGE)} |{re.escape(COMPARISON)}: warnings\.\d+\.advice: ")
+"""The places of what holds no number of its own."""
 _SHOWN = 10
 _README = """\
 Records of deep-learning training on bare metal, in containers and in virtual machines, made with virtbench.
@@ -71,10 +74,10 @@ class VerifiedPack(Output):
 
     @property
     def decisive(self) -> tuple[str, ...]:
-        """Return the differences but that of the page, if another version of the suite drew it."""
+        """Return the differences but those of the page and of advice, if another version of the suite wrote them."""
         if self.made_by == self.verified_by:
             return self.differing
-        return tuple(place for place in self.differing if not place.startswith(f"{PAGE} "))
+        return tuple(place for place in self.differing if not _WORDS.match(place))
 
 
 @click.command()
@@ -152,7 +155,8 @@ def _lines(verified: VerifiedPack) -> Iterator[str]:
         yield f"{equal}, as is the page"
         return
     if not verified.decisive:
-        yield f"{equal}; the page is drawn in another way by {verified.verified_by} than by {verified.made_by}"
+        versions = f"{verified.verified_by} than by {verified.made_by}"
+        yield f"{equal}; the page and advice are written in another way by {versions}"
         return
     yield f"{count(len(verified.differing), 'difference')} from the pack:"
     for text in verified.differing[:_SHOWN]:

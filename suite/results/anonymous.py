@@ -11,7 +11,9 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import count, islice
 from typing import Any
 
 from suite import registries
@@ -78,6 +80,8 @@ _FORMS = {
 }
 _KEYS = {"host": _HOST_KEYS, "pod": _POD_KEYS, "name": _NAME_KEYS}
 """The keys whose whole values are names of a kind."""
+_KNOWN_AGAIN = 1000
+"""The pseudonyms of a kind that are known as such in a pack that is packed again."""
 _ADDRESSES = ipaddress.ip_network("198.18.0.0/15")
 """A network for benchmarks, RFC 2544."""
 
@@ -141,15 +145,14 @@ class Anonymiser:
         names = {}
         for kind in _NAMES:
             for name, pseudonym in self._pseudonyms.get(kind, {}).items():
-                if name not in self._vocabulary:
+                if name not in self._vocabulary and name != pseudonym:
                     names[name] = pseudonym
         return names
 
     def _pseudonym(self, kind: str, text: str) -> str:
         known = self._pseudonyms.setdefault(kind, {})
         if text not in known:
-            number = len(known) + 1
-            known[text] = str(_ADDRESSES[number]) if kind == "IPv4 address" else _FORMS[kind].format(number)
+            known[text] = _new_pseudonym(kind, text, {*known.values()})
         return known[text]
 
     def replaced(self, value: Any, key: str = "", *, of_user: bool = False) -> Any:  # noqa: ANN401
@@ -224,10 +227,29 @@ class Anonymiser:
         for match in self._in_text.finditer(text):
             yield match[1]
         for kind in self._pseudonyms.keys() - _NAMES:
-            for replaced in self._pseudonyms[kind]:
+            for replaced, pseudonym in self._pseudonyms[kind].items():
+                if replaced == pseudonym:
+                    continue
                 # A relative path, such as images/s, may stand elsewhere and be none.
                 if (kind != "path" or replaced.startswith(("/", "~"))) and _whole(replaced).search(text):
                     yield replaced
+
+
+def _new_pseudonym(kind: str, text: str, taken: Collection[str]) -> str:
+    """Return the first free pseudonym of a kind; a text that is one already, as in an anonymous pack, stays."""
+    if text in _first_pseudonyms(kind) and text not in taken:
+        return text
+    return next(pseudonym for pseudonym in _pseudonyms_of(kind) if pseudonym not in taken)
+
+
+@cache
+def _first_pseudonyms(kind: str) -> frozenset[str]:
+    return frozenset(islice(_pseudonyms_of(kind), _KNOWN_AGAIN))
+
+
+def _pseudonyms_of(kind: str) -> Iterator[str]:
+    for number in count(1):
+        yield str(_ADDRESSES[number]) if kind == "IPv4 address" else _FORMS[kind].format(number)
 
 
 def _members() -> Iterator[str]:

@@ -121,7 +121,8 @@ def ours() -> dict[str, list[str]]:
     podman = any(what.startswith("podman:") for what in beside)  # which names its mounts itself
 
     def theirs(path: str) -> bool:
-        return any(f"/{name}/" in f"{path}/" for name in names) or (podman and "/overlay-containers/" in path)
+        # gVisor's files of a container have its name and more.
+        return any(f"/{name}" in path for name in names) or (podman and "/overlay-containers/" in path)
 
     groups, files = ([path for path in paths if not theirs(path)] for paths in (groups, files))
     mounts = [line for line in mounts if not theirs(line.split()[1])]

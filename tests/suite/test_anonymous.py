@@ -130,3 +130,17 @@ def test_a_name_that_is_left_as_a_key_is_refused() -> None:
     value = {"environment": {"hostname": HOST}, "rates": [{f"{HOST}-eth0": 940}]}
     with pytest.raises(RequestError, match=f"would still hold '{HOST}'"):
         anonymous(value)
+
+
+def test_what_is_anonymous_already_stays_and_gets_no_second_meaning() -> None:
+    record = {"hostname": "cellar", "path": "/data/set", "address": "10.1.2.3"}
+    once = Anonymiser([record]).replaced(record)
+    assert once["hostname"] == "host-1"
+    again = Anonymiser([once])
+    assert again.replaced(once) == once
+    again.refuse_remains("record.json", json.dumps(once).encode())
+    mixed = [{"hostname": "attic"}, {"hostname": "host-1"}]
+    anonymiser = Anonymiser(mixed)
+    hosts = [anonymiser.replaced(part)["hostname"] for part in mixed]
+    assert len({*hosts}) == 2
+    assert "attic" not in hosts
