@@ -1,7 +1,7 @@
 """``bench reproduce``: show which papers the ready plans rebuild and what that takes here; measure one of them."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,8 +103,8 @@ def _refuse_options(words: Sequence[str]) -> None:
 def _show_plan(sweep: Sweep) -> bool:
     """Print what would be measured, and which data are made before; return whether it has any cell."""
     planned = _described(sweep, _note)
-    click.echo(_summary(sweep, planned))
     missing = missing_sets(sweep)
+    click.echo(_summary(sweep, planned, missing))
     for data_set in missing.values():
         click.echo(f"first it runs {data_set.command}")
     return bool(planned.trials or missing)
@@ -296,7 +296,7 @@ def _offers(sweep: Sweep, command: str) -> Iterator[str]:
         fits = (planned.total_s or 0.0) <= _HOUR_S
         if fits or part in (parts[0], parts[-1]):
             yield f"  {' '.join((command, *part.words()))}"
-            yield f"    {_summary(offered, planned)}"
+            yield f"    {_summary(offered, planned, missing_sets(offered))}"
         if fits:
             break
 
@@ -336,8 +336,8 @@ def _described(sweep: Sweep, note: Callable[[str], None]) -> PlannedOutput:
     return described(sweep, SweepDirectory(results_directory() / sweep.name), note)
 
 
-def _summary(sweep: Sweep, planned: PlannedOutput) -> str:
-    missing = missing_sets(sweep)
+def _summary(sweep: Sweep, planned: PlannedOutput, missing: Collection[str]) -> str:
+    """Return what a plan takes here; its cells that wait for ``missing`` data sets are not refused."""
     waiting = {cell.cell_id for cell in cells_of(sweep) if _read_by(sweep, cell)[0] in missing}
     refused = [cell for cell in planned.cells if cell.refused and cell.cell_id not in waiting]
     reasons = "; ".join(dict.fromkeys(f"{cell.refused} ({cell.remedy})" for cell in refused))

@@ -291,7 +291,8 @@ class _ServedTrial:
         if self.server.api == "openai" and isinstance(first_token_s, float):
             seconds["start-to-first-token"] = ready_s + first_token_s
         # The lines of the two processes come by two pipes: one of them that is read late is dated after the other.
-        return {name: MetricValue(value=value, unit="s", better="less") for name, value in seconds.items() if value > 0}
+        in_order = {name: value for name, value in seconds.items() if value > 0}
+        return {name: MetricValue(value=value, unit="s", better="less") for name, value in in_order.items()}
 
     def _derived(self, served: Mapping[str, MetricValue], path: Mapping[str, MetricValue]) -> dict[str, MetricValue]:
         """Return the medians without the path, and the knee; a median that the path explains wholly is left out."""

@@ -327,8 +327,9 @@ def _standing(change: Change, sides: Mapping[str, tuple[Disturbed, ...]], old: _
     unloaded = {}
     for side, disturbances in sides.items():
         unloaded[side] = tuple(one for one in disturbances if one.kind not in TAKES_CPUS)
-    runs = (old.samples(RUN, change.arm, change.metric), new.undelayed(change.arm, change.metric))
-    least = _change(RUN, change.arm, change.metric, runs, verdict.margin, decides=False)
+    before = old.samples(RUN, change.arm, change.metric)
+    undelayed = new.undelayed(change.arm, change.metric)
+    least = _change(RUN, change.arm, change.metric, (before, undelayed), verdict.margin, decides=False)
     if least.outcome != "slower":
         return standing
     beside_load = replace(change, beside_load=True)

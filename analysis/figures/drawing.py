@@ -264,8 +264,11 @@ def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: 
     fitting = int(chart.get_figwidth() / needed)
     columns = min(columns, max(fitting, 1))
     rows = math.ceil(len(labels) / columns)
-    lines = max(sum(map(len, labels[first : first + rows])) for first in range(0, len(labels), rows))
-    more_lines = max(0, lines - _LEGEND_LINES)
+    lines_of_columns = []
+    for first in range(0, len(labels), rows):
+        of_column = labels[first : first + rows]
+        lines_of_columns.append(sum(map(len, of_column)))
+    more_lines = max(0, max(lines_of_columns) - _LEGEND_LINES)
     chart.set_figheight(chart.get_figheight() + points(_LEGEND_LINE_INCHES * more_lines))
     chart.legend(
         handles=entries,

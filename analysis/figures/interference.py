@@ -135,9 +135,11 @@ def _map(rows: Rows, title: str) -> Figure:
             axes.set_title(heading, fontsize=drawing.points(10))
             axes.tick_params(axis="y", labelrotation=0)
         letters = int(0.9 * drawing.letters(chart.get_figwidth()))
-        lines = [textwrap.fill(text, letters) for text in (title, str(next(iter(rows)).job))]
+        job = str(next(iter(rows)).job)
+        wrapped_title = textwrap.fill(title, letters)
+        wrapped_job = textwrap.fill(job, letters)
         chart.suptitle(
-            "\n".join(lines),
+            f"{wrapped_title}\n{wrapped_job}",
             fontsize=drawing.points(10),
             x=0.01,
             ha="left",

@@ -111,8 +111,8 @@ def verify(file: Path, as_json: bool) -> None:
 
     Its runs are audited and compared again; every number and the page are held against it, bit for bit.
 
-    Another version of the suite may draw the page in another way. Exit codes: 0 all holds; 1 a number differs, or the
-    audit refuses records; 2 it is no pack, or a damaged one.
+    Another version of the suite may draw the page, and word advice, in another way. Exit codes: 0 all holds; 1 a number
+    differs, or the audit refuses records; 2 it is no pack, or a damaged one.
 
     \b
     Examples:

@@ -41,7 +41,7 @@ _BELOW: Mapping[str, re.Pattern[str]] = {
 
 @dataclass(frozen=True)
 class Contents:
-    """What lies in the directory of a run or a sweep."""
+    """The files that lie in the directory of a run or a sweep."""
 
     directory: Path
     kind: str
