@@ -14,6 +14,7 @@ from provisioning.images.image import Image
 from provisioning.layers.userland import UserlandLayer
 from provisioning.remote.discovery import DiscoveredMachine, Discovery, attest, needed
 from provisioning.sites.base import Site
+from provisioning.sites.cards import GUESTS_WITHOUT_GPUS
 from provisioning.sites.machines import Machines, discovered_choices, on_machine
 from scenarios.distributed import Distributed
 from suite.differ import Host
@@ -229,6 +230,15 @@ def test_a_gpu_vm_of_the_user_is_a_machine_whose_gpus_the_target_gets(target: st
     (layer,) = gpu_vms.layers(trial, ENVELOPE)
     assert isinstance(layer, UserlandLayer)
     assert layer.gpus == ("1",)
+
+
+@pytest.mark.parametrize("target", sorted(VMS))
+def test_guests_of_a_joined_job_with_gpus_are_refused_before_a_machine_is_reached(target: str) -> None:
+    """As on this machine: whatever else an IOMMU group holds, no device is given to a guest that the suite boots."""
+    wanted = request(target=(target,), device="cuda", inventory=Path("/hosts.toml"))
+    with pytest.raises(RequestError, match=GUESTS_WITHOUT_GPUS) as refused:
+        Machines.resolve(inputs_of(wanted))
+    assert refused.value.remedy == "leave vm and container-vm out"
 
 
 LATE = ("gvisor", "charliecloud", "apptainer")

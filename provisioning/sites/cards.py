@@ -16,6 +16,9 @@ from suite.units import count
 CUDA_NEEDS: dict[str, tuple[int, tuple[int, ...]]] = {"13": (580, (7, 5)), "12": (525, (5, 0)), "11": (450, (3, 5))}
 """The oldest driver and compute capability by the major version of CUDA (NVIDIA's release notes of each toolkit)."""
 _ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<alone>a?)f?")
+GUESTS_WITHOUT_GPUS = "virtual machines with GPUs are not supported yet"
+"""No device of PCI is given to a guest that the suite boots: nothing here reads the groups of an IOMMU."""
+WITHOUT_GUESTS = "leave vm and container-vm out"
 MPS = Path("/tmp/nvidia-mps/control")  # noqa: S108 (the default of NVIDIA's daemon)
 
 

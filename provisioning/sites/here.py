@@ -23,7 +23,7 @@ from provisioning.nodes import LocalNode, WrappedNode, local_node
 from provisioning.processes import carrying
 from provisioning.sites import memory
 from provisioning.sites.base import Capacity, RunInputs, Site
-from provisioning.sites.cards import check_gpus, workers_here
+from provisioning.sites.cards import GUESTS_WITHOUT_GPUS, WITHOUT_GUESTS, check_gpus, workers_here
 from provisioning.targets import Choices
 from provisioning.volumes import Volume, check_disk_space, disk_of, packed_bytes, prepare_disk, volume_of
 from suite.errors import RequestError, option
@@ -246,7 +246,7 @@ def _target_checks(
         by_name["container-vm"] = by_name["container-vm"].model_copy(update=unusable)
     why_no_vms = _without_vms(request, image)
     if why_no_vms:
-        unusable = {"usable": False, "reason": why_no_vms, "remedy": "leave vm and container-vm out"}
+        unusable = {"usable": False, "reason": why_no_vms, "remedy": WITHOUT_GUESTS}
         by_name |= {name: by_name[name].model_copy(update=unusable) for name in VMS}
     if request.targets.accel == "tcg":
         emulated = {"substitute": EMULATED_CPU}
@@ -257,7 +257,7 @@ def _target_checks(
 
 def _without_vms(request: RunRequest, image: Image | None) -> str | None:
     if request.gpus.device == "cuda":
-        return "virtual machines with GPUs are not supported yet"
+        return GUESTS_WITHOUT_GPUS
     if image and image.mounts:
         return "an adopted image has no disk for virtual machines"
     return None

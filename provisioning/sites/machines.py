@@ -20,7 +20,7 @@ from provisioning.remote.discovery import Discovery, attest, discover
 from provisioning.remote.machine import Machine, machine
 from provisioning.remote.network import forwarded, joined, routed
 from provisioning.sites.base import Capacity, RunInputs, Site, joined_job
-from provisioning.sites.cards import check_gpus
+from provisioning.sites.cards import GUESTS_WITHOUT_GPUS, WITHOUT_GUESTS, check_gpus
 from provisioning.sites.here import load, loading_engines, refuse_adopted
 from provisioning.targets import Choices
 from provisioning.volumes import disk_under, prepare_disk
@@ -186,6 +186,8 @@ class JoinedMachines(Machines):
     @classmethod
     def joined(cls, inputs: RunInputs) -> "JoinedMachines":
         request = inputs.request
+        if request.gpus.device == "cuda" and VMS.intersection(request.targets.target):
+            raise RequestError(GUESTS_WITHOUT_GPUS, remedy=WITHOUT_GUESTS)
         path = inputs.request.joining.inventory or Path()
         inventory = read_inventory(path)
         count = inputs.scenario.instances(inputs.request)
