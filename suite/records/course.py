@@ -155,9 +155,15 @@ def _substitutes(trial: Trial, measured: Measurement) -> Iterator[str]:
     yield from measured.substitutes
     places = [measured.environment, *(rank.environment for rank in measured.ranks)]
     places += [instance.environment for instance in measured.aggressors]
+    disks = []
     for holder in places if trial.job.page_cache != "warm" else ():
-        if holder and holder.filesystem in DISK_STAND_INS:
-            yield DISK_STAND_INS[holder.filesystem]
+        if holder:
+            disks.append(holder.filesystem)
+    if trial.scratch_bytes and measured.epochs and measured.epochs.checkpoints:
+        disks.append(measured.epochs.checkpoints.filesystem)
+    for filesystem in disks:
+        if filesystem in DISK_STAND_INS:
+            yield DISK_STAND_INS[filesystem]
 
 
 def _differences(trial: Trial, measured: Measurement, substitutes: Sequence[str] = ()) -> list[str]:

@@ -3,9 +3,10 @@
 import json
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ from hypothesis import strategies as st
 from scenarios.probe import Probing
 from scenarios.probes.startup import PhaseRecorder
 from suite.errors import MeasurementError
-from suite.interfaces import Instance
+from suite.interfaces import Completed, Instance
 from suite.job.job import Devices
 from suite.plan import Trial
+from suite.records.course import Course
+from suite.records.environment import Environment
 from suite.records.record import MetricValue
-from tests.scenarios.conftest import Account, fails, failure
+from tests.jobs import identity
+from tests.scenarios.conftest import Account, HereNode, ScriptedNode, ScriptedProcess, fails, failure
 from tests.scenarios.test_job import event
 from worker.probes.probe import ProbeError, median, quantile
 from worker.probes.tools import version_of
@@ -120,6 +124,25 @@ def test_the_disk_probe_needs_the_room_that_was_planned(
     assert [word for word in ("the disk probe writes 134 MB", says) if word not in error.message] == []
     assert error.remedy
     assert node.started == []
+
+
+class Mounted(ScriptedNode):
+    """Attests what it was given, with the mounts of this machine."""
+
+    def run(self, argv: Sequence[str], **more: Any) -> Completed:
+        if argv == ["cat", "/proc/self/mountinfo"]:
+            return HereNode.run(self, argv, **more)
+        return super().run(argv, **more)
+
+
+def test_memory_that_the_disk_probe_takes_for_a_disk_is_named(probe: Trial, measure: Any) -> None:
+    """Linux accepts O_DIRECT on tmpfs since 6.6: that fio measures something proves no disk."""
+    planned = probe.with_job(model="disk").model_copy(update={"scratch_bytes": 1 << 30, "run_id": identity("run")})
+    with TemporaryDirectory(dir="/dev/shm") as directory:
+        measured = measure(Mounted(process=ScriptedProcess(STORY), data=directory), planned)
+    assert measured.environment.filesystem == "tmpfs"
+    course = Course(planned, "2026-11-30T20:00:00+00:00", Environment(), measurement=measured)
+    assert course.record().substitutes == ["disk:memory"]
 
 
 def test_the_start_up_is_the_training_workers_own(probe: Trial, here: Any, measure: Any) -> None:

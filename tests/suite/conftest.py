@@ -17,7 +17,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
 from suite.records.environment import Environment, Environments
-from suite.records.record import Outcome, Steps, Timeline, TrialRecord
+from suite.records.record import Epochs, Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, GpuUsage, Resources, Usage
 from suite.registries import SCENARIOS
 from suite.results.store import Run
@@ -73,6 +73,7 @@ class FakeScenario:
     seen: dict[str, Any] = field(default_factory=dict)
     name: str = "synthetic"
     substitutes: tuple[str, ...] = ()
+    epochs: Epochs | None = None
     chosen_steps: int = 3
     """The steps that a trial takes which fixes them."""
 
@@ -94,6 +95,7 @@ class FakeScenario:
             steps=Steps(elapsed_s=[0.2] * steps, data_s=[0.0] * steps, compute_s=[0.2] * steps),
             fixed_sizes=fixed,
             timeline=Timeline(measured_s=0.6),
+            epochs=self.epochs,
             environment=inside(trial.job.envelope, **self.seen),
             weights_sha256="ab" * 32,
             clock_ratio=1.0,

@@ -13,7 +13,7 @@ from suite.interruption import cleaning_up
 from suite.loop import Loop
 from suite.plan import Plan
 from suite.records.environment import Environment
-from suite.records.record import TrialRecord
+from suite.records.record import Epochs, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 from suite.results.store import Run, StoreError, read_record
 from tests.suite.conftest import WORKLOAD, FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
@@ -54,6 +54,26 @@ def test_a_disk_that_is_memory_is_named(
     scenario.seen = {"filesystem": filesystem}
     record: Any = go(make_plan(page_cache=page_cache))[0]
     assert (record.environment.target.filesystem, record.substitutes) == (filesystem, named)
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "scratch_bytes", "named"),
+    [
+        ("tmpfs", {"resnet50": 1 << 20}, ["disk:memory"]),
+        ("zfs", {"resnet50": 1 << 20}, ["disk:zfs"]),
+        ("ext4", {"resnet50": 1 << 20}, []),
+        ("tmpfs", {}, []),
+    ],
+)
+def test_checkpoints_on_a_disk_that_is_memory_are_named_whatever_the_data_lies_on(
+    filesystem: str, scratch_bytes: dict[str, int], named: list[str], go: Go, scenario: FakeScenario
+) -> None:
+    """Without a scratch volume they go to /tmp, which is memory in every target."""
+    scenario.seen = {"filesystem": "ext4"}
+    checkpoints = {"seconds": [0.1], "size_bytes": 4096, "filesystem": filesystem}
+    scenario.epochs = Epochs.model_validate({"steps": 3, "seconds": [0.6], "checkpoints": checkpoints})
+    record: Any = go(make_plan(page_cache="warm", scratch_bytes=scratch_bytes))[0]
+    assert record.substitutes == named
 
 
 def test_every_trial_becomes_a_record_with_what_was_measured(
