@@ -22,7 +22,10 @@ from suite.untrusted.parse import JSON_TEXT
 FORM = rf'\[{JSON_TEXT}, {JSON_TEXT}, "[a-z0-9-]+", "[a-z0-9/,.]+", "virtbench-[0-9a-f]{{12}}"\]'
 GONE_WITHIN_S = 120.0
 LOOKED_EVERY_S = 0.2
+FORBIDDEN = 403
 NOT_FOUND = 404
+KUEUE = "kueue.x-k8s.io"
+"""The group of the API of Kueue, which suspends Jobs until their turn."""
 POD = "VIRTBENCH_POD"
 UID = "VIRTBENCH_POD_UID"
 NODE = "VIRTBENCH_NODE"
@@ -100,6 +103,30 @@ def demand_claim(cluster: Cluster, name: str) -> None:
     if find(cluster, cluster.path("persistentvolumeclaims", name)) is None:
         remedy = f"kubectl -n {cluster.namespace} get pvc lists the claims; name one with --data KIND:CLAIM/PATH"
         raise RequestError(f"there is no claim {name} in the namespace {cluster.namespace}", remedy=remedy)
+
+
+def demand_queue(cluster: Cluster, name: str) -> None:
+    """Raise RequestError unless the namespace has this queue of Kueue.
+
+    A Job would wait for it without an end or, where there is no Kueue to suspend it, not wait at all. Whoever may not
+    list the queues is not refused: nothing else needs that right.
+    """
+    wanted = f"engine.queue = {name!r}"
+    group = find(cluster, f"/apis/{KUEUE}")
+    if group is None:
+        remedy = "install Kueue there; without engine.queue the Jobs start at once"
+        raise RequestError(f"{wanted}: the cluster of the context {cluster.context} has no Kueue", remedy=remedy)
+    path = cluster.path("localqueues", group=group["preferredVersion"]["groupVersion"])
+    try:
+        items = cluster.get(path)["items"]
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        return
+    queues = [item["metadata"]["name"] for item in items]
+    if name not in queues:
+        remedy = f"choose from: {', '.join(queues)}" if queues else f"create a LocalQueue in {cluster.namespace}"
+        raise RequestError(f"{wanted}: the namespace {cluster.namespace} has no such queue", remedy=remedy)
 
 
 def own_node() -> str | None:

@@ -7,7 +7,7 @@ The name of a block can belong to only one Job at a time, so that no block runs 
 import json
 import re
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,14 @@ from provisioning.batch.patience import AwayError
 from provisioning.batch.remote import CLOSES_WITHIN_S, lost
 from provisioning.kubernetes.bench_pod import CONTAINER, GIVEN_AT, RECORDS_AT, bench_template
 from provisioning.kubernetes.cluster import MANAGED, Cluster, Object
-from provisioning.kubernetes.owned import NOT_FOUND, await_gone, not_found_is_fine, owners
+from provisioning.kubernetes.owned import (
+    KUEUE,
+    NOT_FOUND,
+    await_gone,
+    demand_queue,
+    not_found_is_fine,
+    owners,
+)
 from provisioning.kubernetes.pod import HOSTNAME_LABEL, POD_FAILURES, job_manifest
 from provisioning.kubernetes.refusals import ApiError, refused_as_request
 from provisioning.kubernetes.states import JobState, events_of
@@ -35,7 +42,7 @@ from suite.units import count
 SWEEP_LABEL = "virtbench.dev/sweep"
 BLOCK_LABEL = "virtbench.dev/block"
 """The labels by which Jobs and their pods are found."""
-QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUE = f"{KUEUE}/queue-name"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 GONE_WITHIN_S = CLOSES_WITHIN_S + 60.0
 """How long removed pods are waited for: the node may need a moment more than bench."""
@@ -61,6 +68,8 @@ class KubernetesBackend(Backend):
         options = options_of(KubernetesOptions, request.sweep)
         cluster = _cluster(request.sweep)
         cluster.demand(RIGHTS)
+        if options.queue:
+            demand_queue(cluster, options.queue)
         # What the cluster refuses is a wrong request as long as no block was handed out.
         for block in blocks_left(request)[:1]:
             submit(cluster, _job(request, options, block), dryRun="All")
@@ -107,8 +116,8 @@ def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster
     logs = request.directory.path / LOGS
 
     def start(block: int) -> JobProcess:
-        job = _job(request, options, block)
-        return JobProcess(cluster, job, logs, options.poll_s)
+        make_job = partial(_job, request, options, block)
+        return JobProcess(cluster, make_job, logs, options.poll_s)
 
     process_count = min(len(blocks), options.at_once)
     names = [f"kubernetes-{number}" for number in range(process_count)]
@@ -235,21 +244,28 @@ def remove_all(cluster: Cluster, sweep: str, removed: Sequence[BlockJob]) -> Non
 class JobProcess:
     """The Job of a block, followed through the log of its pod. See ``BlockProcess``.
 
-    A Job outlives this process: stopping leaves it in the cluster, and the next run of the sweep follows it.
+    A Job outlives this process: stopping leaves it in the cluster, and the next run of the sweep follows it. If its pod
+    is preempted or evicted after it has sent records, the Job is made anew with them: in the same Job another pod would
+    measure those trials again.
     """
 
-    def __init__(self, cluster: Cluster, job: Object, logs: Path, poll_s: float) -> None:
+    def __init__(self, cluster: Cluster, make_job: Callable[[], Object], logs: Path, poll_s: float) -> None:
         """Make the Job, unless it is there already. ``logs`` is the directory for what the pod writes apart from files.
 
-        Raises RequestError for a Job that this cluster takes from nobody.
+        ``make_job`` returns it with the records that the block has by then. Raises RequestError for a Job that this
+        cluster takes from nobody.
         """
+        job = make_job()
         self._cluster = cluster
+        self._make_job = make_job
         self._poll_s = poll_s
         self._labels = {name: job["metadata"]["labels"][name] for name in (SWEEP_LABEL, BLOCK_LABEL)}
         self._job = BlockJob("waiting", "", name=job["metadata"]["name"])
         self._log = logs / f"kubernetes-{self._job.block:03d}.log"
         self._output: dict[str, list[str]] = {}
         """The lines of each pod so far, those of files left empty."""
+        self._sender: str | None = None
+        """The pod of this Job that has sent files; None before there is one."""
         self._stays = False
         self._stopped = threading.Event()
         submit(cluster, job)
@@ -265,6 +281,9 @@ class JobProcess:
                 if self._stopped.is_set():
                     raise MeasurementError("it is not followed any more", kind="stopped")
                 self._look()
+                if self._is_replaced():
+                    self._renew()
+                    continue
                 looks_after_end += self._job.state in ("complete", "failed")
                 if self._job.begun and self._job.pod:
                     yield from self._new_lines(self._job.pod)
@@ -282,6 +301,16 @@ class JobProcess:
         if why and why.kind in FINAL and not self._job.begun:
             raise RequestError(f"the pod of bench does not begin: {why.message}", remedy=why.remedy)
 
+    def _is_replaced(self) -> bool:
+        """Return whether the pod that has sent files is gone, and the Job waits for another or has one."""
+        return self._sender not in (None, self._job.pod) and self._job.state not in ("complete", "failed")
+
+    def _renew(self) -> None:
+        self._sender = None
+        self._remove()
+        if not self._stopped.is_set():
+            submit(self._cluster, self._make_job())
+
     def _new_lines(self, pod: str) -> Iterator[str]:
         """Yield what is new in a pod's log until it is silent or ends."""
         output = self._output.setdefault(pod, [])
@@ -293,6 +322,7 @@ class JobProcess:
                     continue
                 output.append("" if line.startswith(FILE) else line)
                 if line == ENDED or line.startswith(FILE):
+                    self._sender = pod
                     yield line
                 else:
                     with appending(self._log, self._log.parents[1]) as log:
@@ -310,8 +340,10 @@ class JobProcess:
 
     def close(self) -> None:
         """Remove the Job, unless it may run on, and wait until its name is free: the next try has the same one."""
-        if self._stays:
-            return
+        if not self._stays:
+            self._remove()
+
+    def _remove(self) -> None:
         remove(self._cluster, self._job.name)
         while jobs(self._cluster, self._labels) and not self._stopped.wait(self._poll_s):
             pass

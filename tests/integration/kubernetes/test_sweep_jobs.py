@@ -17,12 +17,15 @@ from provisioning.images.image import current
 from provisioning.images.suite import build_suite
 from provisioning.kubernetes.cluster import MANAGED
 from provisioning.kubernetes.cluster import Cluster as Api
+from provisioning.kubernetes.owned import demand_queue, find
+from suite.errors import RequestError
 from suite.plan import Plan
 from tests.integration.bench import BENCH, REPOSITORY, bench, records_in
 from tests.integration.kubernetes.conftest import names
 from tests.integration.machine import wait_for
 from tests.integration.remote_sweep import RemoteSweep
 from tests.kubernetes_cluster.cluster import Cluster, import_everywhere
+from tests.provisioning.conftest import raises
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
@@ -78,6 +81,52 @@ spec:
   volumeName: firings
   resources: {{requests: {{storage: 1Gi}}}}
 """
+
+
+KUEUE = "kueue.x-k8s.io"
+OF_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+LOCAL_QUEUES: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": f"localqueues.{KUEUE}"},
+    "spec": {
+        "group": KUEUE,
+        "scope": "Namespaced",
+        "names": {"kind": "LocalQueue", "plural": "localqueues", "singular": "localqueue"},
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+QUEUE = {
+    "apiVersion": f"{KUEUE}/v1beta1",
+    "kind": "LocalQueue",
+    "metadata": {"name": "training"},
+    "spec": {"clusterQueue": "all"},
+}
+
+
+def test_a_queue_is_looked_up_in_the_api_of_kueue(api: Api) -> None:
+    """Its controller needs a newer server: what is genuine here is how a server serves its API, or does not."""
+    with raises(RequestError, "the cluster of the context .* has no Kueue"):
+        demand_queue(api, "training")
+    api.request("POST", OF_DEFINITIONS, LOCAL_QUEUES)
+    try:
+        path = api.path("localqueues", group=f"{KUEUE}/v1beta1")
+        wait_for("the queues of Kueue", lambda: find(api, path) is not None, lambda: path)
+        with raises(RequestError, "has no such queue", "create a LocalQueue in default"):
+            demand_queue(api, "training")
+        api.create(QUEUE)
+        demand_queue(api, "training")
+        with raises(RequestError, "has no such queue", "choose from: training"):
+            demand_queue(api, "traning")
+    finally:
+        api.request("DELETE", f"{OF_DEFINITIONS}/localqueues.{KUEUE}")
 
 
 @pytest.fixture(scope="module")

@@ -82,6 +82,15 @@ def test_what_the_cluster_refuses_is_a_wrong_request_before_a_block_is_sent(mach
     assert "/jobs?dryRun=All" in asked
 
 
+def test_a_queue_of_a_cluster_without_kueue_is_refused_before_a_job_is_tried(machine: Machine, server: Server) -> None:
+    machine.with_engine('kind = "kubernetes"', 'image = "localhost/virtbench-suite:1"', 'queue = "training"')
+    server.answers["POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"] = 201, {"status": {"allowed": True}}
+    ended = machine.sweep_to_its_end(KUBECONFIG=server.kubeconfig(machine.place / "config", current="here"))
+    assert ended.returncode == 2, ended.stderr
+    assert "engine.queue = 'training': the cluster of the context here has no Kueue" in ended.stderr
+    assert not [line for line in server.asked if "jobs" in line]
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

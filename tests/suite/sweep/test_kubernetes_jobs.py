@@ -74,8 +74,7 @@ class Looked(Namespace):
             return []
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
         if "job" in phase:
-            condition = {"type": phase["job"], "status": "True", "message": "it is not its turn"}
-            made["status"] = {"conditions": [condition]}
+            made["status"] = {"conditions": [{"type": phase["job"], "status": "True"}]}
         if "status" not in phase:
             return []
         owner = [{"uid": made["metadata"]["uid"]}]
@@ -92,13 +91,12 @@ UNPLACED = {"type": "PodScheduled", "status": "False", "message": "Insufficient 
 WAITING = {"status": {"phase": "Pending", "conditions": [UNPLACED]}}
 RUNNING = {"status": {"phase": "Running"}}
 DONE = {"status": {"phase": "Succeeded"}, "job": "Complete"}
-SUSPENDED = {"job": "Suspended"}
 RECORD = encode("cell/trials/000-vm.json", "{}")
 
 
 def executor(cluster: Looked, tmp_path: Path, received: list[str]) -> Executor:
     def start(block: int) -> JobProcess:
-        return JobProcess(cluster, job(block), tmp_path / "logs", 0.001)
+        return JobProcess(cluster, lambda: job(block), tmp_path / "logs", 0.001)
 
     return Executor("kubernetes-0", start, lambda _, line: received.append(line))
 
@@ -127,15 +125,15 @@ def test_a_job_that_is_there_already_is_followed_and_not_made_again(tmp_path: Pa
     assert [change.partition(" ")[0] for change in cluster.changes] == ["POST", "DELETE"]
 
 
-def test_a_job_is_waited_for_until_its_queue_admits_it_and_again_when_it_is_preempted(tmp_path: Path) -> None:
-    """As Kueue does: it suspends a Job until its turn, and once more to preempt it, with which its pod is removed."""
+def test_a_job_whose_pod_was_replaced_is_made_anew_with_the_records_that_it_had_sent(tmp_path: Path) -> None:
+    """A newer server makes another pod in the place of one that was evicted, which would measure all trials again."""
     received: list[str] = []
-    admitted_again = [each | {"pod": "q"} for each in (RUNNING, DONE)]
-    cluster = cluster_of([SUSPENDED, SUSPENDED, RUNNING, SUSPENDED, *admitted_again], [RECORD, ENDED])
+    another = RUNNING | {"pod": "q"}
+    cluster = cluster_of([RUNNING, another, another], [RECORD, ENDED])
     cluster.breaks.append(1)
     executor(cluster, tmp_path, received).run(3)
-    assert received == [RECORD, RECORD], "the block begins anew in its second pod"
-    assert not cluster.objects
+    assert received == [RECORD, RECORD]
+    assert [change.partition(" ")[0] for change in cluster.changes] == ["POST", "DELETE", "POST", "DELETE"]
 
 
 FORBIDDEN = 'Error creating: pods "bench-0-x" is forbidden: '
@@ -187,9 +185,8 @@ QUOTA = f"{FORBIDDEN}exceeded quota: compute"
     [
         (([WAITING], []), "the pod cannot be scheduled: Insufficient memory"),
         (([], [], QUOTA), f"no pod was made: FailedCreate: {QUOTA}"),
-        (([SUSPENDED], []), "the Job is suspended: it is not its turn"),
     ],
-    ids=["no node", "a quota", "a queue"],
+    ids=["no node", "a quota"],
 )
 def test_a_job_that_waits_says_why(cluster: tuple[Any, ...], why: str) -> None:
     server = cluster_of(*cluster)
