@@ -443,7 +443,7 @@ def _verdict(
     share = None
     if smallest is not None and smallest < math.log(10):
         share = slower_by(exp(sign * smallest), more_is_faster=sign < 0)
-    return Verdict(name, None, needed, share, reasons, margin=fail_above)
+    return Verdict(name, None, needed, share, withheld=reasons, margin=fail_above)
 
 
 def _decided(

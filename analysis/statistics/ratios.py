@@ -140,6 +140,8 @@ class Verdict:
     p: float | None
     more_blocks: int | None = None
     detectable: float | None = None
+    level: float = SIGNIFICANCE
+    """The level that ``p`` was held against: lower where a stop rule looks again and again."""
     withheld: tuple[str, ...] = ()
     """Why the trials decide nothing, whatever the tests say of them; empty where the verdict stands."""
     margin: float | None = None
@@ -195,6 +197,7 @@ def _verdict(
         min(p_in, p_out),
         _more_blocks(location, bounds, level / family),
         share,
+        level,
     )
 
 

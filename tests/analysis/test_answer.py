@@ -21,6 +21,7 @@ from analysis.report.document import document
 from analysis.report.formatting import ratio
 from analysis.report.rows import as_json
 from analysis.statistics.ratios import Verdict, VerdictName
+from analysis.statistics.sequential import LEAST_BLOCKS, level_after
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
 from suite.request.repetitions import RepetitionOptions
@@ -221,6 +222,47 @@ def test_the_interval_of_a_run_that_stopped_at_its_verdict_says_so(tmp_path: Pat
     stopped = save.compare()
     assert "after stopping" in only(stopped).number
     assert "after stopping it covers 89 to 95 %" in as_markdown(stopped)
+
+
+@pytest.mark.parametrize(
+    ("interval", "level", "side", "because"),
+    [
+        ((0.983, 1.015), 0.0049, "its interval is within the margin of 2 % (", "a run that looks again and again"),
+        ((0.983, 1.015), 0.05, "its interval is within the margin of 2 % (", "one of several comparisons"),
+        ((0.95, 0.979), 0.0049, "its interval is beyond the margin of 2 % (", "a run that looks again and again"),
+        ((0.979, 1.015), 0.0049, "within or beyond the margin of 2 % (", ""),
+    ],
+)
+def test_what_is_undecided_with_its_interval_on_one_side_says_what_it_lacks(
+    save: Save, interval: tuple[float, float], level: float, side: str, because: str
+) -> None:
+    comparison = run(save, 0.999)
+    (group,) = comparison.groups
+    verdict = Verdict("undecided", 0.06, level=level, margin=0.02)
+    contrasts = tuple(
+        replace(contrast, ratio=interval[0], interval=interval, verdict=verdict) for contrast in group.contrasts
+    )
+    found = answer(replace(comparison, groups=(replace(group, contrasts=contrasts),)))
+    assert found.why.startswith(side)
+    lacks = f"not yet enough for {because} (p = 0.06, at most {level:.2g})"
+    assert (lacks in found.why) == bool(because)
+    assert ("not yet enough" in found.why) == bool(because)
+
+
+def test_a_stop_rule_judges_what_is_undecided_at_the_level_of_its_looks(tmp_path: Path, save: Save) -> None:
+    plan = make_plan(
+        targets=("bare-metal", "container"),
+        blocks=20,
+        request=RunRequest.of({"until": "decided"}),
+        run_id=identity("run"),
+    )
+    run(save, 0.999, noise=0.06)
+    (tmp_path / "run/plan.json").write_text(plan.model_dump_json())
+    (group,) = save.compare(margin=0.02).groups
+    verdict = group.of_target("container")["throughput"].verdict
+    assert verdict is not None
+    assert verdict.name == "undecided"
+    assert verdict.level == level_after(20, LEAST_BLOCKS)
 
 
 def test_blocks_that_resemble_the_one_before_withhold_the_verdict_from_ten_on(save: Save) -> None:

@@ -22,9 +22,9 @@ from analysis.report.formatting import (
     reachable,
     sensible,
 )
-from analysis.statistics.margins import slower_by
+from analysis.statistics.margins import bounds_of, slower_by
 from analysis.statistics.power import TRIM, trimmed
-from analysis.statistics.ratios import FAILS_MORE
+from analysis.statistics.ratios import FAILS_MORE, SIGNIFICANCE
 from analysis.statistics.sequential import LEAST_BLOCKS
 from analysis.warnings.conditions import who
 from suite.targets import CONTAINERS, base_of
@@ -200,9 +200,42 @@ class Claim:
             yield from self._failures()
         else:
             details = "; ".join(filter(None, (self.costs, *self._of_tail(), *self._of_runs())))
-            yield f"{_SIDES[self.word]} the margin of {percent(self.margin or 0.0)} ({details})"
+            yield f"{self._side} the margin of {percent(self.margin or 0.0)} ({details}){self._not_yet}"
             if self.equivalent_at:
                 yield f"already equivalent at {percent(self.equivalent_at)}"
+
+    @property
+    def _side(self) -> str:
+        """Return on which side of the margin the ratio is, as far as its interval tells."""
+        side = self._undecided_side
+        if side:
+            return f"its interval is {side}"
+        return _SIDES[self.word]
+
+    @property
+    def _undecided_side(self) -> str:
+        """Return ``within`` or ``beyond`` where an undecided ratio has its whole interval there; else empty."""
+        interval = self.found.interval
+        if self.word != UNDECIDED or interval is None or self.margin is None:
+            return ""
+        low, high = interval
+        least, most = bounds_of(self.margin).ratios
+        if least < low and high < most:
+            return "within"
+        if high < least or most < low:
+            return "beyond"
+        return ""
+
+    @property
+    def _not_yet(self) -> str:
+        """Return why an interval on one side of the margin is no verdict yet; empty for any other."""
+        verdict = self.found.verdict
+        if not self._undecided_side or verdict is None or verdict.p is None:
+            return ""
+        of_several = "one of several comparisons"
+        if verdict.level < SIGNIFICANCE:
+            of_several = "a run that looks again and again"
+        return f", which is not yet enough for {of_several} (p = {verdict.p:.2g}, at most {verdict.level:.2g})"
 
     def _failures(self) -> Iterator[str]:
         if self.failure:
