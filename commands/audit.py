@@ -46,7 +46,8 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
       bench audit results/night
       bench audit results/sweep --json
     """
-    places = list(runs_and_sweeps(with_packs(directories)))
+    unpacked = with_packs(directories)
+    places = list(runs_and_sweeps(unpacked))
     records = load(places or [latest()], warm_ups=True)
     result = audit_records(records)
     if as_json:
@@ -58,7 +59,12 @@ def audit(directories: tuple[Path, ...], as_json: bool) -> None:
 
 
 def audit_output(audited: Audit, records: Records) -> AuditOutput:
-    return AuditOutput(runs=tuple(records.directories), warnings=warning_outputs(records.warnings), **vars(audited))
+    return AuditOutput(
+        runs=tuple(records.directories),
+        records=audited.records,
+        findings=audited.findings,
+        warnings=warning_outputs(records.warnings),
+    )
 
 
 def _lines(audited: Audit, records: Records) -> Iterator[Line]:
@@ -66,10 +72,13 @@ def _lines(audited: Audit, records: Records) -> Iterator[Line]:
     for warning in records.warnings:
         yield Line(warning.message, label="unusable")
     for first, *others in grouped(audited.findings):
-        yield Line(first.kind + f" ({len(others) + 1} records)" * bool(others), "strong", label=first.severity)
+        title = first.kind
+        if others:
+            title += f" ({len(others) + 1} records)"
+        yield Line(title, "strong", label=first.severity)
         yield Line(f"{first.where}:", indent=2)
         yield Line(first.what, indent=2)
         yield Line(first.advice, "dim", indent=4)
-    refused = len({finding.where for finding in audited.refused})
+    refused = {finding.where for finding in audited.refused}
     named = len(audited.findings) - len(audited.refused)
-    yield Line(f"{audited.records} records, {refused} refused, {named} named findings", "strong")
+    yield Line(f"{audited.records} records, {len(refused)} refused, {named} named findings", "strong")

@@ -34,15 +34,21 @@ def machines() -> None:
 def _cloud_options() -> list[click.Parameter]:
     """Return the options of all clouds; the help of each names the clouds that have it."""
     declared: dict[str, tuple[click.Option, dict[str, list[str]]]] = {}
-    for name in CLOUDS:
-        fields = {} if name in CLOUDS.failures() else CLOUDS.get(name).options.model_fields
-        options = (Option(key, name, field) for key, field in fields.items())
-        for option in options:
+    failures = CLOUDS.failures()
+    for cloud in CLOUDS:
+        if cloud in failures:
+            continue
+        fields = CLOUDS.get(cloud).options.model_fields
+        for key, field in fields.items():
+            option = Option(key, cloud, field)
             _, texts = declared.setdefault(option.name, (parameter_of(option), {}))
-            texts.setdefault(option.help(), []).append(name)
+            texts.setdefault(option.help(), []).append(cloud)
+    parameters: list[click.Parameter] = []
     for parameter, texts in declared.values():
-        parameter.help = " ".join(f"{text} [{', '.join(names)}]" for text, names in texts.items())
-    return [parameter for parameter, _ in declared.values()]
+        sentences = [f"{text} [{', '.join(clouds)}]" for text, clouds in texts.items()]
+        parameter.help = " ".join(sentences)
+        parameters.append(parameter)
+    return parameters
 
 
 class HiredMachine(Part):
@@ -88,7 +94,8 @@ def up(source: str, cloud: str, within: str | None, out: Path, **options: object
     note = partial(click.echo, err=True)
     with hired_machines(order, out, note, kept=True):
         pass
-    measuring = NextStep(("bench", "run", "--inventory", str(out / INVENTORY)), "at the end: bench machines down --all")
+    run = ("bench", "run", "--inventory", str(out / INVENTORY))
+    measuring = NextStep(run, "at the end: bench machines down --all")
     click.echo(f"{LABEL}:\n{measuring}")
 
 
@@ -102,16 +109,16 @@ def list_machines(as_json: bool) -> None:
       bench machines list
       bench machines list --json
     """
-    kept = [hired(entry) for entry in ledger.kept()]
-    listed = [
-        HiredMachine(
+    listed = []
+    for entry in ledger.kept():
+        machine_name = hired(entry)
+        machine = HiredMachine(
             name=machine_name.name,
             source=machine_name.source,
             cloud=machine_name.cloud,
             state=machine_name.state(),
         )
-        for machine_name in kept
-    ]
+        listed.append(machine)
     if as_json:
         HiredOutput(machines=listed).tell()
         return
@@ -132,19 +139,20 @@ def down(names: tuple[str, ...], everything: bool) -> None:
       bench machines down virtbench-0123456789ab
       bench machines down --all
     """
-    removals = ledger.kept()
-    kept = {hired(entry).name: remove for entry, remove in removals.items()}
+    removals = {}
+    for entry, remove in ledger.kept().items():
+        removals[hired(entry).name] = remove
     if bool(names) == everything:
         raise RequestError("name machines, or give --all", remedy="bench machines list shows them")
-    unknown = [name for name in names if name not in kept]
-    if unknown:
-        raise RequestError(f"no machine {unknown[0]!r} is hired", remedy=nearest(unknown[0], [*kept]))
+    for name in names:
+        if name not in removals:
+            raise RequestError(f"no machine {name!r} is hired", remedy=nearest(name, [*removals]))
     stuck = []
-    if not kept:
+    if not removals:
         click.echo("no machine is hired", err=True)
-    for name in names or kept:
+    for name in names or removals:
         try:
-            kept[name]()
+            removals[name]()
             click.echo(f"removed: {name}")
         except BenchError as error:
             stuck.append(error)

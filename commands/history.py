@@ -28,7 +28,8 @@ class HistoryOutput(Output):
 
 def history_over(runs: Sequence[Path], *, force: bool = False) -> History:
     """Return the history of runs. Raises RequestError for records that cannot be compared."""
-    return history_of(audited(load(runs), force=force))
+    records = load(runs)
+    return history_of(audited(records, force=force))
 
 
 @click.command()
@@ -56,7 +57,8 @@ def history(directory: Path, plots: Path | None, html: Path | None, force: bool,
         raise RequestError(f"{directory} holds no run", remedy="name a directory of runs, sweeps or scheduled sweeps")
     result = history_over(runs, force=force)
     if as_json:
-        HistoryOutput.model_validate(asdict(result)).tell()
+        output = HistoryOutput.model_validate(asdict(result))
+        output.tell()
         return
     PlainConsole().print(Terminal(history_document(result)))
     # Matplotlib takes a second to import, which --json need not wait for.

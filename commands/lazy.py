@@ -22,24 +22,33 @@ class SuggestingGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that the first word names. Raises UsageError for an unknown one."""
-        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            ctx.fail(f"there is no command {args[0]!r}: {nearest(args[0], self.list_commands(ctx))}")
+        if ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        first = args[0]
+        if self.get_command(ctx, first) is None and not first.startswith("-"):
+            suggestion = nearest(first, self.list_commands(ctx))
+            ctx.fail(f"there is no command {first!r}: {suggestion}")
         name, command, words = super().resolve_command(ctx, args)
-        if command and not ctx.resilient_parsing:
-            _refuse_lost_words(ctx, command, [*takewhile(lambda word: word != "--", words)])
+        if command:
+            before_program = list(takewhile(lambda word: word != "--", words))
+            _refuse_lost_words(ctx, command, before_program)
         return name, command, words
 
 
 def _refuse_lost_words(ctx: click.Context, command: click.Command, words: Sequence[str]) -> None:
     """Raise UsageError for an option that would be the value of another, or that a later one replaces."""
-    options = {flag: option for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+    options: dict[str, click.Option] = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            options.update(dict.fromkeys(parameter.opts, parameter))
     before: dict[str | None, str] = {}
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         flag, value, _ = word.partition("=")
         option = options.get(flag)
         if option is None:
             continue
-        if not (option.is_flag or option._flag_needs_value or value) and following.startswith("--"):
+        complete = option.is_flag or option._flag_needs_value or value
+        if not complete and following.startswith("--"):
             ctx.fail(f"{flag} needs a value; write {flag}={following} if {following} is the one")
         if not option.multiple and before.setdefault(option.name, flag) != flag:
             ctx.fail(f"{flag} would replace {before[option.name]}: give one of them")
@@ -69,18 +78,24 @@ class LazyGroup(SuggestingGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)
-        room = formatter.width - 6 - max(map(len, names))
+        longest = max(map(len, names))
+        help_width = formatter.width - 6 - longest
+        rows = []
+        for name in names:
+            command = self._described(ctx, name)
+            rows.append((name, command.get_short_help_str(help_width)))
         with formatter.section("Commands"):
-            rows = [(name, self._described(ctx, name).get_short_help_str(room)) for name in names]
             formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin like this, and what completes the group's own options."""
-        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        return [
-            *(CompletionItem(name, help=self._described(ctx, name).get_short_help_str()) for name in names),
-            *click.Command.shell_complete(self, ctx, incomplete),
-        ]
+        items = []
+        for name in self.list_commands(ctx):
+            if name.startswith(incomplete):
+                command = self._described(ctx, name)
+                items.append(CompletionItem(name, help=command.get_short_help_str()))
+        of_group = click.Command.shell_complete(self, ctx, incomplete)
+        return [*items, *of_group]
 
     def _described(self, ctx: click.Context, name: str) -> click.Command:
         """Return a command that knows its help, and that cannot be run where it is lazy."""

@@ -1,6 +1,6 @@
 """Paths on a command line."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,8 +36,7 @@ class RunPath(UserPath):
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the runs and sweeps in results/ that begin like this; where there are none, directories."""
         names = [str(place) for place in _stored_places()]
-        items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return items or [CompletionItem(incomplete, type="dir")]
+        return _completed(names, incomplete) or [CompletionItem(incomplete, type="dir")]
 
 
 def with_packs(places: Sequence[Path]) -> tuple[Path, ...]:
@@ -47,7 +46,8 @@ def with_packs(places: Sequence[Path]) -> tuple[Path, ...]:
     opened: list[Path] = []
     for place in places:
         if place.name.endswith(ENDING):
-            directory, listed = click.get_current_context().with_resource(unpacked(place))
+            context = click.get_current_context()
+            directory, listed = context.with_resource(unpacked(place))
             opened += [directory / run for run in listed.runs]
         else:
             opened.append(place)
@@ -71,8 +71,7 @@ def unpacked(path: Path) -> Iterator[tuple[Path, "PackList"]]:
 def complete_run_name(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the names of runs in results/ that begin like this; where there are none, files."""
     names = [place.name for place in _stored_places()]
-    items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-    return items or [CompletionItem(incomplete, type="file")]
+    return _completed(names, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
 def complete_key(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -86,12 +85,17 @@ def complete_key(ctx: click.Context, _param: click.Parameter, incomplete: str) -
     # An option without its value, which is to be completed, leaves the arguments before it unparsed.
     named = [Path(word) for word in ctx.args]
     places = ctx.params.get("directories") or named or [results_directory()]
+    directories = [place for place in places if place.is_dir()]
     keys = {*IN_COLUMNS, *PLACES}
-    for run in find_runs([place for place in places if place.is_dir()]):
+    for run in find_runs(directories):
         with suppress(BenchError):
             for job in stored_plan(run).jobs:
                 keys.update(settings(job))
-    return [CompletionItem(key) for key in sorted(keys) if key.startswith(incomplete)]
+    return _completed(sorted(keys), incomplete)
+
+
+def _completed(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 def _stored_places() -> list[Path]:

@@ -93,10 +93,11 @@ def quality(
     if not records:
         raise RequestError(f"{directory} kept no models", remedy=f"run it with {option('keep_model')} last or each")
     file = None
+    digest = None
     if features != "own":
         file = Path(features).resolve()
+        digest = ListedFile.of(file).sha256
     before = read_quality(directory)
-    digest = ListedFile.of(file).sha256 if file else None
     wanted = ModelsQuality(weights_sha256=digest, samples=samples, reach=reach, models={})
     measured = before.known(wanted)
     _check_reach(records, measured)
@@ -105,9 +106,11 @@ def quality(
         digests = _digests(records, job.model)
         # A classifier is trained anew each time, and one of them measures all models of its workload.
         if not measured.covers(job.model, digests):
-            numbers, measured.judges[job.model] = _measured(directory, job, sorted(digests), measured, file)
+            numbers, judge = _measured(directory, job, sorted(digests), measured, file)
+            measured.judges[job.model] = judge
             measured.models.update(numbers)
-    result = RunQuality(features={**before.features, measured.features: measured})
+    by_features = {**before.features, measured.features: measured}
+    result = RunQuality(features=by_features)
     write_quality(directory, result)
     if as_json:
         QualityOutput(run=str(directory), quality=result).tell()
@@ -118,18 +121,27 @@ def quality(
 def _check_reach(records: list[TrialRecord], asked: ModelsQuality) -> None:
     """Raise RequestError where a FID is to be reached that is not measured."""
     if asked.reach and asked.features == "inception":
-        grey = any(record.job.sizes and record.job.sizes.channels == 1 for record in records)
+        sizes = (record.job.sizes for record in records)
+        grey = any(shape.channels == 1 for shape in sizes if shape)
         if grey or asked.samples < FEWEST_FOR_FID:
             why = f"--reach {number(asked.reach)} needs a FID, which takes {_FID_TAKES}"
             raise RequestError(why, remedy="leave it out")
 
 
 def _digests(records: list[TrialRecord], model: str) -> set[str]:
-    return {kept.weights_sha256 for record in records if record.job.model == model for kept in record.kept}
+    digests = set()
+    for record in records:
+        if record.job.model == model:
+            digests |= {kept.weights_sha256 for kept in record.kept}
+    return digests
 
 
 def _measured(
-    run: Path, job: Job, digests: list[str], into: ModelsQuality, file: Path | None
+    run: Path,
+    job: Job,
+    digests: list[str],
+    into: ModelsQuality,
+    file: Path | None,
 ) -> tuple[dict[str, Numbers], Judge]:
     """Measure models of one job in a process of this Python. Raises RequestError and MeasurementError."""
     request = stored_plan(run).request
@@ -142,34 +154,39 @@ def _measured(
     if dataset.sha256 != job.dataset.sha256:
         raise RequestError(f"{dataset.directory} is not the data set of {run}: it has changed", remedy="restore it")
     spec = _spec(job, job.sizes, dataset, into.samples)
-    models = {digest: str((run / MODELS / f"{digest}.pt").absolute()) for digest in digests}
+    kept = (run / MODELS).absolute()
+    models = {digest: str(kept / f"{digest}.pt") for digest in digests}
     quality_spec = QualitySpec(
         spec=spec,
         models=models,
         samples=into.samples,
         inception=str(file) if file else None,
     )
-    readable = []
-    for path in (dataset.directory, (run / MODELS).absolute(), file):
-        if path:
-            readable.append(str(path))
-    *measured, done = _events_of(quality_spec, readable)
+    readable = filter(None, (dataset.directory, kept, file))
+    *measured, done = _events_of(quality_spec, list(map(str, readable)))
     judge = Judge(
         network_sha256=done["network_sha256"],
         data_sha256=dataset.sha256,
         image_px=job.sizes.image_px or 0,
         channels=spec.shape.channels,
     )
-    return {str(event["weights_sha256"]): event["numbers"] for event in measured}, judge
+    numbers = {str(event["weights_sha256"]): event["numbers"] for event in measured}
+    return numbers, judge
 
 
 def _spec(job: Job, sizes: Sizes, dataset: Dataset, samples: int) -> Spec:
     """Return how the classifier of the suite is trained: on the job's data, with few steps."""
-    shortened = {"batch": min(_BATCH, samples), "warmup_steps": 0, "steps": _STEPS, "epochs": None}
+    shortened = {
+        **sizes.model_dump(),
+        "batch": min(_BATCH, samples),
+        "warmup_steps": 0,
+        "steps": _STEPS,
+        "epochs": None,
+    }
     return Spec(
         workload=WORKLOADS.place(job.model),
         plugin=plugin_of(WORKLOADS, job.model, job.workload_sha256),
-        **{**sizes.model_dump(), **shortened},
+        **shortened,
         threads=job.envelope.threads,
         recipe="reference",
         seed=0,
@@ -185,24 +202,26 @@ def _events_of(request: QualitySpec, readable: Sequence[str]) -> list[dict[str, 
     memory_bytes = min(_MOST_MEMORY_BYTES, psutil.virtual_memory().available)
     events = list[dict[str, Any]]()
     shown_s = time.monotonic()
+    python = own_python_argv(readable, memory_bytes)
     with local_node((), None) as node, observing() as observer:
-        process = node.start(
-            [*own_python_argv(readable, memory_bytes), "-m", "worker.quality"], stdin=request.encoded()
-        )
+        process = node.start([*python, "-m", "worker.quality"], stdin=request.encoded())
         for event in map(parse_object, process.lines(_WITHIN_S)):
             if event["event"] != "progress":
                 events.append(event)
             elif time.monotonic() - shown_s > _SILENT_S:
                 shown_s = time.monotonic()
-                observer.note(f"{event['what']}: {event['done'] / event['of']:.0%}")
+                share = event["done"] / event["of"]
+                observer.note(f"{event['what']}: {share:.0%}")
         status = process.wait(_WITHIN_S)
     last = events[-1] if events else {}
     if last.get("event") != "done":
         why = str(last.get("message") or process.output_tail() or f"measuring ended with exit status {status}")
-        # It reads as an unprivileged user, as jobs do.
-        remedy = "let everybody read models and data set: chmod -R o+rX" if "Permission denied" in why else None
         kind = str(last.get("kind", "quality"))
-        raise MeasurementError(why, kind=kind, remedy=last.get("remedy") or remedy)
+        remedy = last.get("remedy")
+        if not remedy and "Permission denied" in why:
+            # It reads as an unprivileged user, as jobs do.
+            remedy = "let everybody read models and data set: chmod -R o+rX"
+        raise MeasurementError(why, kind=kind, remedy=remedy)
     return events
 
 
@@ -217,15 +236,19 @@ def quality_document(records: list[TrialRecord], measured: ModelsQuality) -> Ite
             row = rows.setdefault(f"{record.job.model} on {record.target}, {when}", [])
             row.append({**measured.models[model.weights_sha256], "training s": model.training_s})
     names = next(iter(rows.values()))[0]
-    table = tuple((Head(name), (*_means(row, names), str(len(row)))) for name, row in rows.items())
+    table = []
+    for when, row in rows.items():
+        trials = str(len(row))
+        table.append((Head(when), (*_means(row, names), trials)))
     note = {"own": "", "inception": f"; a FID takes {_FID_TAKES}"}[measured.features]
     caption = f"{measured.samples} images on each side, means over the trials{note}"
     heads = tuple(map(Head, (*names, "trials")))
-    yield Table("model", "", heads, table, caption, compact=True)
+    yield Table("model", "", heads, tuple(table), caption, compact=True)
     if measured.weights_sha256 and not measured.weights_sha256.startswith(_RELEASED):
         yield Line("not the weights that torch-fidelity's releases name: compare with no published number", "warning")
     if measured.reach:
-        first_s = [first.training_s for record in records if (first := measured.first_reached(record.kept))]
+        reaching = (measured.first_reached(record.kept) for record in records)
+        first_s = [model.training_s for model in reaching if model]
         spent = ""
         if first_s:
             spent = f", on average after {number(fmean(first_s))} s of training"
@@ -237,7 +260,8 @@ def _means(row: list[Numbers], names: Iterable[str]) -> list[str | None]:
 
 
 def _mean(row: list[Numbers], name: str) -> str | None:
-    values = [value for numbers in row if (value := numbers[name]) is not None]
+    of_name = (numbers[name] for numbers in row)
+    values = [value for value in of_name if value is not None]
     if values:
         return number(fmean(values))
     return None

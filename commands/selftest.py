@@ -7,6 +7,7 @@ import datetime
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -27,6 +28,7 @@ from suite.errors import RequestError
 from suite.interfaces import Note, Observer
 from suite.job.ablations import properties_of
 from suite.loop import Loop
+from suite.plan import Trial
 from suite.registries import ENGINES, INJURIES
 from suite.request.repetitions import MARGIN
 from suite.request.request import RunRequest
@@ -114,12 +116,12 @@ def selftest(
     if blocks < LEAST_BLOCKS:
         raise RequestError(f"--blocks {blocks}: an interval takes two blocks", remedy=f"give {LEAST_BLOCKS} or more")
     targets = _targets(targets)
-    injuries = KINDS if "all" in injuries else tuple(dict.fromkeys(injuries)) or KINDS
     options: dict[str, object] = {"target": targets, "cpus": cpus}
-    options |= {"engine": engine} if engine else {}
+    if engine:
+        options["engine"] = engine
     directory = out or new_run_directory()
     with observing() as observer:
-        planned = prepared(options, blocks, injuries, observer.note)
+        planned = prepared(options, blocks, _kinds(injuries), observer.note)
         _forecast(planned, observer.note)
         for scenario, run in planned.runs.items():
             measure(run, Run(directory / scenario), observer)
@@ -141,6 +143,12 @@ def _targets(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names)) or ("bare-metal", "container")
 
 
+def _kinds(names: tuple[str, ...]) -> tuple[str, ...]:
+    if "all" in names:
+        return KINDS
+    return tuple(dict.fromkeys(names)) or KINDS
+
+
 def _show(certificate: Certificate, directory: Path) -> None:
     PlainConsole().print(Terminal(certificate_document(certificate)))
     click.echo(f"certificate: {directory / FILE}", err=True)
@@ -158,12 +166,20 @@ def prepared(chosen: Mapping[str, object], blocks: int, names: Sequence[str], no
         if not wanted:
             continue
         repeated = blocks if scenario == SYNTHETIC else min(blocks, FEW_BLOCKS)
-        request = {"scenario": scenario, "blocks": repeated, "warmup_blocks": 0, **COMMON, **options, **chosen}
+        request = {
+            "scenario": scenario,
+            "blocks": repeated,
+            "warmup_blocks": 0,
+            **COMMON,
+            **options,
+            **chosen,
+        }
         try:
             planned = _run(request, wanted, note, checks)
         except RequestError as error:
             errors.append(error)
-            absent += [_absent(name, (), error.with_remedy) for name in wanted if get_injury(name).changes]
+            changing = [name for name in wanted if get_injury(name).changes]
+            absent += [_absent(name, (), error.with_remedy) for name in changing]
             continue
         absent += planned.absent
         runs |= planned.runs
@@ -194,7 +210,8 @@ def _run(request: Mapping[str, object], wanted: Sequence[str], note: Note, check
             absent.append(_absent(name, missing, "no counter of this machine shows how large it is there"))
         if len(missing) == len(run.plan.targets):
             continue
-        if injury.changes and (reason := _hindrance(name, run)):
+        reason = _hindrance(name, run) if injury.changes else None
+        if reason:
             absent.append(_absent(name, (), reason))
         else:
             kept.append(name)
@@ -225,9 +242,13 @@ def _forecast(planned: Prepared, note: Note) -> None:
     """Note what cannot be done, and about how long the rest takes."""
     for injury in planned.absent:
         note(f"{injury.name} is left out: {injury.reason}")
-    trials = [trial for run in planned.runs.values() for trial in run.plan.trials()]
-    estimate = durations_below(results_directory()).guess(*trials)
-    note(f"{count(len(trials), 'trial')}, about {format_duration(estimate.seconds)}, {SOURCES[estimate.source]}")
+    trials: list[Trial] = []
+    for run in planned.runs.values():
+        trials += run.plan.trials()
+    durations = durations_below(results_directory())
+    estimate = durations.guess(*trials)
+    counted = count(len(trials), "trial")
+    note(f"{counted}, about {format_duration(estimate.seconds)}, {SOURCES[estimate.source]}")
 
 
 def measure(run: Ready, store: Run, observer: Observer) -> None:
@@ -244,11 +265,14 @@ def _certificate(planned: Prepared, directory: Path, targets: tuple[str, ...], b
     smallest: dict[str, float] = {}
     for judgement in reversed(judged):
         smallest |= judgement.smallest  # that of the synthetic job counts, which is there first
-    choices = next(iter(planned.runs.values())).site.choices
+    first = next(iter(planned.runs.values()))
+    choices = first.site.choices
     host = host_environment()
+    now = datetime.datetime.now(datetime.UTC)
+    findings = [judgement.findings for judgement in judged]
     return Certificate(
         suite_version=suite_version(),
-        made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        made_at=now.isoformat(timespec="seconds"),
         directory=str(directory.absolute()),
         machine=CertifiedMachine(
             hostname=host.hostname,
@@ -261,7 +285,7 @@ def _certificate(planned: Prepared, directory: Path, targets: tuple[str, ...], b
         engine=choices.engine,
         blocks=blocks,
         margin=MARGIN,
-        findings=tuple(finding for judgement in judged for finding in judgement.findings),
+        findings=tuple(chain.from_iterable(findings)),
         absent=planned.absent,
         smallest=smallest,
     )

@@ -137,11 +137,11 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
 
         return Shown(chosen, options)
 
-    made: dict[str, Callable[[], Iterable[Path]]] = {"compare": lambda: shown().tell()}
+    parts: dict[str, Callable[[], Iterable[Path]]] = {"compare": lambda: shown().tell()}
     if _draws(directories, options):
-        made["figures"] = lambda: shown().draw()
+        parts["figures"] = lambda: shown().draw()
     listed = listing(chosen)
-    for name, make in made.items():
+    for name, make in parts.items():
         if options["prices"]:  # a file outside the runs, whose change no digest of theirs shows
             make()
         else:
@@ -152,8 +152,10 @@ def _draws(directories: Sequence[Path], options: Mapping[str, Any]) -> bool:
     """Return whether figures are drawn: where they are named, or next to the runs of a comparison that shows all."""
     if options["plots"] or options["figures"]:
         return True
-    of_pack = directories and directories[0].name.endswith(ENDING)
-    return not (of_pack or options["form"] or any(options[name] for name in ("allocation", "explain", "methods")))
+    if options["form"] or options["allocation"] or options["explain"] or options["methods"]:
+        return False
+    of_pack = bool(directories) and directories[0].name.endswith(ENDING)
+    return not of_pack
 
 
 def _held(directories: Sequence[Path]) -> tuple[Path, ...]:
@@ -169,7 +171,9 @@ def _held(directories: Sequence[Path]) -> tuple[Path, ...]:
 def plain() -> dict[str, Any]:
     """Return the options of a ``bench compare`` that names none."""
     # With the parent's names of --help: click keeps those that a command was first made with.
-    options = compare.make_context("compare", [], parent=click.get_current_context().find_root()).params
+    root = click.get_current_context().find_root()
+    context = compare.make_context("compare", [], parent=root)
+    options = context.params
     del options["directories"]
     return options
 
@@ -199,14 +203,16 @@ _NEEDS = {
 
 def _refuse_silenced(options: Mapping[str, Any]) -> None:
     """Raise RequestError for an option that another one would silence, or that lacks the one it is for."""
-    idle = (None, False, ())
-    given = {name.replace("_", "-") for name, value in options.items() if not any(value is one for one in idle)}
-    given.add(str(options["form"]))
+    present = {str(options["form"])}
+    for name, value in options.items():
+        if value is not None and value is not False and value != ():
+            present.add(name.replace("_", "-"))
     for name, silenced in _SILENCES.items():
-        if name in given and (silent := sorted(silenced & given)):
+        silent = sorted(silenced & present)
+        if name in present and silent:
             raise RequestError(f"--{silent[0]} has no effect with --{name}", remedy="leave one of them out")
     for name, (needed, example) in _NEEDS.items():
-        if name in given and needed not in given:
+        if name in present and needed not in present:
             raise RequestError(f"--{name} needs --{needed}", remedy=f"give it, such as --{needed} {example}")
 
 
@@ -233,7 +239,8 @@ def report(directories: tuple[Path, ...], html: Path | None, margin: float | Non
     def write() -> Iterable[Path]:
         from commands.compare.show import report_of
 
-        page = report_of(chosen, html or chosen[0] / REPORT, margin, **options)
+        file = html or chosen[0] / REPORT
+        page = report_of(chosen, file, margin, **options)
         click.echo(page)
         return [page]
 

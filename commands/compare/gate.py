@@ -6,7 +6,7 @@ from dataclasses import replace
 from glob import glob
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,18 +27,27 @@ from suite.results.runs import contains, find_runs, runs_below
 from suite.results.store import write_output
 from suite.untrusted.console import PlainConsole
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def gate(directories: Sequence[Path], options: dict[str, Any]) -> int:
     """Print whether the last directory is slower than the others; return the exit code of the outcome."""
     *named, new = directories or [latest()]
-    old = [*([path] for path in named), *baselines(options["baseline"], new)]
+    old = [[path] for path in named]
+    old += baselines(options["baseline"], new)
     if not old:
         raise RequestError(
             "--fail-above compares a run with older ones",
             remedy="bench compare BEFORE… AFTER --fail-above 5%, or name them with --baseline",
         )
-    across = options["across"] == "code"
-    regression = judged(old, [new], options["fail_above"], force=options["force"], across_code=across)
+    regression = judged(
+        old,
+        [new],
+        options["fail_above"],
+        force=options["force"],
+        across_code=options["across"] == "code",
+    )
     if options["junit"]:
         write_output(options["junit"], junit(regression))
     match options["form"]:
@@ -59,8 +68,9 @@ def baselines(patterns: Sequence[str], new: Path) -> list[list[Path]]:
     matches = []
     for pattern in patterns:
         places = map(Path, sorted(glob(pattern)))  # noqa: PTH207 (which takes no absolute pattern)
-        old = [place for place in places if place.is_dir() and not place.is_symlink() and not place.samefile(new)]
-        with_runs = [runs for place in old if (runs := find_runs([place]))]
+        directories = [place for place in places if place.is_dir() and not place.is_symlink()]
+        runs_of_each = [find_runs([directory]) for directory in directories if not directory.samefile(new)]
+        with_runs = [runs for runs in runs_of_each if runs]
         if not with_runs:
             raise RequestError(f"--baseline {pattern} matches no run", remedy="name runs, such as 'results/nightly/*'")
         matches += with_runs
@@ -81,21 +91,35 @@ def judged(
     """
     older = list(chain(*old))
     _refuse_itself(older, new)
-    before, after = (_sound(load(side), force=force) for side in (older, new))
+    before = _sound(load(older), force=force)
+    after = _sound(load(new), force=force)
     _refuse_copies(before, after)
-    change = other_code(before.trials, after.trials) if across_code else ""
-    if change:
-        before, after = (replace(side, trials=without_code(side.trials)) for side in (before, after))
-    numbers = {run: number for number, places in enumerate(old) for run in _runs(places)}
+    code_change = other_code(before.trials, after.trials) if across_code else ""
+    if code_change:
+        before = replace(before, trials=without_code(before.trials))
+        after = replace(after, trials=without_code(after.trials))
+    numbers = {}
+    for number, places in enumerate(old):
+        numbers.update(dict.fromkeys(_runs(places), number))
     stopped = any(map(open_ended, after.directories))
     regression = judge(before, after, bound, force=force, open_ended=stopped, baselines=numbers)
-    named = (replace(one, notes=(change, *one.notes)) for one in regression.changes)
-    if change:
-        return replace(regression, changes=tuple(named))
-    return regression
+    if not code_change:
+        return regression
+    changes = []
+    for change in regression.changes:
+        notes = (code_change, *change.notes)
+        changes.append(replace(change, notes=notes))
+    return replace(regression, changes=tuple(changes))
 
 
-def judge(old: Records, new: Records, fail_above: float | None, *, force: bool = False, **how: Any) -> Regression:  # noqa: ANN401 (those of ``regress``)
+def judge(
+    old: Records,
+    new: Records,
+    fail_above: float | None,
+    *,
+    force: bool = False,
+    **how: Any,  # noqa: ANN401 (those of ``regress``)
+) -> Regression:
     """Compare the records of two runs. Raises RequestError for other hosts, other code, or nothing in common."""
     hosts = other_hosts(old.trials, new.trials)
     if hosts and not force:
@@ -104,16 +128,17 @@ def judge(old: Records, new: Records, fail_above: float | None, *, force: bool =
             remedy="bench compare BEFORE AFTER --by host compares hosts; --force judges them all the same",
         )
     regression = regress(old, new, fail_above, **how)
-    if regression.missing and (change := other_code(old.trials, new.trials)):
-        raise RequestError(f"your own code has changed: {change}", remedy="compare the two with --across code")
+    if regression.missing:
+        change = other_code(old.trials, new.trials)
+        if change:
+            raise RequestError(f"your own code has changed: {change}", remedy="compare the two with --across code")
     if not regression.changes:
-        named = "; ".join(f"{one.name}: {one.why}" for one in regression.missing) or "nothing was finished"
+        reasons = [f"{cell.name}: {cell.why}" for cell in regression.missing]
+        why = "; ".join(reasons) or "nothing was finished"
         if regression.added:
-            only = f"; the new run alone has {', '.join(regression.added)}"
-        else:
-            only = ""
+            why += f"; the new run alone has {', '.join(regression.added)}"
         raise RequestError(
-            f"the runs have no cell in common ({named}{only})",
+            f"the runs have no cell in common ({why})",
             remedy="compare runs of one plan: workload, profile, engine and every other setting must agree",
         )
     return regression
@@ -125,9 +150,10 @@ def _sound(records: Records, *, force: bool) -> Records:
     if force:
         return kept
     trials = records.trials
-    refused = ~trials["path"].isin(kept.trials["path"])
-    why = trials["error_message"].mask(refused, REFUSED)
-    return replace(kept, trials=trials.assign(ok=trials["ok"] & ~refused, error_message=why))
+    sound = trials["path"].isin(kept.trials["path"])
+    ok = trials["ok"] & sound
+    messages = trials["error_message"].where(sound, REFUSED)
+    return replace(kept, trials=trials.assign(ok=ok, error_message=messages))
 
 
 def _refuse_itself(old: Sequence[Path], new: Sequence[Path]) -> None:
@@ -141,12 +167,20 @@ def _refuse_itself(old: Sequence[Path], new: Sequence[Path]) -> None:
 
 def _refuse_copies(old: Records, new: Records) -> None:
     """Raise RequestError where both sides hold one run: a copy of it has other paths, and the same identity."""
-    places = [side.trials.drop_duplicates("run_id").set_index("run_id")["path"] for side in (old, new)]
-    for run in places[0].index.intersection(places[1].index):
-        before, after = (run_of(side[run]) for side in places)
+    before = _paths_by_run(old)
+    after = _paths_by_run(new)
+    for run in before.index.intersection(after.index):
+        copied = run_of(before[run])
         raise RequestError(
-            f"{after} would be compared with itself: {before} is a copy of the same run", remedy="leave one of them out"
+            f"{run_of(after[run])} would be compared with itself: {copied} is a copy of the same run",
+            remedy="leave one of them out",
         )
+
+
+def _paths_by_run(records: Records) -> "pd.Series[str]":
+    """Return the path of one record of each run, by the run's identity."""
+    first = records.trials.drop_duplicates("run_id")
+    return first.set_index("run_id")["path"]
 
 
 def show_change(records: Records, directories: Sequence[Path], *, force: bool) -> None:
@@ -158,8 +192,13 @@ def show_change(records: Records, directories: Sequence[Path], *, force: bool) -
         shown = "no change between the runs is shown, for they are of other hosts"
         click.echo(f"{shown}: {hosts}; add --by host", err=True)
     elif all(len(side.trials) for side in sides):
-        PlainConsole().print(Terminal(gate_document(regress(sides[0], sides[1]))))
+        regression = regress(sides[0], sides[1])
+        PlainConsole().print(Terminal(gate_document(regression)))
 
 
 def _runs(directories: Sequence[Path]) -> set[str]:
-    return {str(run) for directory in directories for run in runs_below(Path(os.path.normpath(directory)))}
+    runs = set()
+    for directory in directories:
+        place = Path(os.path.normpath(directory))
+        runs |= {str(run) for run in runs_below(place)}
+    return runs

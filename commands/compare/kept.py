@@ -38,13 +38,15 @@ Listing = tuple[tuple[str, int, int], ...]
 @lru_cache(1)  # the text and the figures of a comparison are sealed one after the other
 def _state(version: str, *found: tuple[str, int, int]) -> bytes:
     """Return the digest of files, of the suite, and of when a package was last installed."""
-    installed_ns = Path(get_path("purelib")).stat().st_mtime_ns
-    digest = hashlib.sha256(repr((version, installed_ns)).encode())
+    packages = Path(get_path("purelib"))
+    installation = repr((version, packages.stat().st_mtime_ns))
+    digest = hashlib.sha256(installation.encode())
     for path, _, size in found:
         content = b""
         if not path.endswith(".pt"):
             content = files.read(Path(path))
-        digest.update(f"\n{path} {size} {_sha256(content)}".encode(errors="backslashreplace"))
+        line = f"\n{path} {size} {_sha256(content)}"
+        digest.update(line.encode(errors="backslashreplace"))
     return digest.digest()
 
 
@@ -69,21 +71,28 @@ def once(
     path = directories[0] / KEPT / digest[:32]
     before = listing(directories) if listed is None else listed
     printed = _kept(path, before)
-    if printed is None:
-        with _recorded(silently=silently) as printed:
-            written = make()
-        with suppress(OSError, RequestError):  # the directory cannot be written to
-            # Else a record came in meanwhile, and the output may have it or not.
-            if before and before == listing(directories):
-                digests = {str(output): _sha256(files.read(output)) for output in written}
-                text = json.dumps([printed, digests]).encode()
-                with files.whole(path, below=directories[0], sync=False) as file:
-                    file.write(_seal(before, text) + b"\n" + text)
-    elif not silently:
-        for number, part in printed:
-            stream = _raw((sys.stdout, sys.stderr)[number])
-            stream.write(part)
-            stream.flush()
+    if printed is not None:
+        if not silently:
+            _print_again(printed)
+        return
+    with _recorded(silently=silently) as printed:
+        written = make()
+    with suppress(OSError, RequestError):  # the directory cannot be written to
+        # Else a record came in meanwhile, and the output may have it or not.
+        if before and before == listing(directories):
+            digests = {str(output): _sha256(files.read(output)) for output in written}
+            text = json.dumps([printed, digests]).encode()
+            seal = _seal(before, text)
+            with files.whole(path, below=directories[0], sync=False) as file:
+                file.write(seal + b"\n" + text)
+
+
+def _print_again(printed: Printed) -> None:
+    streams = (sys.stdout, sys.stderr)
+    for number, part in printed:
+        stream = _raw(streams[number])
+        stream.write(part)
+        stream.flush()
 
 
 def _kept(path: Path, listed: Listing) -> Printed | None:
@@ -93,19 +102,21 @@ def _kept(path: Path, listed: Listing) -> Printed | None:
         seal, _, text = files.read(path).partition(b"\n")
         if not hmac.compare_digest(seal, _seal(listed, text)):
             return None
-        printed, written = json.loads(text)
-        digests = written.items()
-        whole = all(_sha256(files.read(Path(path))) == digest for path, digest in digests)
+        printed, digests = json.loads(text)
+        for output, digest in digests.items():
+            content = files.read(Path(output))
+            if _sha256(content) != digest:
+                return None
     except (OSError, RequestError):
         return None
-    if whole:
-        return cast(Printed, printed)
-    return None
+    return cast(Printed, printed)
 
 
 def _seal(listed: Listing, text: bytes) -> bytes:
     key = _secret()
-    return hmac.new(key, _state(suite_version(), *listed) + text, "sha256").hexdigest().encode()
+    read = _state(suite_version(), *listed)
+    seal = hmac.new(key, read + text, "sha256")
+    return seal.hexdigest().encode()
 
 
 class _Recorder:
@@ -131,12 +142,15 @@ class _Recorder:
 def _recorded(*, silently: bool) -> Iterator[Printed]:
     """Yield what is printed until the context ends."""
     printed: Printed = []
-    before = sys.stdout, sys.stderr
-    streams = enumerate(before)
-    recorders = (_Recorder(_raw(stream), number, printed, silently=silently) for number, stream in streams)
-    output, errors = (cast(TextIO, CleanStream(cast(TextIO, recorder))) for recorder in recorders)
+    output = _recording(sys.stdout, 0, printed, silently=silently)
+    errors = _recording(sys.stderr, 1, printed, silently=silently)
     with redirect_stdout(output), redirect_stderr(errors):
         yield printed
+
+
+def _recording(stream: TextIO, number: int, printed: Printed, *, silently: bool) -> TextIO:
+    recorder = _Recorder(_raw(stream), number, printed, silently=silently)
+    return cast(TextIO, CleanStream(cast(TextIO, recorder)))
 
 
 def _raw(stream: TextIO) -> TextIO:
@@ -155,8 +169,10 @@ def listing(directories: Sequence[Path]) -> Listing:
 def _files(directories: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
     """Yield path, time and size of all that a comparison of directories reads. Raises OSError for a link among it."""
     sweeps = (directory.parent / SWEEP for directory in directories)
-    paths = [str(path) for path in (home() / CERTIFICATE, *sweeps)]
-    for top, folders, names in chain.from_iterable(map(os.walk, directories)):
+    outside = (home() / CERTIFICATE, *sweeps)
+    paths = [str(path) for path in outside]
+    trees = map(os.walk, directories)
+    for top, folders, names in chain.from_iterable(trees):
         visible = (name for name in folders if name != PLOTS and not name.startswith("."))
         folders[:] = sorted(visible)
         paths += [f"{top}/{name}" for name in sorted(names) if name.endswith(_READ)]

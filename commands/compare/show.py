@@ -65,8 +65,11 @@ class Shown:
         records = audited(load(self._chosen), force=self._options["force"])
         if self._options["pool"]:
             records = replace(records, trials=records.trials.assign(pool=""))
-        make = _make_job if self._options["job"] else _make_by if self._options["by"] else _make_targets
-        return make(records, self._chosen, self._options)
+        if self._options["job"]:
+            return _make_job(records, self._chosen, self._options)
+        if self._options["by"]:
+            return _make_by(records, self._chosen, self._options)
+        return _make_targets(records, self._chosen, self._options)
 
     @property
     def comparison(self) -> Comparison:
@@ -78,7 +81,8 @@ class Shown:
         return ()
 
     def draw(self) -> Iterable[Path]:
-        return _draw(self.comparison, self._options["plots"] or self._chosen[0] / PLOTS, self._options)
+        place = self._options["plots"] or self._chosen[0] / PLOTS
+        return _draw(self.comparison, place, self._options)
 
 
 def _print(form: str | None, comparison: Comparison, output: Callable[[], BaseModel], shown: Document) -> None:
@@ -111,12 +115,15 @@ def _make_targets(records: Records, chosen: Sequence[Path], options: Mapping[str
     def tell() -> None:
         _print(form, comparison, output, shown)
         if form == "csv":
-            for line in (*answer(comparison).lines, *warning_lines(comparison)):
+            answered = answer(comparison)
+            for line in (*answered.lines, *warning_lines(comparison)):
                 click.echo(line, err=True)
         if form or options["allocation"] or options["methods"]:
             return
-        if not (options["explain"] or options["scaling"]) and (certificate := _certificate_of(records)):
-            click.echo(certificate.line())
+        if not (options["explain"] or options["scaling"]):
+            certificate = _certificate_of(records)
+            if certificate:
+                click.echo(certificate.line())
         if len(chosen) == 2:
             show_change(records, chosen, force=options["force"])
 
@@ -149,7 +156,10 @@ def _document(comparison: Comparison, options: Mapping[str, Any]) -> Document:
     if options["scaling"]:
         # That a target is compared with no other is no answer to how jobs scale.
         answered = answer(comparison)
-        return chain(answer_elements(answered) if answered.rows else (), scaling_document(comparison))
+        scaling = scaling_document(comparison)
+        if answered.rows:
+            return chain(answer_elements(answered), scaling)
+        return scaling
     if options["form"]:
         return document(comparison, "full", costs=True)
     if isinstance(options["claims"], str) and not answer(comparison).rows:
@@ -160,10 +170,11 @@ def _document(comparison: Comparison, options: Mapping[str, Any]) -> Document:
 
 
 def _explanation(explained: Explained) -> ExplanationOutput:
+    ablations = (contrast for contrast in explained.contrasts if contrast.kind == "ablation")
     return ExplanationOutput(
         explanations=explained.explanations,
         preempted=explained.preempted,
-        ablations=tuple(Row.model_validate(one) for one in explained.contrasts if one.kind == "ablation"),
+        ablations=tuple(map(Row.model_validate, ablations)),
         warnings=warning_outputs(explained.warnings),
     )
 
@@ -181,7 +192,8 @@ def _make_by(records: Records, _: Sequence[Path], options: Mapping[str, Any]) ->
             warnings=warning_outputs(comparison.warnings),
         )
 
-    return comparison, partial(_print, options["form"], comparison, output, by_document(comparison))
+    shown = by_document(comparison)
+    return comparison, partial(_print, options["form"], comparison, output, shown)
 
 
 def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -> Made:
@@ -193,8 +205,10 @@ def _make_job(records: Records, _: Sequence[Path], options: Mapping[str, Any]) -
     preemption = options["preempt"] and parse_preemption(options["preempt"])
     priced = with_job(records, amount, prices, preemption)
     margin = options["margin"]
-    several = len({settings["place"] for settings in settings_of(records.trials)}) > 1
-    keys = options["by"] or (("place",) if several else ())
+    measured_in = {settings["place"] for settings in settings_of(records.trials)}
+    keys = options["by"]
+    if not keys and len(measured_in) > 1:
+        keys = ("place",)
     if keys:
         comparison = compare_by(priced, keys, options["base"], margin=margin)
     else:
@@ -228,7 +242,8 @@ def _draw(comparison: Comparison, place: Path, options: Mapping[str, Any]) -> Se
     for name in unneeded:
         del sys.modules[name]
     reference = normalised() if options["reference"] else None
-    drawn = draw(comparison, place, reference, options["figures"] or USUAL_FORMATS, options["width"])
+    formats = options["figures"] or USUAL_FORMATS
+    drawn = draw(comparison, place, reference, formats, options["width"])
     click.echo(f"{_drawn(drawn, place)}{_more(comparison, options)}", err=True)
     return drawn
 
@@ -258,12 +273,23 @@ def _certificate_of(records: Records) -> Certificate | None:
 
 
 def report_of(
-    directories: Sequence[Path], path: Path, margin: float | None = None, *, force: bool = False, claims: bool = False
+    directories: Sequence[Path],
+    path: Path,
+    margin: float | None = None,
+    *,
+    force: bool = False,
+    claims: bool = False,
 ) -> Path:
     """Write the page of runs to ``path`` and return it."""
     # It draws: see above.
     from analysis.report.page import write_report
 
     records = audited(load(directories), force=force)
-    certificate = _certificate_of(records)
-    return write_report(records, path, margin=margin, force=force, certificate=certificate, claims=claims)
+    return write_report(
+        records,
+        path,
+        margin=margin,
+        force=force,
+        certificate=_certificate_of(records),
+        claims=claims,
+    )

@@ -79,9 +79,14 @@ def _named(_context: click.Context, _option: click.Parameter, name: str) -> str:
 def _place(command: Callable[..., None]) -> Callable[..., None]:
     command = click.option("--namespace", help="Namespace. Default: the kubeconfig's.")(command)
     command = click.option("--context", help="Context of the kubeconfig. Default: the current one.")(command)
-    return click.option(
-        "--name", default="pipeline", show_default=True, callback=_named, help="Prefix of the names of all objects."
-    )(command)
+    name = click.option(
+        "--name",
+        default="pipeline",
+        show_default=True,
+        callback=_named,
+        help="Prefix of the names of all objects.",
+    )
+    return name(command)
 
 
 @pipeline.command()
@@ -111,7 +116,11 @@ def _place(command: Callable[..., None]) -> Callable[..., None]:
     help="Sizes and steps.",
 )
 @click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0, (1 << 32) - 1), help="Random seed of the weights."
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, (1 << 32) - 1),
+    help="Random seed of the weights.",
 )
 @click.option(
     "--cpus",
@@ -162,19 +171,34 @@ def up(context: str | None, namespace: str | None, dry_run: bool, **given: str) 
 
 
 def _checked(
-    model: Sequence[str], data: Sequence[str], profile: str, memory: str, claim: str, deadline: str, **given: object
+    model: Sequence[str],
+    data: Sequence[str],
+    profile: str,
+    memory: str,
+    claim: str,
+    deadline: str,
+    **options: object,
 ) -> Pipeline:
     """Return the requested pipeline. Raises RequestError."""
-    if given["epochs"] and not data:
+    if options["epochs"] and not data:
         raise RequestError("--epochs is given without --data: drawn images have no epochs", remedy="add --data")
     sets = [_data(text) for text in data] or [{"dataset": DATASET}]
-    if len({item["dataset"] for item in sets}) < len(sets):
+    kinds = {item["dataset"] for item in sets}
+    if len(kinds) < len(sets):
         raise RequestError("--data gives two data sets of one kind", remedy="use a pipeline of another --name for one")
-    models = [_model(name, profile, item) for item in sets for name in dict.fromkeys(model)]
-    amounts = {"memory_bytes": parse_bytes(memory), "claim_bytes": parse_bytes(claim)}
-    amounts["deadline_s"] = math.ceil(parse_duration_s(deadline))
+    generators = dict.fromkeys(model)
+    models: list[PipelineModel] = []
+    for item in sets:
+        models += [_model(name, profile, item) for name in generators]
+    values = {
+        **options,
+        "models": models,
+        "memory_bytes": parse_bytes(memory),
+        "claim_bytes": parse_bytes(claim),
+        "deadline_s": math.ceil(parse_duration_s(deadline)),
+    }
     try:
-        return Pipeline.model_validate({"models": models, **amounts, **given})
+        return Pipeline.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0])
@@ -197,13 +221,13 @@ def _data(text: str) -> dict[str, str]:
 
 def _model(name: str, profile: str, data: Mapping[str, str]) -> PipelineModel:
     """Return a generator with its sizes. Raises RequestError if there is none, or if it cannot take the data set."""
-    able = [name for name in WORKLOADS.own if WORKLOADS.get(name).makes_images]
-    if name not in able:
-        raise RequestError(f"--model {name}: the image holds no such generator", remedy=f"use {' or '.join(able)}")
+    generators = [name for name in WORKLOADS.own if WORKLOADS.get(name).makes_images]
+    if name not in generators:
+        choices = " or ".join(generators)
+        raise RequestError(f"--model {name}: the image holds no such generator", remedy=f"use {choices}")
+    shape = {}
     if "claim" in data and WORKLOADS.get(name).channels:
         shape = shape_of(data["dataset"])
-    else:
-        shape = {}
     try:
         sizes = sizes_of(PROFILES[profile], name, shape)
         return PipelineModel(model=name, sizes=sizes, **data)
@@ -214,7 +238,8 @@ def _model(name: str, profile: str, data: Mapping[str, str]) -> PipelineModel:
 
 def _bring_up(cluster: Cluster, requested: Pipeline) -> None:
     manifests = [*training(requested), *service(requested)]
-    for claim in filter(None, {item.claim for item in requested.models}):
+    claims = {item.claim for item in requested.models}
+    for claim in filter(None, claims):
         demand_claim(cluster, claim)
     for manifest in manifests:  # all of them, before hours of training
         lifecycle.ensure(cluster, manifest, dry_run=True)

@@ -70,7 +70,10 @@ class Pipeline(Part):
 
 
 def labels_of(name: str, part: str = "") -> dict[str, str]:
-    return {**MANAGED, INSTANCE: name, **({COMPONENT: part} if part else {})}
+    labels = {**MANAGED, INSTANCE: name}
+    if part:
+        labels[COMPONENT] = part
+    return labels
 
 
 def training(pipeline: Pipeline) -> list[Object]:
@@ -82,9 +85,16 @@ def training(pipeline: Pipeline) -> list[Object]:
         **claim_class,
     }
     # Pods of the namespace may connect to the port of the service; nothing else is allowed.
-    ingress = {"from": [{"podSelector": {}}], "ports": [{"protocol": "TCP", "port": PORT}]}
-    selector = {"matchLabels": labels_of(pipeline.name)}
-    policy = {"podSelector": selector, "policyTypes": ["Ingress", "Egress"], "ingress": [ingress], "egress": []}
+    ingress = {
+        "from": [{"podSelector": {}}],
+        "ports": [{"protocol": "TCP", "port": PORT}],
+    }
+    policy = {
+        "podSelector": {"matchLabels": labels_of(pipeline.name)},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [ingress],
+        "egress": [],
+    }
     return [
         _object(pipeline, "train", "v1", "PersistentVolumeClaim", "model", claim),
         _object(pipeline, "train", "networking.k8s.io/v1", "NetworkPolicy", "network", policy),
@@ -104,17 +114,26 @@ def _job(pipeline: Pipeline, item: PipelineModel) -> Object:
     }
     volumes = []
     if item.claim:
-        reading = {"loader_workers": pipeline.cpus, "decoder": "auto", "crop": WORKLOADS.get(item.model).crop}
-        directory = {"directory": f"{_DATA}/{item.directory}"}
-        spec["data"] = {"kind": DATA_KINDS.place(item.dataset), **directory, **reading}
+        spec["data"] = {
+            "kind": DATA_KINDS.place(item.dataset),
+            "directory": f"{_DATA}/{item.directory}",
+            "loader_workers": pipeline.cpus,
+            "decoder": "auto",
+            "crop": WORKLOADS.get(item.model).crop,
+        }
         claim = {"persistentVolumeClaim": {"claimName": item.claim, "readOnly": True}}
         volumes.append(PodVolume("data", claim, f"{_DATA}/{item.claim}", read_only=True))
     if pipeline.epochs:
-        spec |= {"epochs": pipeline.epochs, "steps": 0, "warmup_steps": 0, "within_s": pipeline.deadline_s}
+        spec["epochs"] = pipeline.epochs
+        spec["steps"] = 0
+        spec["warmup_steps"] = 0
+        spec["within_s"] = pipeline.deadline_s
     template = _pod(pipeline, "train", ["--train", json.dumps(spec)], volumes)
     name = f"{pipeline.name}-train-{item.model}-{item.dataset}"
     if len(name) > 63:  # it becomes a label of the pods
-        name = f"{name[:54].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        beginning = name[:54].rstrip("-")
+        name = f"{beginning}-{digest[:8]}"
     # The training is deterministic: one that fails twice would fail again.
     labels = labels_of(pipeline.name, "train")
     return job_manifest(name, labels, template, retries=1, activeDeadlineSeconds=pipeline.deadline_s)
@@ -122,9 +141,11 @@ def _job(pipeline: Pipeline, item: PipelineModel) -> Object:
 
 def service(pipeline: Pipeline) -> list[Object]:
     """Return the Deployment that loads the models, and its Service."""
-    first, *others = (
-        {**_generator(pipeline, item), "dataset": item.dataset, "model": item.model} for item in pipeline.models
-    )
+    generators = []
+    for item in pipeline.models:
+        keys = _generator(pipeline, item)
+        generators.append({**keys, "dataset": item.dataset, "model": item.model})
+    first, *others = generators
     spec = {
         **first,
         "others": others,
@@ -168,16 +189,25 @@ def _names(service: str) -> list[str]:
 
 def _generator(pipeline: Pipeline, item: PipelineModel) -> Object:
     """Return the keys of a generator that the specifications of both programs have."""
-    file = f"{_MODEL}/{item.model}-{item.dataset}.pt"
-    shape = {"image_px": item.sizes.image_px, "channels": item.sizes.channels or 3}
-    return {"workload": WORKLOADS.place(item.model), "seed": pipeline.seed, "model_file": file, **shape}
+    return {
+        "workload": WORKLOADS.place(item.model),
+        "seed": pipeline.seed,
+        "model_file": f"{_MODEL}/{item.model}-{item.dataset}.pt",
+        "image_px": item.sizes.image_px,
+        "channels": item.sizes.channels or 3,
+    }
 
 
 def _pod(pipeline: Pipeline, part: str, words: Sequence[str], volumes: Sequence[PodVolume] = ()) -> Object:
     (interpreter, python_path) = IMAGE_PYTHON
     read_only = part == "serve"
-    variables = {"PYTHONPATH": python_path, "HOME": "/tmp", "OMP_NUM_THREADS": str(pipeline.cpus)}  # noqa: S108 (inside)
+    variables = {
+        "PYTHONPATH": python_path,
+        "HOME": "/tmp",  # noqa: S108 (inside)
+        "OMP_NUM_THREADS": str(pipeline.cpus),
+    }
     claim = {"persistentVolumeClaim": {"claimName": f"{pipeline.name}-model", "readOnly": read_only}}
+    model = PodVolume("model", claim, _MODEL, read_only=read_only)
     tmp = PodVolume("tmp", {"emptyDir": {}}, "/tmp")  # noqa: S108 (inside)
     return pod_template(
         {
@@ -188,7 +218,7 @@ def _pod(pipeline: Pipeline, part: str, words: Sequence[str], volumes: Sequence[
             "securityContext": {"readOnlyRootFilesystem": True},
         },
         {"cpu": str(pipeline.cpus), "memory": str(pipeline.memory_bytes)},
-        [PodVolume("model", claim, _MODEL, read_only=read_only), tmp, *volumes],
+        [model, tmp, *volumes],
         labels_of(pipeline.name, part),
         restartPolicy="Never" if part == "train" else "Always",
     )

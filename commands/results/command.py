@@ -4,8 +4,9 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.table import Table
@@ -73,7 +74,8 @@ def list_runs(places: tuple[Path, ...], text: str, as_json: bool) -> None:
         if text:
             raise RequestError(f"there is no run with {text!r}", remedy="leave --text out")
         raise RequestError("there is no run", remedy="make one with: bench run --target all")
-    PlainConsole(width=None if sys.stdout.isatty() else _UNBOUNDED).print(as_table(rows))
+    width = None if sys.stdout.isatty() else _UNBOUNDED
+    PlainConsole(width=width).print(as_table(rows))
 
 
 def _matches(text: str, run: RunSummary) -> bool:
@@ -93,7 +95,8 @@ class ListEntry:
     @property
     def started_at(self) -> str:
         """Return the begin of its first trial; empty without one."""
-        return min((run.started_at for run in self.runs if run.started_at), default="")
+        begins = (run.started_at for run in self.runs)
+        return min(filter(None, begins), default="")
 
     def total(self, name: str) -> int:
         return sum(getattr(run, name) for run in self.runs)
@@ -105,17 +108,16 @@ class ListEntry:
     @property
     def what(self) -> str:
         """Return ``sweep of 4 cells: synthetic, resnet50 on bare-metal, container``."""
-        names = {
-            name: ", ".join(dict.fromkeys(member for run in self.runs for member in getattr(run, name)))
-            for name in ("models", "targets")
-        }
-        scenarios = ", ".join(dict.fromkeys(run.scenario for run in self.runs if run.scenario))
+        scenarios = dict.fromkeys(run.scenario for run in self.runs if run.scenario)
+        models = dict.fromkeys(chain.from_iterable(run.models for run in self.runs))
+        targets = dict.fromkeys(chain.from_iterable(run.targets for run in self.runs))
+        work = "no plan"
+        if scenarios:
+            work = f"{', '.join(scenarios)}, {', '.join(models)} on {', '.join(targets)}"
         cells = f"sweep of {count(len(self.runs), 'cell')}: " if self.is_sweep else ""
         tags = readable_notes(Path(self.directory)).tags
         tagged = f" [{', '.join(tags)}]" if tags else ""
-        if scenarios:
-            return f"{cells}{scenarios}, {names['models']} on {names['targets']}{tagged}"
-        return f"{cells}no plan{tagged}"
+        return f"{cells}{work}{tagged}"
 
 
 def entries(runs: Sequence[RunSummary], named: Sequence[Path]) -> list[ListEntry]:
@@ -123,14 +125,19 @@ def entries(runs: Sequence[RunSummary], named: Sequence[Path]) -> list[ListEntry
     opened = {directory.resolve() for directory in named}
     members: dict[str, list[RunSummary]] = {}
     for run in runs:
-        parent = Path(run.directory).parent
-        in_sweep = (parent / SWEEP).is_file() and not opened & {parent.resolve(), Path(run.directory).resolve()}
-        members.setdefault(str(parent) if in_sweep else run.directory, []).append(run)
-    rows = [
-        ListEntry(directory, tuple(runs), is_sweep=runs[0].directory != directory)
-        for directory, runs in members.items()
-    ]
-    return sorted(rows, key=lambda entry: (entry.started_at, entry.directory))
+        directory = Path(run.directory)
+        parent = directory.parent
+        was_named = not opened.isdisjoint({parent.resolve(), directory.resolve()})
+        if was_named or not (parent / SWEEP).is_file():
+            entry = run.directory
+        else:
+            entry = str(parent)
+        members.setdefault(entry, []).append(run)
+    rows = []
+    for entry, cells in members.items():
+        is_sweep = cells[0].directory != entry
+        rows.append(ListEntry(entry, tuple(cells), is_sweep=is_sweep))
+    return sorted(rows, key=lambda row: (row.started_at, row.directory))
 
 
 def as_table(rows: Sequence[ListEntry]) -> Table:
@@ -138,7 +145,8 @@ def as_table(rows: Sequence[ListEntry]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title, width in _TITLES.items():
         numeric = title in ("ok", "failed", "blocks")
-        table.add_column(title, justify="right" if numeric else "left", overflow="fold", min_width=width)
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        table.add_column(title, justify=justify, overflow="fold", min_width=width)
     for entry in rows:
         count = entry.total("unreadable")
         unreadable = f" +{count} unreadable" if count else ""
@@ -181,22 +189,17 @@ class ListOutput(Output):
 
 
 def listed(rows: Sequence[ListEntry]) -> ListOutput:
-    return ListOutput(
-        runs=[
-            ListedRun(
-                **asdict(run),
-                sweep=entry.directory if entry.is_sweep else None,
-                notes=readable_notes(Path(run.directory)),
-            )
-            for entry in rows
-            for run in entry.runs
-        ],
-        sweeps=[
-            ListedSweep(entry.directory, entry.started_at, tuple(Path(run.directory).name for run in entry.runs))
-            for entry in rows
-            if entry.is_sweep
-        ],
-    )
+    runs = []
+    sweeps = []
+    for entry in rows:
+        sweep = entry.directory if entry.is_sweep else None
+        for run in entry.runs:
+            notes = readable_notes(Path(run.directory))
+            runs.append(ListedRun(**asdict(run), sweep=sweep, notes=notes))
+        if entry.is_sweep:
+            cells = tuple(Path(run.directory).name for run in entry.runs)
+            sweeps.append(ListedSweep(entry.directory, entry.started_at, cells))
+    return ListOutput(runs=runs, sweeps=sweeps)
 
 
 @results.command()
@@ -216,7 +219,11 @@ def show(name: str | None, as_json: bool) -> None:
     """
     record = find_record(name) if name else None
     if record:
-        click.echo(json.dumps(record_json(record), indent=1) if as_json else "\n".join(record_lines(record)))
+        if as_json:
+            text = json.dumps(record_json(record), indent=1)
+        else:
+            text = "\n".join(record_lines(record))
+        click.echo(text)
         return
     if name:
         run = find_run(name)
@@ -247,7 +254,8 @@ def note(name: str, text: str | None, tags: tuple[str, ...], untags: tuple[str, 
     run = find_run(name)
     before = read_notes(run)
     kept = [tag for tag in before.tags if tag not in untags]
-    after = RunNotes.of(before.text if text is None else text, [*kept, *tags])
+    note_text = before.text if text is None else text
+    after = RunNotes.of(note_text, [*kept, *tags])
     if after != before:
         write_notes(run, after)
     for line in notes_lines(after):
@@ -311,9 +319,11 @@ def export(places: tuple[Path, ...], form: Any, out: Path | None, steps: bool) -
     else:
         tables = iter([trials_table(records)])
     if out:
-        click.echo(f"{write(tables, form, out)} rows: {out}", err=True)
+        row_count = write(tables, form, out)
+        click.echo(f"{row_count} rows: {out}", err=True)
     else:
         for number, table in enumerate(tables):
-            click.echo(text(table, form, header=not number), nl=False)
+            rows = text(table, form, header=number == 0)
+            click.echo(rows, nl=False)
     for warning in (*records.warnings, *skipped):
         click.echo(f"warning: {warning.message}", err=True)

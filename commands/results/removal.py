@@ -28,7 +28,8 @@ def removable(place: Path) -> Contents:
     if not directory.is_dir():
         raise RequestError(f"{place} is no run and no sweep", remedy="name the directory of one: bench results list")
     owner_uid = directory.stat().st_uid
-    if owner_uid not in (os.geteuid(), 0, directory.parent.stat().st_uid):
+    above_uid = directory.parent.stat().st_uid
+    if owner_uid not in (os.geteuid(), 0, above_uid):
         raise RequestError(f"{place} belongs to another user (uid {owner_uid})", remedy="remove it as that user")
     if contains(directory, Path.cwd()):
         raise RequestError(f"{place} is or holds the working directory", remedy="leave it first: cd")
@@ -41,14 +42,16 @@ def removable(place: Path) -> Contents:
 
 
 def _refuse_what_is_used(place: Path, contents: Contents) -> None:
-    mounted = [point for point in ledger.mounts() if point.is_relative_to(contents.directory)]
-    if mounted:
-        raise RequestError(f"something is mounted on {mounted[0]}", remedy="unmount it first, or leave it there")
+    for point in ledger.mounts():
+        if point.is_relative_to(contents.directory):
+            raise RequestError(f"something is mounted on {point}", remedy="unmount it first, or leave it there")
     other = next(_other_runs(contents), None)
     if other:
         raise RequestError(f"{place} holds another run: {other}", remedy="move it to another directory first")
-    writing = [Path(entry.what) for entry in ledger.living() if entry.kind == "run-directory"]
-    if any(contains(contents.directory, path) for path in writing) or holders(contents.directory):
+    running = (entry for entry in ledger.living() if entry.kind == "run-directory")
+    directories = [Path(entry.what) for entry in running]
+    written = any(contains(contents.directory, directory) for directory in directories)
+    if written or holders(contents.directory):
         raise RequestError(f"a running bench writes {place}", remedy="stop it first: bench sweep stop, or Ctrl-C")
 
 
@@ -62,9 +65,14 @@ def _other_runs(contents: Contents) -> Iterator[Path]:
 
 def described(contents: Contents) -> str:
     """Return ``sweep, 2 runs, 24 trials, 1.3 MB``."""
-    runs = count(len(contents.runs), "run")
-    parts = [contents.kind] if contents.kind != "run" else []
-    return ", ".join([*parts, runs, count(contents.trials, "trial"), f"{contents.size_bytes / 1e6:,.1f} MB"])
+    parts = [
+        count(len(contents.runs), "run"),
+        count(contents.trials, "trial"),
+        f"{contents.size_bytes / 1e6:,.1f} MB",
+    ]
+    if contents.kind != "run":
+        parts.insert(0, contents.kind)
+    return ", ".join(parts)
 
 
 def name_foreign(path: Path) -> None:

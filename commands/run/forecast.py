@@ -70,21 +70,26 @@ def with_budget(made: Ready, request: RunRequest, store: Run, note: Note) -> Rea
     The budget is the least that is expected to hold a verdict.
     """
     repetitions = made.repetitions
-    if made.plan.request is None or request.repetitions.open_ended or not repetitions.decides:
+    stored = made.plan.request
+    if stored is None or request.repetitions.open_ended or not repetitions.decides:
         return made
     # As below.
     from analysis.statistics.sequential import LEAST_BLOCKS
 
     budget = request.repetitions.budget
     if budget is None:
-        guess = earlier_durations(store).guess(*made.plan.trials_of(1))
-        budget = deciding_budget(guess.seconds, length_unknown=_length_unknown(made.plan, guess))
-    asked = made.plan.request.changed(budget=budget)
+        durations = earlier_durations(store)
+        block = made.plan.trials_of(1)
+        guess = durations.guess(*block)
+        unknown = _length_unknown(made.plan, guess)
+        budget = deciding_budget(guess.seconds, length_unknown=unknown)
+    budgeted = stored.changed(budget=budget)
     limit = format_duration(parse_duration_s(budget))
-    turns = "in turns, " if asked.measurement.turns else ""
+    turns = "in turns, " if budgeted.measurement.turns else ""
     margin = 100 * parse_share(str(repetitions.margin))
     note(f"{turns}until decided at {margin:.3g} %, at most {limit}; --blocks {LEAST_BLOCKS} for a fixed number")
-    return replace(made, plan=made.plan.model_copy(update={"request": asked}))
+    plan = made.plan.model_copy(update={"request": budgeted})
+    return replace(made, plan=plan)
 
 
 def _length_unknown(plan: Plan, guess: Guess) -> bool:
@@ -110,12 +115,16 @@ def with_trial_limit(made: Ready, store: Run) -> Ready:
         return made
     else:
         durations = earlier_durations(store)
-        longest = max(durations.guess(trial) for trial in plan.trials_of(1))
+        guesses = [durations.guess(trial) for trial in plan.trials_of(1)]
+        longest = max(guesses)
         if _length_unknown(plan, longest):  # it may well take longer than the budget, whose first block is finished
             return made
-        share_s = budget_s / len([*plan.trials_of(1)])
-        limit_s = min(plan.trial_timeout_s, math.ceil(max(share_s, PATIENCE * longest.seconds)))
-    return replace(made, plan=plan.model_copy(update={"trial_timeout_s": limit_s}))
+        share_s = budget_s / len(guesses)
+        patience_s = PATIENCE * longest.seconds
+        longest_s = math.ceil(max(share_s, patience_s))
+        limit_s = min(plan.trial_timeout_s, longest_s)
+    limited = plan.model_copy(update={"trial_timeout_s": limit_s})
+    return replace(made, plan=limited)
 
 
 def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: float) -> Forecast:
@@ -130,34 +139,43 @@ def forecast(made: Ready, asked: RepetitionOptions, store: Run, examined_s: floa
 
     def left_of(blocks: int) -> list[float]:
         """Return the seconds of each trial that so many blocks still need, with the warm-up."""
-        trials = plan.model_copy(update={"blocks": max(1, blocks)}).trials()
-        due = (each for each in trials if each.trial_id not in finished and (each.warm_up or each.block < blocks))
-        return [durations.guess(trial).seconds for trial in due]
+        whole = plan.model_copy(update={"blocks": max(1, blocks)})
+        seconds = []
+        for trial in whole.trials():
+            due = trial.warm_up or trial.block < blocks
+            if due and trial.trial_id not in finished:
+                seconds.append(durations.guess(trial).seconds)
+        return seconds
 
-    least = most = plan.blocks
+    least = plan.blocks
+    most = plan.blocks
     if asked.open_ended:
         fewest, fixed = _fewest(plan, asked, store)
         allowed = asked.max_blocks or MOST_BLOCKS
         least = max(begun, min(fewest, allowed))
         most = least if fixed else max(least, allowed)
     block = [durations.guess(trial).seconds for trial in plan.trials_of(1)]
+    block_s = sum(block)
     if asked.budget_s is not None:  # a block that is begun is finished
         budget_s = asked.budget_s - spent_s(store) - sum(left_of(begun))
-        in_budget = begun + max(0, math.ceil(budget_s / sum(block)))
+        in_budget = begun + max(0, math.ceil(budget_s / block_s))
         least = min(least, in_budget)
         most = min(most, in_budget)
     left = left_of(least)
     seconds = examined_s + ANSWER_S + sum(left)
+    warm_up = list(plan.trials_of(WARM_UP))
+    more_blocks = most - least
+    most_trials = len(left) + len(block) * more_blocks
     return Forecast(
         directory=str(store.directory),
         blocks=least,
         most_blocks=most,
-        trials=sum(1 for _ in plan.trials_of(WARM_UP)) + least * len(block),
+        trials=len(warm_up) + least * len(block),
         trials_left=len(left),
         seconds=seconds,
-        most_s=seconds + sum(block) * (most - least),
+        most_s=seconds + block_s * more_blocks,
         targets=_targets(plan, durations),
-        disk=tuple(_disk(made, store, len(left) + len(block) * (most - least))),
+        disk=tuple(_disk(made, store, most_trials)),
         plan=plan,
     )
 
@@ -174,7 +192,8 @@ def _fewest(plan: Plan, asked: RepetitionOptions, store: Run) -> tuple[int, bool
     from analysis.statistics.sequential import EXTRA_BLOCKS, LEAST_BLOCKS
 
     if asked.difference is None:
-        return LEAST_BLOCKS + (0 if asked.decides else EXTRA_BLOCKS), False
+        extra = 0 if asked.decides else EXTRA_BLOCKS
+        return (LEAST_BLOCKS + extra, False)
     detection = known_detection(plan, asked, asked.difference, store)
     if detection:
         return (detection.blocks, True)
@@ -182,14 +201,18 @@ def _fewest(plan: Plan, asked: RepetitionOptions, store: Run) -> tuple[int, bool
 
 
 def _targets(plan: Plan, durations: Durations) -> dict[str, Guess]:
-    guesses = [(trial.target, durations.guess(trial)) for trial in plan.trials_of(plan.blocks)]
-    return {name: max(guess for target, guess in guesses if target == name) for name in plan.targets}
+    longest: dict[str, Guess] = {}
+    for trial in plan.trials_of(plan.blocks):
+        guess = durations.guess(trial)
+        longest[trial.target] = max(longest.get(trial.target, guess), guess)
+    return {target: longest[target] for target in plan.targets}
 
 
 def _disk(made: Ready, store: Run, trials: int) -> Iterator[Space]:
     plan = made.plan
-    steps = max((job.sizes.steps for job in plan.jobs if job.sizes), default=0)
-    yield _space("records", store.directory, trials * (RECORD_BYTES + steps * STEP_BYTES))
+    steps = [job.sizes.steps for job in plan.jobs if job.sizes]
+    record_bytes = RECORD_BYTES + max(steps, default=0) * STEP_BYTES
+    yield _space("records", store.directory, trials * record_bytes)
     if plan.scratch_bytes:
         yield _space("what a trial writes", home(), max(plan.scratch_bytes.values()))
     yield from _kept_models(plan, store, trials)
@@ -210,11 +233,14 @@ def _kept_models(plan: Plan, store: Run, trials: int) -> Iterator[Space]:
     keeping = [job for job in plan.jobs if job.keep_model]
     if not keeping:
         return
-    sizes = _model_sizes([path for path in (results_directory(), store.directory.parent) if path.is_dir()])
+    places = (results_directory(), store.directory.parent)
+    directories = [place for place in places if place.is_dir()]
+    sizes = _model_sizes(directories)
+    trials_of_job = math.ceil(trials / len(plan.jobs))
     size_bytes = 0
     for job in keeping:
         models = job.epochs if job.keep_model == "each" else 1
-        size_bytes += math.ceil(trials / len(plan.jobs)) * models * sizes.get(job.model, 0)
+        size_bytes += trials_of_job * models * sizes.get(job.model, 0)
     if size_bytes:
         yield _space("kept models, at most", store.directory, size_bytes)
 
@@ -222,8 +248,10 @@ def _kept_models(plan: Plan, store: Run, trials: int) -> Iterator[Space]:
 def _model_sizes(directories: Sequence[Path]) -> dict[str, int]:
     """Return the sizes of kept models by their names, from the newest runs that have kept any."""
     sizes: dict[str, int] = {}
-    keeping = [run / MODELS for run in find_runs(directories) if (run / MODELS).is_dir()]
-    for models in sorted(keeping, key=lambda path: path.stat().st_mtime_ns)[-_LOOKED_AT:]:
+    candidates = (run / MODELS for run in find_runs(directories))
+    keeping = [models for models in candidates if models.is_dir()]
+    keeping.sort(key=lambda models: models.stat().st_mtime_ns)
+    for models in keeping[-_LOOKED_AT:]:
         with suppress(BenchError):  # of a later suite
             for record in Run(models.parent).records():
                 for model in record.kept:
@@ -232,8 +260,11 @@ def _model_sizes(directories: Sequence[Path]) -> dict[str, int]:
 
 
 def _space(what: str, path: Path, size_bytes: int) -> Space:
-    place = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    return Space(what, str(path), size_bytes, shutil.disk_usage(place).free)
+    absolute = path.absolute()
+    above = (absolute, *absolute.parents)
+    place = next(directory for directory in above if directory.exists())
+    free_bytes = shutil.disk_usage(place).free
+    return Space(what, str(path), size_bytes, free_bytes)
 
 
 def _data_line(plan: Plan) -> Iterator[str]:
@@ -316,11 +347,15 @@ def _compared(plan: Plan) -> tuple[str, list[str]]:
 
 
 def _trials(expected: Forecast) -> str:
-    most = " at least" if expected.most_blocks > expected.blocks else ""
+    at_least = " at least" if expected.most_blocks > expected.blocks else ""
+    line = f"trials:{at_least} {expected.trials}"
     blocks = expected.plan.warmup_blocks
-    warm_up = f", the first {'block' if blocks == 1 else f'{blocks} blocks'} to warm up" if blocks else ""
-    done = f", {expected.trials_left} still to be run" if expected.trials_left < expected.trials else ""
-    return f"trials:{most} {expected.trials}{warm_up}{done}"
+    if blocks:
+        counted = "block" if blocks == 1 else f"{blocks} blocks"
+        line += f", the first {counted} to warm up"
+    if expected.trials_left < expected.trials:
+        line += f", {expected.trials_left} still to be run"
+    return line
 
 
 def _end(expected: Forecast, asked: RepetitionOptions) -> str:

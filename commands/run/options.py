@@ -21,7 +21,8 @@ def choice(known: Sequence[str]) -> Callable[..., object]:
     """Return a callback that refuses an unknown name, or one of several, with the nearest known one."""
 
     def check(_ctx: click.Context, param: click.Parameter, value: object) -> object:
-        for name in value if isinstance(value, tuple) else (value,):
+        names = value if isinstance(value, tuple) else (value,)
+        for name in names:
             if name is not None and name not in known:
                 raise RequestError(f"{param.opts[0]} {name!r} is unknown", remedy=nearest(str(name), known))
         return value
@@ -48,12 +49,12 @@ def latest() -> Path:
     """Return the run in results/ that was written last; name it on standard error if another could be meant."""
     results = results_directory()
     run = latest_run(results)
-    several = len(list(results.glob(f"*/{PLAN}")))
+    plans = list(results.glob(f"*/{PLAN}"))
     later = empty_after(run)
     if later:
         click.echo(f"{later} is newer and has no record yet: this is {run}", err=True)
-    elif several > 1:
-        click.echo(f"{run}: written last of {several} runs in {results}/", err=True)
+    elif len(plans) > 1:
+        click.echo(f"{run}: written last of {len(plans)} runs in {results}/", err=True)
     return run
 
 

@@ -43,19 +43,24 @@ class Outlook:
         del number, of  # of one block
         if stop_requested(self._store.directory):
             raise StopRequested
-        number = trial.block * self._of_block + trial.position + 1 + (0 if trial.warm_up else self._warm_ups)
+        number = trial.block * self._of_block + trial.position + 1
+        if not trial.warm_up:
+            number += self._warm_ups
         block_end = self._warm_ups + (trial.block + 1) * self._of_block
-        blocks = self.blocks_in_budget(trial.block, block_end - number + 1)
-        self._observer.trial_started(trial, number, self._warm_ups + blocks * self._of_block)
+        left_of_block = block_end - number + 1
+        blocks = self.blocks_in_budget(trial.block, left_of_block)
+        expected = self._warm_ups + blocks * self._of_block
+        self._observer.trial_started(trial, number, expected)
 
     def blocks_in_budget(self, block: int, trials_left: int = 0) -> int:
         """Return the blocks that should begin within the budget, of those expected; ``block`` has trials left."""
         block_s = self.clock.seconds_of(self._of_block)
         if self.deadline_s is None or not block_s:
             return self.blocks
-        left_s = self.deadline_s - time.monotonic() - block_s * trials_left / self._of_block
-        more = math.ceil(left_s / block_s)
-        return min(self.blocks, block + 1 + max(0, more))
+        of_this_block_s = block_s * trials_left / self._of_block
+        left_s = self.deadline_s - time.monotonic() - of_this_block_s
+        more = max(0, math.ceil(left_s / block_s))
+        return min(self.blocks, block + 1 + more)
 
     def spent(self, done: str, more: str = "") -> bool:
         """Return whether the budget is spent; if so, say that the run stops."""
@@ -66,10 +71,11 @@ class Outlook:
 
     def all_failed(self, done: str) -> bool:
         """Return whether not one trial of this process succeeded; if so, say that the run stops."""
-        failed = bool(self.made) and all(record.outcome.status == "failed" for record in self.made)
+        outcomes = [record.outcome for record in self.made]
+        failed = bool(outcomes) and all(outcome.status == "failed" for outcome in outcomes)
         if failed:
             why = "every trial has failed"
-            if all(record.outcome.kind == "timeout" for record in self.made):
+            if all(outcome.kind == "timeout" for outcome in outcomes):
                 load = f"the load of this machine is {os.getloadavg()[0]:.1f}"
                 why += f" to end in time; {load}: stop what else runs, or give more with --budget"
             self.note(f"stopped after {done}: {why}")
@@ -108,16 +114,23 @@ class Outlook:
         with self._allowance.spending():
             ratios = intervals_so_far(self._store.directory) if self._ratios else {}
         texts = [f"{name} {interval_text(*ratio)}" for name, ratio in ratios.items()]
-        texts[MOST_SHOWN:] = [f"{len(texts) - MOST_SHOWN} narrower"] * (len(texts) > MOST_SHOWN)
+        narrower = len(texts) - MOST_SHOWN
+        if narrower > 0:
+            texts[MOST_SHOWN:] = [f"{narrower} narrower"]
         if self._ratios and not texts:
             texts = not_yet_measured(done)
         if not texts:  # blocks and time alone stand in the line of each trial, too
             return
-        seconds = self.clock.seconds_of((blocks - done) * self._of_block)
-        texts.append(f"about {format_duration(seconds)} to go" if seconds else "")
-        counted = count(blocks, "block")
-        whole = f"{counted} in the budget" if blocks < self.blocks else f"{'at least ' * at_least}{counted}"
-        self.note(f"after {done} of {whole}: {'; '.join(filter(None, texts))}")
+        trials_left = (blocks - done) * self._of_block
+        seconds = self.clock.seconds_of(trials_left)
+        if seconds:
+            texts.append(f"about {format_duration(seconds)} to go")
+        total = count(blocks, "block")
+        if blocks < self.blocks:
+            total = f"{total} in the budget"
+        elif at_least:
+            total = f"at least {total}"
+        self.note(f"after {done} of {total}: {'; '.join(texts)}")
 
 
 def not_yet_measured(blocks: int) -> list[str]:
@@ -125,7 +138,8 @@ def not_yet_measured(blocks: int) -> list[str]:
     # As above.
     from analysis.report.formatting import not_yet
 
-    return [*filter(None, [not_yet(blocks)])]
+    reason = not_yet(blocks)
+    return [reason] if reason else []
 
 
 def interval_text(ratio: float, low: float, high: float) -> str:

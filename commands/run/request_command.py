@@ -46,7 +46,8 @@ class Value(click.ParamType[Any]):
 
     def __init__(self, declared: Option) -> None:
         self._declared = declared
-        self.name = {int: "number", Path: "file"}.get(declared.kind, "name" if declared.choices() else "text")
+        of_text = "name" if declared.choices() else "text"
+        self.name = {int: "number", Path: "file"}.get(declared.kind, of_text)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002 (click's)
         if self.names_choices:
@@ -55,7 +56,8 @@ class Value(click.ParamType[Any]):
 
     @property
     def names_choices(self) -> bool:
-        return 0 < len("|".join(self._declared.choices())) <= _LONGEST_CHOICES
+        listed = "|".join(self._declared.choices())
+        return 0 < len(listed) <= _LONGEST_CHOICES
 
     def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> Any:  # noqa: ANN401
         """Return a whole number where the option is one. Raises RequestError where that cannot be."""
@@ -71,7 +73,10 @@ class Value(click.ParamType[Any]):
         """Return the choices that begin like this; files where the value is a file."""
         if self._declared.kind is Path:
             return [CompletionItem(incomplete, type="file")]
-        names = [*self._declared.choices(ctx.params.get("scenario")), *[ALL] * self._declared.several]
+        scenario = ctx.params.get("scenario")
+        names = list(self._declared.choices(scenario))
+        if self._declared.several:
+            names.append(ALL)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -83,7 +88,8 @@ class RequestCommand(click.Command):
     """
 
     def __init__(self, name: str, *, params: list[click.Parameter], **more: Any) -> None:  # noqa: ANN401 (click's)
-        super().__init__(name, params=[*map(parameter_of, OPTIONS.values()), *params], **more)
+        of_request = map(parameter_of, OPTIONS.values())
+        super().__init__(name, params=[*of_request, *params], **more)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the request in place of its options; what stands behind ``--`` is a program. Raises RequestError."""
@@ -94,21 +100,33 @@ class RequestCommand(click.Command):
         ctx.allow_extra_args = True
         ctx.meta[ALL_OPTIONS] = ALL_OPTIONS in args[:end]
         rest = super().parse_args(ctx, args[:end])
-        if rest and not ctx.resilient_parsing:
+        if ctx.resilient_parsing:
+            return rest
+        if rest:
             words = shlex.join(rest)
             raise RequestError(f"unexpected: {words}", remedy=f"a program stands behind --: bench run -- {words}")
-        if not ctx.resilient_parsing:
-            values = {name: ctx.params.pop(name) for name in OPTIONS}
-            # A flag that is not there is False, and an option that can be repeated is an empty tuple.
-            given = {name: value for name, value in values.items() if not (value in (None, ()) or value is False)}
-            program = args[end + 1 :] if end < len(args) else None
-            continued = ctx.params.get("continued")
-            if continued:
-                given = given if program is None else _with_program(given, program)
-                ctx.params["request"] = _stored(continued, ctx, given)
-            else:
-                ctx.params["request"], ctx.meta[DEFAULTS] = requested(given, program)
+        program = args[end + 1 :] if end < len(args) else None
+        self._put_request(ctx, program)
         return rest
+
+    def _put_request(self, ctx: click.Context, program: Sequence[str] | None) -> None:
+        """Replace the values of the request's options by the request. Raises RequestError."""
+        options: dict[str, object] = {}
+        for name in OPTIONS:
+            value = ctx.params.pop(name)
+            # A flag that is not there is False, and an option that can be repeated is an empty tuple.
+            absent = value in (None, ()) or value is False
+            if not absent:
+                options[name] = value
+        continued = ctx.params.get("continued")
+        if continued:
+            if program is not None:
+                options = _with_program(options, program)
+            ctx.params["request"] = _stored(continued, ctx, options)
+        else:
+            request, defaults = requested(options, program)
+            ctx.params["request"] = request
+            ctx.meta[DEFAULTS] = defaults
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         scenario = ctx.params.get("scenario")
@@ -117,13 +135,17 @@ class RequestCommand(click.Command):
             groups = grouped_options(scenario)
         else:
             groups = _page(scenario)
-        by_name = {str(parameter.name): parameter for parameter in self.get_params(ctx)}
-        own = [parameter for parameter in self.get_params(ctx) if parameter.name not in OPTIONS]
+        every_parameter = self.get_params(ctx)
+        by_name = {str(parameter.name): parameter for parameter in every_parameter}
+        of_command = [parameter for parameter in every_parameter if parameter.name not in OPTIONS]
         for title, options in groups.items():
-            parameters = [*(by_name[declared.name] for declared in options), *(own if title == COMMON else ())]
-            if parameters:
+            parameters = [by_name[declared.name] for declared in options]
+            if title == COMMON:
+                parameters += of_command
+            rows = [_row(parameter, ctx, in_full=in_full) for parameter in parameters]
+            if rows:
                 with formatter.section(title):
-                    formatter.write_dl([_row(parameter, ctx, in_full=in_full) for parameter in parameters], 18)
+                    formatter.write_dl(rows, 18)
         if not in_full:
             formatter.write_paragraph()
             formatter.write_text(_MORE)
@@ -146,7 +168,10 @@ def requested(given: Mapping[str, object], program: Sequence[str] | None = None)
 def _page(scenario: str | None) -> Mapping[str, list[Option]]:
     """Return the options that most people need, and those of a scenario that few others have."""
     groups = grouped_options(scenario)
-    special = [declared for declared in chain(*groups.values()) if scenario and len(declared.scenarios) <= _FEW]
+    special: list[Option] = []
+    if scenario:
+        options = chain(*groups.values())
+        special = [declared for declared in options if len(declared.scenarios) <= _FEW]
     return {COMMON: groups[COMMON], f"Options of scenario {scenario}": special}
 
 
@@ -159,23 +184,33 @@ def with_help_alone(_ctx: click.Context, _param: click.Parameter, value: bool) -
 def _row(parameter: click.Parameter, ctx: click.Context, *, in_full: bool) -> tuple[str, str]:
     """Return an option and its help, or the first sentence of that, as much of it as a line has room for."""
     option_words, text = parameter.get_help_record(ctx) or ("", "")
-    return option_words, text if in_full else shorten(re.split(r"(?<=\.) ", text)[0], _SUMMARY, placeholder=" ...")
+    if in_full:
+        return option_words, text
+    first_sentence = re.split(r"(?<=\.) ", text)[0]
+    return option_words, shorten(first_sentence, _SUMMARY, placeholder=" ...")
 
 
 def grouped_options(scenario: str | None) -> Mapping[str, list[Option]]:
     """Return the options that a scenario knows, or all, by their titles in help: those that most people need first."""
-    titles = {part: str(model.__doc__).partition("\n")[0].removesuffix(".") for part, model in group_models().items()}
-    groups: dict[str, list[Option]] = {COMMON: [], **{title: [] for title in titles.values()}}
+    titles = {}
+    for part, model in group_models().items():
+        first_line = str(model.__doc__).partition("\n")[0]
+        titles[part] = first_line.removesuffix(".")
+    groups: dict[str, list[Option]] = {COMMON: []}
+    for title in titles.values():
+        groups[title] = []
     for declared in OPTIONS.values():
         if scenario is None or declared.known_to(scenario):
-            groups[COMMON if declared.about.common else titles[declared.part]].append(declared)
+            title = COMMON if declared.about.common else titles[declared.part]
+            groups[title].append(declared)
     return groups
 
 
 def request_of(command: click.Command, words: list[str]) -> RunRequest:
     """Return what the words of a command line, after ``bench run``, ask for. Raises RequestError."""
     # click keeps the options of help that it makes first: these must be those of ``bench``.
-    request = command.make_context("bench run", words, help_option_names=["-h", "--help"]).params["request"]
+    context = command.make_context("bench run", words, help_option_names=["-h", "--help"])
+    request = context.params["request"]
     assert isinstance(request, RunRequest)  # noqa: S101 (as parse_args has put it there)
     return request
 
@@ -203,7 +238,8 @@ def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str
     place = words.index(_VERSUS)
     first = words[:place]
     second = words[place + 2 :]
-    if words[place + 1 : place + 2] != ["--"] or _VERSUS in second or not (first and second):
+    separator = words[place + 1 : place + 2]
+    if separator != ["--"] or _VERSUS in second or not (first and second):
         raise RequestError(
             f"{_VERSUS} stands between two commands, each behind --",
             remedy=f"write it as bench run -- python a.py {_VERSUS} -- python b.py; if it belongs to your program, "
@@ -225,10 +261,13 @@ def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRe
 
     Raises RequestError for all other options.
     """
-    more = [*(name for name in given if name not in EXTENDING), *["out"] * bool(ctx.params["out"])]
-    if more:
+    changing = [name for name in given if name not in EXTENDING]
+    if ctx.params["out"]:
+        changing.append("out")
+    if changing:
+        flags = ", ".join(map(flag, changing))
         raise RequestError(
-            f"--continue resumes a run with its own options, and {', '.join(map(flag, more))} would change it",
+            f"--continue resumes a run with its own options, and {flags} would change it",
             remedy=f"give --continue alone or with {', '.join(map(flag, EXTENDING))}, or begin another run",
         )
     if not is_run(run):
@@ -242,23 +281,28 @@ def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRe
             f"{run} has no stored request",
             remedy=f"give the options that it was begun with, and --out {run}",
         )
-    _refuse_other_code(run, plan.jobs, [word for word in request.models if OPTIONS["model"].is_path(word)])
+    files = filter(OPTIONS["model"].is_path, request.models)
+    _refuse_other_code(run, plan.jobs, list(files))
     if not given:
         return request
-    if int(str(given.get("blocks", plan.blocks))) < plan.blocks:
+    blocks = str(given.get("blocks", plan.blocks))
+    if int(blocks) < plan.blocks:
         raise RequestError(
             f"{option('blocks')} {given['blocks']}: the run has {count(plan.blocks, 'block')}", remedy="give more"
         )
+    extended = request.repetitions.extended(given)
     # By default the warm-up depends on the stop rule; that of the run stays.
-    return request.changed(**request.repetitions.extended(given), warmup_blocks=plan.warmup_blocks)
+    return request.changed(**extended, warmup_blocks=plan.warmup_blocks)
 
 
 def _refuse_other_code(run: Path, jobs: Sequence[Job], files: Sequence[str]) -> None:
     """Raise RequestError where the plan names files to import here that are not this user's, or not those it ran."""
+    digests = {job.workload_sha256 for job in jobs}
     for word in files:
         refuse_writable_by_others(run / PLAN, "the plan")
-        refuse_writable_by_others(file_of(word)[0], "the workload")
-        if sha256_of(word) not in {job.workload_sha256 for job in jobs}:
+        file, _ = file_of(word)
+        refuse_writable_by_others(file, "the workload")
+        if sha256_of(word) not in digests:
             raise RequestError(
                 f"{word} is not what {run} was begun with",
                 remedy="a changed workload is another job: begin another run with it",
@@ -266,11 +310,12 @@ def _refuse_other_code(run: Path, jobs: Sequence[Job], files: Sequence[str]) -> 
 
 
 def parameter_of(declared: Option) -> click.Option:
-    value = Value(declared)
+    words = [*declared.flags, declared.name]
     if declared.kind is bool:
-        return click.Option([*declared.flags, declared.name], is_flag=True, help=declared.help())
+        return click.Option(words, is_flag=True, help=declared.help())
+    value = Value(declared)
     return click.Option(
-        [*declared.flags, declared.name],
+        words,
         type=value,
         multiple=declared.repeatable,
         # Before --help, which then shows the options of that scenario alone.

@@ -47,9 +47,7 @@ def resolve(
     check_profile(request)
     request = of_members_that_load(request, note)
     scenario = scenario_of(request)
-    files = OPTIONS["model"].is_path if scenario.workloads else lambda _: False
-    words = (adopt(word) if files(word) else word for word in scenario.models(request))
-    models = tuple(dict.fromkeys(words))
+    models = _models(request, scenario)
     kind = site_of(request)
     data = str(request.data.data).partition(":")[0]
     dataset = None
@@ -62,10 +60,20 @@ def resolve(
             inputs = inputs.on((BASELINE,))
         else:
             inputs = kind.with_usual_targets(inputs)
-    inputs = replace(inputs, request=with_baseline(inputs.request, scenario, note))
+    normalised = with_baseline(inputs.request, scenario, note)
+    inputs = replace(inputs, request=normalised)
     site = kind.resolve(inputs)
     with_data = replace(inputs, dataset=site.dataset(inputs))
     return Resolved(with_data, site, models, data)
+
+
+def _models(request: RunRequest, scenario: PlannedScenario) -> tuple[str, ...]:
+    """Return what the scenario runs by the names of records; files with workloads are imported for it."""
+    names = []
+    for word in scenario.models(request):
+        is_file = scenario.workloads and OPTIONS["model"].is_path(word)
+        names.append(adopt(word) if is_file else word)
+    return tuple(dict.fromkeys(names))
 
 
 def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
@@ -79,8 +87,9 @@ def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
         names: tuple[str, ...] = request.value(declared.name)
         if set(names) != set(declared.choices(request.scenario)):
             continue
-        trained = WORKLOADS in declared.about.members
-        failures = (_refused(request, names) if trained else {}) | declared.failures()
+        failures = declared.failures()
+        if WORKLOADS in declared.about.members:
+            failures = _refused(request, names) | failures
         if len(failures) == len(names):
             continue
         for why in failures.values():
@@ -94,7 +103,8 @@ def of_members_that_load(request: RunRequest, note: Note) -> RunRequest:
 def _refused(request: RunRequest, names: Sequence[str]) -> dict[str, str]:
     """Return, by name, why the scenario cannot run a workload."""
     reasons = {}
-    for name in (name for name in names if name in WORKLOADS):
+    workloads = [name for name in names if name in WORKLOADS]
+    for name in workloads:
         try:
             scenario_of(request).check_model(request, name)
         except RequestError as error:
@@ -105,17 +115,21 @@ def _refused(request: RunRequest, names: Sequence[str]) -> dict[str, str]:
 def with_baseline(request: RunRequest, scenario: PlannedScenario, note: Note) -> RunRequest:
     """Return the request, with bare metal added if an option needs ratios to it."""
     repetitions = request.repetitions
-    reasons = {"until": repetitions.until, "detect": repetitions.detect, "aa": repetitions.aa}
+    targets = request.targets.target
+    if BASELINE in targets or not scenario.normalised or scenario.arms(request):
+        return request
+    reasons = {
+        "until": repetitions.until,
+        "detect": repetitions.detect,
+        "aa": repetitions.aa,
+    }
     if isinstance(scenario, TurnScenario) and not request.targets.ablate:
         reasons["design"] = bool(request.measurement.turns)
-    needing = []
-    for name, value in reasons.items():
-        if value:
-            needing.append(option(name))
-    if not needing or BASELINE in request.targets.target or not scenario.normalised or scenario.arms(request):
+    needing = [option(name) for name, value in reasons.items() if value]
+    if not needing:
         return request
     note(spelled(f"{option('target')} {BASELINE} is added: {needing[0]} needs ratios to it"))
-    return request.changed(target=(BASELINE, *request.targets.target))
+    return request.changed(target=(BASELINE, *targets))
 
 
 def _image_of(request: RunRequest) -> Image:
@@ -123,10 +137,12 @@ def _image_of(request: RunRequest) -> Image:
     if request.targets.image:
         image = images.find(request.targets.image)
     else:
-        image = images.current("cuda" if request.gpus.device == "cuda" else "cpu")
+        variant = "cuda" if request.gpus.device == "cuda" else "cpu"
+        image = images.current(variant)
     image.check()
     if image.mounts:  # for as long as the command runs
-        click.get_current_context().with_resource(images.mounted(image, image.tree))
+        mounted = images.mounted(image, image.tree)
+        click.get_current_context().with_resource(mounted)
     return image
 
 

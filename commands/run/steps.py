@@ -30,7 +30,10 @@ Step = tuple[Plan, int]
 def steps(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -> Iterator[Step]:
     """Yield the blocks of the plan; with ``until`` as many as it takes, with ``detect`` a pilot and then the others."""
     if asked.budget_s is not None:  # the trials of earlier calls count
-        outlook.deadline_s = outlook.clock.deadline_s = time.monotonic() + asked.budget_s - spent_s(store)
+        left_s = asked.budget_s - spent_s(store)
+        deadline_s = time.monotonic() + left_s
+        outlook.deadline_s = deadline_s
+        outlook.clock.deadline_s = deadline_s
     if asked.until is not None:
         yield from _until(plan, asked, store, outlook)
     elif asked.difference is not None:
@@ -52,24 +55,28 @@ def _until(plan: Plan, asked: RepetitionOptions, store: Run, outlook: Outlook) -
     begun = _blocks_of(store, most)
     outlook.blocks = max(begun, min(LEAST_BLOCKS, most))
     outlook.begun()
-    if not (yield from _warm_up(plan.model_copy(update={"blocks": begun}), store, outlook)):
+    begun_plan = _of_blocks(plan, begun)
+    may_begin = yield from _warm_up(begun_plan, store, outlook)
+    if not may_begin or outlook.all_failed("the warm-up"):
         return
-    if outlook.all_failed("the warm-up"):
-        return
-    unfinished = _unfinished(plan.model_copy(update={"blocks": begun}), store)
+    unfinished = _unfinished(begun_plan, store)
     for block in (*unfinished, *range(begun, most)):
-        yield plan.model_copy(update={"blocks": max(block + 1, begun)}), block
-        if block + 1 < begun:
+        done = block + 1
+        yield _of_blocks(plan, max(done, begun)), block
+        if done < begun:
             continue
-        if outlook.all_failed(count(block + 1, "block")):
+        counted = count(done, "block")
+        if outlook.all_failed(counted):
             return
-        decision = should_stop_run(audited(load([store.directory])), asked, max_blocks=most)
+        records = audited(load([store.directory]))
+        decision = should_stop_run(records, asked, max_blocks=most)
         if decision.stop:
-            outlook.note(f"stopped after {count(block + 1, 'block')}: {decision.reason}")
+            outlook.note(f"stopped after {counted}: {decision.reason}")
             return
-        if outlook.spent(count(block + 1, "block"), f"; {decision.reason}"):
+        if outlook.spent(counted, f"; {decision.reason}"):
             return
-        outlook.blocks = min(block + 1 + max(decision.at_least, decision.expected or 0), most)
+        more = max(decision.at_least, decision.expected or 0)
+        outlook.blocks = min(done + more, most)
         outlook.block_ended(block, at_least=decision.expected is None)
 
 
@@ -86,16 +93,20 @@ def _detect(plan: Plan, asked: RepetitionOptions, difference: float, store: Run,
     outlook.begun()
     if detection is None:
         outlook.note(f"{pilot} blocks first, as a pilot; then the number of all blocks is fixed")
-        if not (yield from _blocks(plan.model_copy(update={"blocks": pilot}), store, outlook)):
+        finished = yield from _blocks(_of_blocks(plan, pilot), store, outlook)
+        if not finished:
             return
-        detection = plan_detection(pilot_of(audited(load([store.directory]))), difference, most=most, source="pilot")
+        records = audited(load([store.directory]))
+        detection = plan_detection(pilot_of(records), difference, most=most, source="pilot")
         if detection is None:
             why = f"no target has enough ratios to plan from; see bench compare {store.directory}"
             outlook.note(f"stopped after {pilot} blocks: {why}")
             return
     planned = plan.model_copy(update={"blocks": detection.blocks, "detection": detection})
     outlook.blocks = detection.blocks
-    outlook.note(announcement(detection, outlook.clock.seconds_of(outlook.trials - outlook.kept())))
+    trials_left = outlook.trials - outlook.kept()
+    left_s = outlook.clock.seconds_of(trials_left)
+    outlook.note(announcement(detection, left_s))
     yield from _blocks(planned, store, outlook)
 
 
@@ -107,8 +118,10 @@ def known_detection(plan: Plan, asked: RepetitionOptions, difference: float, sto
     most = asked.max_blocks or MOST_BLOCKS
     stored = store.plan()
     detection = stored.detection if stored else None
-    if stored is None and (earlier := _earlier_records(plan)):
-        detection = plan_detection(earlier, difference, most=most, source="earlier")
+    if stored is None:
+        earlier = _earlier_records(plan)
+        if earlier:
+            detection = plan_detection(earlier, difference, most=most, source="earlier")
     # A run that continues keeps what was planned, unless it is asked for something else.
     if detection and detection.serves(difference, most):
         return detection
@@ -129,7 +142,9 @@ def _earlier_records(plan: Plan) -> "Records | None":
     except BenchError:  # no run, or none that can be read
         return None
     trials = records.trials
-    return replace(records, trials=trials[trials["model"].isin(plan.models) & trials["target"].isin(plan.targets)])
+    of_models = trials["model"].isin(plan.models)
+    on_targets = trials["target"].isin(plan.targets)
+    return replace(records, trials=trials[of_models & on_targets])
 
 
 def _is_like(run: Path, plan: Plan, here: Host) -> bool:
@@ -137,21 +152,29 @@ def _is_like(run: Path, plan: Plan, here: Host) -> bool:
         before = stored_plan(run)
     except BenchError:
         return False
-    known = [_key(job) for job in before.jobs]
-    if not (set(plan.targets) <= set(before.targets) and all(_key(job) in known for job in plan.jobs)):
+    if not set(plan.targets) <= set(before.targets):
+        return False
+    measured = [_key(job) for job in before.jobs]
+    if any(_key(job) not in measured for job in plan.jobs):
         return False
     hosts = {header.host for header in headers(run)}
     return all(host.machine == here.machine and not differences([here, host]) for host in hosts)
 
 
 def _key(job: Job) -> dict[str, Any]:
-    return {**{name: getattr(job, name) for name in IN_COLUMNS}, **settings(job)}
+    columns = {name: getattr(job, name) for name in IN_COLUMNS}
+    return {**columns, **settings(job)}
+
+
+def _of_blocks(plan: Plan, blocks: int) -> Plan:
+    return plan.model_copy(update={"blocks": blocks})
 
 
 def _blocks(plan: Plan, store: Run, outlook: Outlook) -> Generator[Step, None, bool]:
     """Yield the plan block by block; with a deadline it grows with them. Return whether it came to its end."""
     begun = _blocks_of(store, plan.blocks)
-    if not (yield from _warm_up(plan.model_copy(update={"blocks": begun}), store, outlook)):
+    may_begin = yield from _warm_up(_of_blocks(plan, begun), store, outlook)
+    if not may_begin:
         return False
     for block in _unfinished(plan, store):
         if block >= begun and outlook.spent(f"{block} of {count(plan.blocks, 'block')}"):
@@ -159,7 +182,7 @@ def _blocks(plan: Plan, store: Run, outlook: Outlook) -> Generator[Step, None, b
         if outlook.deadline_s is None:
             grown = plan
         else:
-            grown = plan.model_copy(update={"blocks": max(block + 1, begun)})
+            grown = _of_blocks(plan, max(block + 1, begun))
         yield grown, block
         outlook.block_ended(block)
     return True
@@ -192,8 +215,12 @@ def _blocks_of(store: Run, most: int) -> int:
 def _unfinished(plan: Plan, store: Run) -> list[int]:
     """Return the blocks that have trials left, and the last one: with it, the plan is stored whole."""
     finished = set(store.finished())
-    left = {0 if trial.warm_up else trial.block for trial in plan.trials() if trial.trial_id not in finished}
-    return sorted(left | {plan.blocks - 1})
+    last = plan.blocks - 1
+    unfinished = {last}
+    for trial in plan.trials():
+        if trial.trial_id not in finished:
+            unfinished.add(0 if trial.warm_up else trial.block)
+    return sorted(unfinished)
 
 
 def spent_s(store: Run) -> float:

@@ -46,11 +46,13 @@ def block(block: int, name: str, scratch: Path | None, given: Path | None, on_no
     Examples:
       bench sweep block --name bench-smoke-1a2b3c4d 0      (as bench sweep run starts it)
     """
-    if not name.replace("-", "").replace(".", "").replace("_", "").isalnum():
+    letters = name.translate(str.maketrans("", "", "-._"))
+    if not letters.isalnum():
         raise RequestError(f"--name {name!r} is not a name of a sweep", remedy="bench sweep run gives it")
     if given and on_node:
         words = [*BLOCK, "--name", name, str(block)]
-        sys.exit(run_outside(on_node, words, unpacked(given.read_text())))
+        files = unpacked(given.read_text())
+        sys.exit(run_outside(on_node, words, files))
     directory = (scratch or paths.state("blocks")) / f"{name}-block-{block:03d}"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     paths.refuse_foreign(directory, "give --scratch a directory that others may not write to")
@@ -58,7 +60,8 @@ def block(block: int, name: str, scratch: Path | None, given: Path | None, on_no
         os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # a pod has one log: no line is cut by another's
         owned.use_account(directory)
     outbox = Outbox(directory)
-    for line in unpacked(given.read_text()) if given else iter(sys.stdin.readline, ""):
+    lines = unpacked(given.read_text()) if given else iter(sys.stdin.readline, "")
+    for line in lines:
         if line.rstrip("\n") == GIVEN:
             break
         outbox.mark_sent(receive_file(directory, line))

@@ -1,6 +1,7 @@
 """``bench sweep`` and ``bench sweep run``."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from commands.sweep.backends.local import run_block
 from commands.sweep.block import block, this_machine
 from commands.sweep.firing import schedule_run
 from commands.sweep.plan import described, plan, show
-from commands.sweep.resolve import PlanFile, resolve_all
+from commands.sweep.resolve import PlanFile, Planned, resolve_all
 from commands.sweep.schedule import schedule
 from commands.sweep.status import SweepDisplay, cancel, status, stop
 from provisioning import ledger, neighbours
@@ -100,22 +101,34 @@ def run(
     if dry_run:
         _show_plan(file, planned, directory, here=backend.runs_here or only_block is not None)
         return
-    again = f"bench sweep run {file}{f' --out {out}' if out else ''}"
-    if measure(
-        file, planned, directory, again=again, only_block=only_block, take_over=take_over, busy=busy, as_json=as_json
-    ):
+    repeat = f"bench sweep run {file}"
+    if out:
+        repeat += f" --out {out}"
+    failed = measure(
+        file,
+        planned,
+        directory,
+        again=repeat,
+        only_block=only_block,
+        take_over=take_over,
+        busy=busy,
+        as_json=as_json,
+    )
+    if failed:
         sys.exit(1)
 
 
 def _show_plan(file: Path, planned: Sweep, directory: SweepDirectory, *, here: bool) -> None:
     """Print the cells, where they run and how long; what runs elsewhere is not checked ``here``."""
     with observing(lambda console: SweepDisplay(console, directory.path)) as observer:
-        cells = resolve_all(planned, observer.note) if here else []
+        cells: Sequence[Planned] = ()
         if here:
+            cells = resolve_all(planned, observer.note)
             show(described(planned, directory, observer.note, planned=cells))
         else:
             _list_unchecked(planned, directory)
-        backend_of(planned).dry_run(SweepRequest(file, planned, directory, cells, observer, dry_run=True))
+        request = SweepRequest(file, planned, directory, cells, observer, dry_run=True)
+        backend_of(planned).dry_run(request)
     click.echo("Dry run: nothing was started. Remove --dry-run to start it.", err=True)
 
 
@@ -185,22 +198,42 @@ def _run_all(request: SweepRequest, backend: Backend, busy: Busy | None, earlier
     sweep = request.sweep
     with ExitStack() as stack:
         for cell in cells_of(sweep):
-            stack.enter_context(directory.cell(cell.cell_id, sweep.budget.retries).sealed())
+            run = directory.cell(cell.cell_id, sweep.budget.retries)
+            stack.enter_context(run.sealed())
         if backend.runs_here:  # else a scheduler knows which CPUs are free
-            cells = [cell.ready for cell in request.planned if cell.ready]
-            cpus = sorted({cpu for cell in cells for cpu in cell.site.here_cpus(cell.plan)})
-            stack.enter_context(neighbours.alone_on(cpus, request.observer.note, busy))
+            cpus = set[int]()
+            for planned in request.planned:
+                if planned.ready:
+                    cpus.update(planned.ready.site.here_cpus(planned.ready.plan))
+            alone = neighbours.alone_on(sorted(cpus), request.observer.note, busy)
+            stack.enter_context(alone)
         clear_stop(directory.path, earlier)
         return backend.run(request)
 
 
-def _report(planned: Sweep, directory: SweepDirectory, end: SweepEnd, only_block: int | None, *, as_json: bool) -> bool:
+def _report(
+    planned: Sweep,
+    directory: SweepDirectory,
+    end: SweepEnd,
+    only_block: int | None,
+    *,
+    as_json: bool,
+) -> bool:
     records = directory.failed(planned.budget.retries)
-    failed = [f"{name}/{record.trial_id}" for name, record in records if only_block in (None, record.block)]
-    where = str(directory.path)
+    failed = []
+    for cell, record in records:
+        if only_block in (None, record.block):
+            failed.append(f"{cell}/{record.trial_id}")
     measured = len(end.made)
     if as_json:
-        SweepOutput(name=planned.name, directory=where, measured=measured, failed=failed, ended_early=end.reason).tell()
+        output = SweepOutput(
+            name=planned.name,
+            directory=str(directory.path),
+            measured=measured,
+            failed=failed,
+            ended_early=end.reason,
+        )
+        output.tell()
     else:
         click.echo(f"{count(measured, 'trial')} run now, {len(failed)} failed in the end: {directory.path}", err=True)
         if failed:

@@ -36,7 +36,12 @@ _SLOWER = 3
 @click.option("--into", required=True, type=UserPath(), help="Parent directory of the firings.")
 @firing_options
 def schedule_run(
-    file: Path, into: Path, baseline: Path | None, fail_above: str | None, notify: str | None, keep: int | None
+    file: Path,
+    into: Path,
+    baseline: Path | None,
+    fail_above: str | None,
+    notify: str | None,
+    keep: int | None,
 ) -> None:
     """Run one firing of a schedule, also by hand. Print the result as JSON, and write it to schedule.json.
 
@@ -56,7 +61,11 @@ def schedule_run(
         refuse_itself(baseline, into)
     with Run(into).exclusive():  # two firings at once would measure each other
         owned.use_account(into)
-        old = [baseline] if baseline else _not_slower(into)[-(keep or 0) :] if fail_above else []
+        old: list[Path] = []
+        if baseline:
+            old = [baseline]
+        elif fail_above:
+            old = _not_slower(into)[-(keep or 0) :]
         result = _fire(file, into, old, share)
         result["removed"] = _remove_older(into, keep, old) if keep else []
         _store(result)
@@ -71,9 +80,10 @@ def schedule_run(
 def _store(result: dict[str, Any]) -> None:
     """Write the result to the sweep's directory. A full disk is one more thing to report."""
     directory = Path(result["directory"])
+    text = json.dumps(result, indent=1)
     try:
         if directory.is_dir():
-            write_atomic(directory / FIRING, json.dumps(result, indent=1) + "\n")
+            write_atomic(directory / FIRING, text + "\n")
     except StoreError as error:
         result |= _failure(error)
 
@@ -83,7 +93,8 @@ def _failure(error: BenchError) -> dict[str, Any]:
 
 
 def _firings(into: Path) -> list[Path]:
-    return sorted(path.parent for path in into.glob(f"*/{FIRING}") if not path.parent.is_symlink())
+    directories = [path.parent for path in into.glob(f"*/{FIRING}")]
+    return sorted(directory for directory in directories if not directory.is_symlink())
 
 
 def _not_slower(into: Path) -> list[Path]:
@@ -101,13 +112,14 @@ def _not_slower(into: Path) -> list[Path]:
 def _fire(file: Path, into: Path, old: Sequence[Path], fail_above: float | None) -> dict[str, Any]:
     """Run and judge the sweep. ``outcome``: ``ok``, ``failed`` (with ``reason``), or the verdict of the gate."""
     out = new_run_directory(into)
-    started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    code = foreground.run([*bench_argv(), "sweep", "run", str(file), "--wait", "--out", str(out)])
+    started_at = datetime.datetime.now(datetime.UTC)
+    command = ["sweep", "run", str(file), "--wait", "--out", str(out)]
+    code = foreground.run([*bench_argv(), *command])
     result: dict[str, Any] = {
         "schema_version": 3,
         "plan": str(file),
         "directory": str(out),
-        "started_at": started_at,
+        "started_at": started_at.isoformat(timespec="seconds"),
         "sweep_exit_code": code,
         "outcome": "ok" if code == 0 else "failed",
         "exit_code": 1 if code else 0,
@@ -130,8 +142,12 @@ def _compared(out: Path, old: Sequence[Path], fail_above: float | None, *, ok: b
     runs = find_runs([out])
     if not runs:
         raise RequestError(f"{out} holds no run to compare")
-    gate = judged([find_runs([baseline]) for baseline in old], runs, fail_above)
-    result = {"baselines": list(map(str, old)), "gate": gate_output(gate).model_dump(mode="json")}
+    baselines = [find_runs([directory]) for directory in old]
+    gate = judged(baselines, runs, fail_above)
+    result = {
+        "baselines": list(map(str, old)),
+        "gate": gate_output(gate).model_dump(mode="json"),
+    }
     if ok and gate.exit_code:
         return result | {"outcome": gate.outcome, "exit_code": gate.exit_code}
     return result
@@ -145,7 +161,8 @@ def _remove_older(into: Path, keep: int, old: Sequence[Path]) -> list[str]:
     firings = _firings(into)
     removed = []
     # The one that has just ended has no result yet, and is one of those to keep.
-    for firing in firings[: max(0, len(firings) - keep + 1)]:
+    superfluous = max(0, len(firings) - keep + 1)
+    for firing in firings[:superfluous]:
         if holders(firing) or any(contains(firing, baseline) for baseline in old):
             continue
         try:

@@ -71,19 +71,22 @@ class PlannedOutput(Output):
         """Return how early the budget is expected to end the sweep; empty if it does not."""
         if not self.budget_s or not self.total_s or not is_spent_before(self.budget_s, self.total_s):
             return ""
-        blocks = int(self.blocks * self.budget_s / self.total_s)
+        share = self.budget_s / self.total_s
+        blocks = int(self.blocks * share)
+        planned = count(self.blocks, "block")
         ended = f"incomplete: the budget of {format_duration(self.budget_s)} ends it"
         if blocks == 0:
-            return f"{ended} within the first of {count(self.blocks, 'block')}: no figure is complete"
+            return f"{ended} within the first of {planned}: no figure is complete"
         figures = "every figure then has these"
         if blocks < LEAST_BLOCKS:
             figures = f"no figure has the {LEAST_BLOCKS} blocks of a verdict by then"
-        return f"{ended} after about {blocks} of {count(self.blocks, 'block')}; {figures}"
+        return f"{ended} after about {blocks} of {planned}; {figures}"
 
     @property
     def data_sets(self) -> list[str]:
         """Return a line for each data set that a cell reads."""
-        return [*dict.fromkeys(f"data set: {cell.data}" for cell in self.cells if cell.data)]
+        lines = (f"data set: {cell.data}" for cell in self.cells if cell.data)
+        return list(dict.fromkeys(lines))
 
 
 def is_spent_before(budget_s: float | None, total_s: float | None) -> bool:
@@ -143,13 +146,16 @@ def described(
     planned = planned or resolve(sweep, note)
     durations = _durations(directory, estimate_from, here=backend.runs_here)
     cells = [_cell(sweep, directory, item, durations) for item in planned]
-    times = _times([cell for cell in cells if not cell.refused], sweep.block_count)
+    runnable = [cell for cell in cells if not cell.refused]
+    times = _times(runnable, sweep.block_count)
     prepared = [item.ready for item in planned if item.ready]
     complete = reference.complete_figures(ready.plan for ready in prepared)
     path_only: list[str] = []
     for ready in prepared:
         path_only += ready.site.path_only
     budget_s = sweep.budget.total_s
+    if is_spent_before(budget_s, times["total_s"]):
+        complete = []
     return PlannedOutput(
         name=sweep.name,
         directory=str(directory.path),
@@ -162,7 +168,7 @@ def described(
         **times,
         budget_s=budget_s,
         path_only=tuple(dict.fromkeys(path_only)),
-        paper_figures=[] if is_spent_before(budget_s, times["total_s"]) else complete,
+        paper_figures=complete,
         changes=directory.changes(sweep, [item.cell for item in planned]),
         cells=cells,
     )
@@ -172,7 +178,8 @@ def _durations(directory: SweepDirectory, estimate_from: Path | None, *, here: b
     """Return what earlier trials took: those below a directory, or of this machine if the sweep runs ``here``."""
     if estimate_from:
         return durations_below(estimate_from)
-    return durations_below(results_directory(), directory.path.parent, here=this_host() if here else None)
+    host = this_host() if here else None
+    return durations_below(results_directory(), directory.path.parent, here=host)
 
 
 def _times(runnable: Sequence[PlannedCell], blocks: int) -> dict[str, Any]:
@@ -181,24 +188,36 @@ def _times(runnable: Sequence[PlannedCell], blocks: int) -> dict[str, Any]:
         return dict.fromkeys(("block_s", "total_s", "source"))
     first_s = sum(cell.first_s or 0.0 for cell in runnable)
     block_s = sum(cell.block_s or 0.0 for cell in runnable)
-    source = least_certain(cell.source for cell in runnable if cell.source)
-    return {"block_s": block_s, "total_s": first_s + (blocks - 1) * block_s, "source": source}
+    sources = (cell.source for cell in runnable if cell.source)
+    return {
+        "block_s": block_s,
+        "total_s": first_s + (blocks - 1) * block_s,
+        "source": least_certain(sources),
+    }
 
 
 def _cell(sweep: Sweep, directory: SweepDirectory, planned: Planned, durations: Durations) -> PlannedCell:
     command = planned.request.command() if planned.request else []
     cell = PlannedCell(cell_id=planned.cell.cell_id, settings=planned.cell.settings, command=command)
     if planned.refusal:
-        return cell.model_copy(update={"refused": planned.refusal.message, "remedy": planned.refusal.remedy})
+        refusal = {"refused": planned.refusal.message, "remedy": planned.refusal.remedy}
+        return cell.model_copy(update=refusal)
     assert planned.ready  # noqa: S101 (what is not refused)
     plan = planned.ready.plan
     run = directory.cell(cell.cell_id, sweep.budget.retries)
-    first, later = (durations.guess(*plan.trials_of(block)) for block in (0, 1))
-    left = sum(map(len, run.left(plan, range(plan.blocks)).values()))
-    data = plan.job.dataset.label if plan.job.dataset else None
-    values = {"targets": plan.targets, "data": data, "trials": sum(1 for _ in plan.trials()), "trials_left": left}
-    seconds = {"first_s": first.seconds, "block_s": later.seconds, "source": first.source}
-    return cell.model_copy(update={**values, **seconds})
+    trials_left = run.left(plan, range(plan.blocks))
+    first = durations.guess(*plan.trials_of(0))
+    later = durations.guess(*plan.trials_of(1))
+    values = {
+        "targets": plan.targets,
+        "data": plan.job.dataset.label if plan.job.dataset else None,
+        "trials": len(list(plan.trials())),
+        "trials_left": sum(map(len, trials_left.values())),
+        "first_s": first.seconds,
+        "block_s": later.seconds,
+        "source": first.source,
+    }
+    return cell.model_copy(update=values)
 
 
 def show(described: PlannedOutput) -> None:
@@ -213,11 +232,14 @@ def _lines(described: PlannedOutput) -> Iterator[str]:
     if described.path_only:
         yield f"no measurement here: {', '.join(described.path_only)}"
     if described.paper_figures:
-        yield f"{reference.SOURCE}, complete: figures {', '.join(map(str, described.paper_figures))}"
+        figures = ", ".join(map(str, described.paper_figures))
+        yield f"{reference.SOURCE}, complete: figures {figures}"
     most = "at most " if described.until or described.detect else ""
-    counted = f"{count(len(described.cells), 'cell')}, {most}{count(described.blocks, 'block')}"
+    cells = count(len(described.cells), "cell")
+    blocks = count(described.blocks, "block")
+    trials = count(described.trials, "trial")
     yield (
-        f"{counted}, {count(described.trials, 'trial')} ({described.trials_left} to be run) "
+        f"{cells}, {most}{blocks}, {trials} ({described.trials_left} to be run) "
         f"into {described.directory}, by the engine {described.engine}"
     )
     if described.total_s is not None and described.source:

@@ -68,7 +68,8 @@ def _checked(sweep: Sweep, cell: Planned, checks: Sequence[Check], note: Note) -
     except RequestError as error:
         return replace(cell, refusal=error.spelled(key_of))
     plan = prepared.plan.model_copy(update={"blocks": sweep.block_count})
-    return replace(cell, ready=replace(prepared, plan=plan))
+    of_sweep = replace(prepared, plan=plan)
+    return replace(cell, ready=of_sweep)
 
 
 def resolve_all(sweep: Sweep, note: Note) -> list[Planned]:
@@ -77,8 +78,8 @@ def resolve_all(sweep: Sweep, note: Note) -> list[Planned]:
     refused = {cell.cell.cell_id: cell.refusal for cell in planned if cell.refusal}
     if refused:
         reasons = "; ".join(f"{name}: {error.message}" for name, error in refused.items())
-        remedies_of = (error.remedy for error in refused.values() if error.remedy)
-        remedies = dict.fromkeys(remedies_of)
+        all_remedies = (error.remedy for error in refused.values())
+        remedies = dict.fromkeys(filter(None, all_remedies))
         raise RequestError(
             f"{len(refused)} of {count(len(planned), 'cell')} cannot be run here: {reasons}",
             remedy="; ".join([*remedies, "or exclude such cells in the plan"]),

@@ -23,7 +23,7 @@ from suite.results.layout import SWEEP
 from suite.results.store import request_stop
 from suite.sweep.directory import SweepDirectory
 from suite.sweep.locks import LockHolder, holders, is_held, lock_files
-from suite.sweep.status import CellStatus, SweepStatus, latest_sweep, status_of
+from suite.sweep.status import CellStatus, SweepStatus, TrialCounts, latest_sweep, status_of
 from suite.units import count, format_duration
 from suite.untrusted.console import PlainConsole
 
@@ -48,7 +48,11 @@ def matrix(status: SweepStatus, widths: Mapping[str, Widths]) -> Table:
     names = (name for cell in status.cells for name in cell.arms)
     targets = list(dict.fromkeys(names))
     table = Table(
-        Column("cell", no_wrap=True), *targets, title=f"{status.name}: {status.state}", title_justify="left", box=None
+        Column("cell", no_wrap=True),
+        *targets,
+        title=f"{status.name}: {status.state}",
+        title_justify="left",
+        box=None,
     )
     for cell in status.cells:
         cell_widths = widths.get(cell.cell_id, {})
@@ -61,14 +65,27 @@ def _entry(cell: CellStatus, target: str, widths: Widths) -> Text:
     counts = cell.arms.get(target)
     if counts is None:
         return Text("")
-    widest = [width for name, width in widths.items() if width is not None and f" on {target}," in f"{name},"]
-    width = f" ±{max(widest):.1%}" if widest else ""
-    of = counts.done + counts.failed + counts.running + counts.missing
-    failed = ""
+    planned = counts.done + counts.failed + counts.running + counts.missing
+    text = f"{counts.done}/{planned}"
     if counts.failed:
-        failed = f", {counts.failed} failed"
-    style = "red" if counts.failed else "cyan" if counts.running else "dim" if counts.missing else "green"
-    return Text(f"{counts.done}/{of}{failed}{' running' if counts.running else ''}{width}", style)
+        text += f", {counts.failed} failed"
+    if counts.running:
+        text += " running"
+    of_target = (width for name, width in widths.items() if f" on {target}," in f"{name},")
+    measured = [width for width in of_target if width is not None]
+    if measured:
+        text += f" ±{max(measured):.1%}"
+    return Text(text, _style(counts))
+
+
+def _style(counts: TrialCounts) -> str:
+    if counts.failed:
+        return "red"
+    if counts.running:
+        return "cyan"
+    if counts.missing:
+        return "dim"
+    return "green"
 
 
 def lines(status: SweepStatus) -> list[str]:
@@ -114,7 +131,7 @@ class SweepDisplay(Display):
         super().close()
         if self._matrix:
             status = status_of(self._directory)
-            widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
+            widths = _all_widths(self._directory, status)
             self._console.print(matrix(status, widths))
 
     def _look(self, block: int) -> None:
@@ -125,13 +142,19 @@ class SweepDisplay(Display):
             status = status_of(self._directory)
             if block != self._block:  # the intervals change with blocks, and take a moment to compute
                 self._block = block
-                self._widths = {cell.cell_id: widths_of(self._directory / cell.cell_id) for cell in status.cells}
+                self._widths = _all_widths(self._directory, status)
             self._matrix = matrix(status, self._widths)
 
     def _shown(self, line: Text) -> RenderableType:
         if self._matrix:
             return Group(self._matrix, line)
         return line
+
+
+def _all_widths(directory: Path, status: SweepStatus) -> dict[str, Widths]:
+    """Return the half widths of every cell of a sweep by its name."""
+    cell_ids = [cell.cell_id for cell in status.cells]
+    return {cell_id: widths_of(directory / cell_id) for cell_id in cell_ids}
 
 
 ENDS_WITHIN_S = 120
@@ -183,9 +206,9 @@ def status(directory: Path | None, watch: bool, as_json: bool) -> None:
 def _latest() -> Path:
     """Return the latest sweep in results/; name it on standard error if another could be meant."""
     path = latest_sweep()
-    several = len(list(path.parent.glob(f"*/{SWEEP}")))
-    if several > 1:
-        click.echo(f"{path}: begun or changed last of {several} sweeps", err=True)
+    sweeps = list(path.parent.glob(f"*/{SWEEP}"))
+    if len(sweeps) > 1:
+        click.echo(f"{path}: begun or changed last of {len(sweeps)} sweeps", err=True)
     return path
 
 
@@ -206,9 +229,10 @@ def _show(path: Path, *, as_json: bool, as_lines: bool) -> bool:
         queue = backend_of(sweep).queue(sweep, path)
     except RequestError as error:  # a backend that is not installed here; the records are here all the same
         queue = [f"the queue cannot be seen from here: {error.message}"]
-    widths = {cell.cell_id: widths_of(path / cell.cell_id) for cell in progress.cells}
+    widths = _all_widths(path, progress)
     if as_json:
-        StatusOutput(**dict(progress), half_widths=widths, engine=queue).tell(None if as_lines else 1)
+        output = StatusOutput(**dict(progress), half_widths=widths, engine=queue)
+        output.tell(None if as_lines else 1)
     else:
         console = PlainConsole()
         console.print(matrix(progress, widths))
@@ -260,14 +284,15 @@ def cancel(directory: Path | None) -> None:
         for holder in reversed(local.values()):
             click.echo(_end(path, holder), err=True)
     finally:
-        for line in (cancelled := backend_of(sweep).cancel(sweep, path)):
+        cancelled = backend_of(sweep).cancel(sweep, path)
+        for line in cancelled:
             click.echo(line, err=True)
     if not local and not cancelled:
-        where = f"it is {', '.join(str(holder.owner) for holder in running)}: cancel it there"
-        raise RequestError(
-            f"no process that is seen from here runs the sweep in {path}",
-            remedy=where if running else f"see bench sweep status {path}",
-        )
+        remedy = f"see bench sweep status {path}"
+        if running:
+            owners = ", ".join(str(holder.owner) for holder in running)
+            remedy = f"it is {owners}: cancel it there"
+        raise RequestError(f"no process that is seen from here runs the sweep in {path}", remedy=remedy)
 
 
 def _end(directory: Path, holder: LockHolder) -> str:
@@ -291,6 +316,7 @@ def _end(directory: Path, holder: LockHolder) -> str:
             signal.pidfd_send_signal(process, signal.SIGTERM)
         except PermissionError as error:
             raise RequestError(f"{owner} belongs to another user", remedy="cancel it as that user") from error
-        if not select.select([process], [], [], ENDS_WITHIN_S)[0]:
+        ended, _, _ = select.select([process], [], [], ENDS_WITHIN_S)
+        if not ended:
             raise MeasurementError(f"{owner} has not ended within {ENDS_WITHIN_S} s", remedy="see what it waits for")
     return f"{owner} is ended; what was measured is kept"

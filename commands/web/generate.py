@@ -65,7 +65,8 @@ def _asked(url: str, path: str, body: bytes | None = None) -> tuple[bytes, float
     address = urlsplit(url)
     begin_s = time.monotonic()
     try:
-        with closing(HTTPConnection(str(address.hostname), address.port or 80, timeout=WITHIN_S)) as peer:
+        connection = HTTPConnection(str(address.hostname), address.port or 80, timeout=WITHIN_S)
+        with closing(connection) as peer:
             peer.connect()
             # The timeout is of each read alone; a service could send a byte in each.
             watchdog = threading.Timer(WITHIN_S, peer.sock.shutdown, [socket.SHUT_RDWR])
@@ -77,12 +78,18 @@ def _asked(url: str, path: str, body: bytes | None = None) -> tuple[bytes, float
             finally:
                 watchdog.cancel()
     except (OSError, HTTPException, ValueError) as error:
-        late = time.monotonic() - begin_s >= WITHIN_S
-        raise RequestError(f"no answer within {WITHIN_S:g} s" if late else f"no answer: {error}") from error
+        waited_s = time.monotonic() - begin_s
+        if waited_s >= WITHIN_S:
+            why = f"no answer within {WITHIN_S:g} s"
+        else:
+            why = f"no answer: {error}"
+        raise RequestError(why) from error
     if answer.status != 200:
         raise RequestError(f"the answer to {path} is {answer.status}: it is not a service of this suite")
-    took = re.search(r"\bgenerate;dur=([0-9]{1,9}(?:\.[0-9]{1,6})?)(?![0-9.])", answer.headers.get("Server-Timing", ""))
-    return content, float(took[1]) if took else None
+    timing = answer.headers.get("Server-Timing", "")
+    generated = re.search(r"\bgenerate;dur=([0-9]{1,9}(?:\.[0-9]{1,6})?)(?![0-9.])", timing)
+    took_ms = float(generated[1]) if generated else None
+    return content, took_ms
 
 
 def _shown(content: bytes) -> str:
@@ -93,7 +100,8 @@ def _shown(content: bytes) -> str:
             if max(image.size) > MOST_PX:
                 raise ValueError(f"it is larger than {MOST_PX} px")
             pixels = image.convert("RGB").tobytes()
-            Image.frombytes("RGB", image.size, pixels).save(png, "PNG")
+            copy = Image.frombytes("RGB", image.size, pixels)
+            copy.save(png, "PNG")
     except Exception as error:  # (Pillow raises what it likes for a damaged file)
         raise RequestError("the answer is not a PNG that can be shown") from error
     return b64encode(png.getvalue()).decode()
@@ -103,17 +111,23 @@ def _row(url: str, name: str, seed: int) -> Mapping[str, Any]:
     """Return what a service offers and, if a model is chosen, its image with its times and memory; or the problem."""
     offered: dict[str, ServedModel] = {}
     try:
-        served = ServedModels.model_validate(parse_object(_asked(url, "/models")[0]))
+        listed, _ = _asked(url, "/models")
+        served = ServedModels.model_validate(parse_object(listed))
         offered = {f"{entry.dataset} {entry.model}": entry for entry in served.models}
         if name and name not in offered:
             raise RequestError(f"it does not serve {name}")
         if not name:
             return {"offered": offered}
-        names = offered[name].model_dump(include={"dataset", "model"})
-        body = json.dumps({**names, "seed": seed})
+        model = offered[name]
+        body = json.dumps({"dataset": model.dataset, "model": model.model, "seed": seed})
         content, took_ms = _asked(url, "/generate", body.encode())
-        facts = {"epoch_s": offered[name].epoch_s, "took_ms": took_ms, "memory_bytes": served.memory_bytes}
-        return {"offered": offered, "image": _shown(content), **facts}
+        return {
+            "offered": offered,
+            "image": _shown(content),
+            "epoch_s": model.epoch_s,
+            "took_ms": took_ms,
+            "memory_bytes": served.memory_bytes,
+        }
     except RequestError as error:
         return {"offered": offered, "problem": error.message}
     except ValueError:
@@ -130,12 +144,13 @@ def generate() -> str:
     with ThreadPoolExecutor(len(services) or 1) as pool:
         answers = pool.map(lambda url: _row(url, name, seed), services.values())
         rows = dict(zip(services, answers, strict=True))
-    devices_offered = {offered for row in rows.values() for offered in row["offered"]}
-    offered = sorted(devices_offered)
+    offered = set[str]()
+    for row in rows.values():
+        offered.update(row["offered"])
     return render_template(
         "generate.html.j2",
         name=name,
         seed=seed,
         rows=rows,
-        offered=offered,
+        offered=sorted(offered),
     )

@@ -60,20 +60,26 @@ def located(name: str) -> Path:
     """Return the directory of a run by its path below the results. What is not there, and links, are 404."""
     run = settings().results
     parts = name.split("/")
-    inside = [run := run / part for part in parts]
+    inside = []
+    for part in parts:
+        run = run / part
+        inside.append(run)
     links = any(path.is_symlink() for path in (*inside, run / TRIALS))
-    if links or {"", ".", ".."} & {*parts} or not (is_run(run) or (run / LOG).is_file()):
+    leads_away = not {"", ".", ".."}.isdisjoint(parts)
+    if links or leads_away or not (is_run(run) or (run / LOG).is_file()):
         abort(404, f"there is no run {name}")
     return run
 
 
 def _live(template: str, shown: object, values: Callable[[], Mapping[str, Any]]) -> Response:
     """Return a page, or the part that the script refreshes: nothing, at little cost, if it has what is ``shown``."""
-    tag = hashlib.sha256(repr(shown).encode()).hexdigest()
+    description = repr(shown)
+    tag = hashlib.sha256(description.encode()).hexdigest()
     layout = "part" if "part" in request.args else "base"
     if layout == "part" and tag in request.if_none_match:
         return Response(status=304)
-    response = Response(render_template(template, layout=f"{layout}.html.j2", **values()))
+    page = render_template(template, layout=f"{layout}.html.j2", **values())
+    response = Response(page)
     response.set_etag(tag)
     return response
 
@@ -84,7 +90,8 @@ def kept(kind: str, parts: Sequence[object], make: Callable[[], str] | None) -> 
     Without ``make``, nothing is begun. Raises what making it has raised: a refusal always, an accident such as a full
     disk once, after which it is made again.
     """
-    key = hashlib.sha256(repr([suite_version(), *parts]).encode()).hexdigest()
+    identity = repr([suite_version(), *parts])
+    key = hashlib.sha256(identity.encode()).hexdigest()
     path = paths.state("cache", "web") / f"{kind}-{key}"
     with suppress(FileNotFoundError):
         return read(path).decode()
@@ -95,7 +102,8 @@ def kept(kind: str, parts: Sequence[object], make: Callable[[], str] | None) -> 
         begun.result()
     elif make and not begun:
         _MAKING[path] = Future()
-        threading.Thread(target=_made, args=(kind, path, make), daemon=True).start()
+        thread = threading.Thread(target=_made, args=(kind, path, make), daemon=True)
+        thread.start()
     return None
 
 
@@ -103,8 +111,9 @@ def _made(kind: str, path: Path, make: Callable[[], str]) -> None:
     try:
         with _TURNS[kind]:
             write_atomic(path, make())
-            for old in sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime_ns)[:-MOST_KEPT]:
-                old.unlink()
+            oldest_first = sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+            for file in oldest_first[:-MOST_KEPT]:
+                file.unlink()
         del _MAKING[path]
     except Exception as error:  # noqa: BLE001 (raised where it is asked for)
         _MAKING[path].set_exception(error)
@@ -112,10 +121,15 @@ def _made(kind: str, path: Path, make: Callable[[], str]) -> None:
 
 def digest(run: Path) -> str:
     """Return the digest of a run: where it is, its plan, records and quality, and the certificate of this machine."""
-    content = hashlib.sha256(str(run).encode())
-    for path in (run / PLAN, run / quality.FILE, paths.home() / certificate.FILE, *Run(run).record_files()):
+    address = str(run)
+    content = hashlib.sha256(address.encode())
+    of_machine = paths.home() / certificate.FILE
+    files = (run / PLAN, run / quality.FILE, of_machine, *Run(run).record_files())
+    for path in files:
         with suppress(OSError):
-            content.update(f"\n{path.name}\n".encode() + hashlib.sha256(read(path)).digest())
+            of_file = hashlib.sha256(read(path)).digest()
+            content.update(f"\n{path.name}\n".encode())
+            content.update(of_file)
     return content.hexdigest()
 
 
@@ -128,11 +142,17 @@ def answer_of(run: Path) -> str:
     from analysis.report.answers.answer import answer
 
     try:
-        found = answer(compare(audited(load([run]))))
+        records = audited(load([run]))
+        comparison = compare(records)
+        result = answer(comparison)
     except RequestError:  # the page of the comparison shows why
         return json.dumps(_NO_ANSWER)
-    rows = [(row.subject, row.number, row.word) for row in found.rows]
-    return json.dumps({"rows": rows or _NO_ANSWER["rows"], "next": str(found.next or "")})
+    rows = [(row.subject, row.number, row.word) for row in result.rows]
+    shown = {
+        "rows": rows or _NO_ANSWER["rows"],
+        "next": str(result.next or ""),
+    }
+    return json.dumps(shown)
 
 
 def _answer(run: Path, state: RunState, running: Mapping[Path, ProcessIdentity]) -> Mapping[str, Any]:
@@ -163,35 +183,54 @@ def listing(*, choosing: bool = False) -> Response:
     word = query.get("state", "")
     number = max(0, query.get("page", 0, int))
     text = query.get("text", "").strip()
-    chosen = [run for run in times if _matches(text, run.relative_to(results), run, times)]
+    chosen = []
+    for run in times:
+        name = run.relative_to(results)
+        if _matches(text, name, run, times):
+            chosen.append(run)
     if word in WORDS:
         chosen = [run for run in chosen if state_of(run, running).word == word]
     chosen.sort(key=lambda run: (max(times[run]), run), reverse=True)
     chosen.sort(key=_order(sort, times, running))
-    page = chosen[PER_PAGE * number : PER_PAGE * (number + 1)]
+    first = PER_PAGE * number
+    page = chosen[first : first + PER_PAGE]
     states = [(run, state_of(run, running)) for run in page]
     rows = []
     for run, state in states:
         answers = _answer(run, state, running)["rows"]
-        rows.append((run, state, answers, facts(run, times[run]).summary, readable_notes(run)))
+        summary = facts(run, times[run]).summary
+        notes = readable_notes(run)
+        rows.append((run, state, answers, summary, notes))
 
     def values() -> Mapping[str, Any]:
-        shown = [(run.relative_to(results), *row) for run, *row in rows]
-        pages = {"number": number, "pages": range(-(-len(chosen) // PER_PAGE)), "choosing": choosing}
-        return {"rows": shown, "sort": sort, "state": word, "text": text, "words": WORDS, **pages}
+        page_count = math.ceil(len(chosen) / PER_PAGE)
+        return {
+            "rows": [(run.relative_to(results), *row) for run, *row in rows],
+            "sort": sort,
+            "state": word,
+            "text": text,
+            "words": WORDS,
+            "number": number,
+            "pages": range(page_count),
+            "choosing": choosing,
+        }
 
     return _live("runs.html.j2", rows, values)
 
 
 def _times(results: Path) -> dict[Path, tuple[int, ...]]:
     """Return when each run was written, also one that has begun and has a log alone."""
-    begun = (path.parent for path in results.glob(f"*/{LOG}") if not path.parent.is_symlink())
+    with_log = (path.parent for path in results.glob(f"*/{LOG}"))
+    begun = (run for run in with_log if not run.is_symlink())
+    runs = {*find_runs([results]), *begun}
     # A name with a line break has no address.
-    return {run: written(run) for run in {*find_runs([results]), *begun} if not has_control_characters(str(run))}
+    return {run: written(run) for run in runs if not has_control_characters(str(run))}
 
 
 def _order(
-    sort: str, times: Mapping[Path, tuple[int, ...]], running: Mapping[Path, ProcessIdentity]
+    sort: str,
+    times: Mapping[Path, tuple[int, ...]],
+    running: Mapping[Path, ProcessIdentity],
 ) -> Callable[[Path], Any]:
     """Return a sort key for the runs; for any other name one that changes nothing."""
     orders: Mapping[str, Callable[[Path], Any]] = {
@@ -206,7 +245,9 @@ def _matches(text: str, name: Path, run: Path, times: Mapping[Path, tuple[int, .
     """Return whether a run is one that a search for the text finds."""
     if not text:  # to read a thousand plans for nothing takes seconds
         return True
-    return matches(text, str(name), facts(run, times[run]).summary, readable_notes(run))
+    summary = facts(run, times[run]).summary
+    notes = readable_notes(run)
+    return matches(text, str(name), summary, notes)
 
 
 @PAGES.get("/runs/<path:name>")
@@ -223,13 +264,22 @@ def one(name: str) -> Response:
         try:
             described["again"] = _typed(facts(run, times).command)
             if is_run(run):
-                described |= {"lines": [*run_lines(run)], "forest": _forest(run, times)}
+                described["lines"] = list(run_lines(run))
+                described["forest"] = _forest(run, times)
                 described["again"] = stored_plan(run).request
         except RequestError as error:
             described["problem"] = error.message
-        described |= {"cell": (run.parent / SWEEP).is_file(), "sweep": state.directory == run.parent}
-        described["notes"] = readable_notes(run)
-        return {"name": name, "run": run, "state": state, "about": facts(run, times), "answer": answered, **described}
+        return {
+            **described,
+            "name": name,
+            "run": run,
+            "state": state,
+            "about": facts(run, times),
+            "answer": answered,
+            "cell": (run.parent / SWEEP).is_file(),
+            "sweep": state.directory == run.parent,
+            "notes": readable_notes(run),
+        }
 
     return _live("run.html.j2", (state, times, answered), values)
 
@@ -238,7 +288,9 @@ def one(name: str) -> Response:
 def note(name: str) -> AnyResponse:
     """Put a note and tags on a run. Raises RequestError for what cannot be kept."""
     run = located(name)
-    notes = RunNotes.of(request.form.get("text", ""), request.form.get("tags", "").replace(",", " ").split())
+    text = request.form.get("text", "")
+    tags = request.form.get("tags", "").replace(",", " ")
+    notes = RunNotes.of(text, tags.split())
     write_notes(run, notes)
     return redirect(url_for("runs.one", name=name), 303)
 
@@ -269,9 +321,15 @@ def _forest(run: Path, _written: tuple[int, ...]) -> Sequence[tuple[str, str, Se
     logs: dict[str, list[float]] = {}
     for name, ends in ratios.items():
         if sensible(ends[1:]):
-            logs[name] = [math.log(min(max(end, 1 / _FARTHEST), _FARTHEST)) for end in sorted(ends)]
-    reach = max(map(abs, chain(*logs.values())), default=0.0) or 1.0
-    return [(name, texts[name], [50 + 48 * log / reach for log in logs.get(name, ())]) for name in ratios]
+            shown = [min(max(end, 1 / _FARTHEST), _FARTHEST) for end in sorted(ends)]
+            logs[name] = [math.log(end) for end in shown]
+    distances = map(abs, chain(*logs.values()))
+    reach = max(distances, default=0.0) or 1.0
+    rows = []
+    for name, text in texts.items():
+        places_percent = [50 + 48 * log / reach for log in logs.get(name, ())]
+        rows.append((name, text, places_percent))
+    return rows
 
 
 @PAGES.post("/runs/<path:name>")
@@ -307,7 +365,8 @@ def _report(runs: Sequence[Path]) -> str | None:
         from commands.compare.show import report_of
 
         with ledger.directory(paths.state("scratch"), "report") as directory:
-            return report_of(runs, directory / "report.html").read_text()
+            page = report_of(runs, directory / "report.html")
+            return page.read_text()
 
     return kept("report", [*map(digest, runs)], draw)
 
@@ -396,6 +455,7 @@ def _history(runs: Sequence[Path]) -> str | None:
         from commands.history import history_over
 
         with ledger.directory(paths.state("scratch"), "history") as directory:
-            return write_history(history_over(runs), directory / "history.html").read_text()
+            page = write_history(history_over(runs), directory / "history.html")
+            return page.read_text()
 
     return kept("report", ["history", *_written_of(runs)], draw)

@@ -115,13 +115,18 @@ def _cards(checks: Sequence[Check]) -> list[TargetCard]:
 
 def _values(declared: Option, texts: list[str]) -> list[Any]:
     """Return the values of an option in a form. Raises RequestError for one that pages do not take."""
-    words = [word for text in texts for word in (text.split() if declared.repeatable else [text.strip()]) if word]
+    if declared.repeatable:
+        words = " ".join(texts).split()
+    else:
+        stripped = (text.strip() for text in texts)
+        words = [text for text in stripped if text]
     if any(map(has_control_characters, words)):
         raise RequestError(f"{option(declared.name)} has a character that is not for command lines", remedy="remove it")
     if not settings().allow_files and any(map(declared.reaches_out, words)):
         why = f"{option(declared.name)} names a file, a device or a program of this machine"
         raise RequestError(why, remedy="start bench web with --allow-files, or leave it out")
-    return [Value(declared).convert(word, None, None) for word in words]
+    value = Value(declared)
+    return [value.convert(word, None, None) for word in words]
 
 
 def _texts() -> dict[str, list[str]]:
@@ -153,18 +158,33 @@ def _words() -> Words:
     for name, texts in _texts().items():
         declared = OPTIONS[name]
         values = _values(declared, texts)
-        if values:
-            chosen[name] = True if declared.kind is bool else tuple(values) if declared.repeatable else values[0]
+        if not values:
+            continue
+        if declared.kind is bool:
+            chosen[name] = True
+        elif declared.repeatable:
+            chosen[name] = tuple(values)
+        else:
+            chosen[name] = values[0]
     if request.values.get("what") == "program":
-        chosen = {**usual_of_program(str(chosen.get("scenario", COMMAND))), **chosen}
+        scenario = str(chosen.get("scenario", COMMAND))
+        chosen = {**usual_of_program(scenario), **chosen}
+    words = RunRequest.of(chosen).command()[1:]
     busy = BUSY_FLAGS.get(request.values.get("busy", ""))
-    return (*RunRequest.of(chosen).command()[1:], *([busy] if busy else []))
+    if busy:
+        return (*words, busy)
+    return tuple(words)
 
 
 def _fields(without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Return the fields of the request that say what is to be run, in the order of the options."""
-    names = (name for name in ("what", FILE, *OPTIONS, "busy") if name not in without)
-    return [(name, text) for name in names for text in request.values.getlist(name) if text]
+    fields = []
+    for name in ("what", FILE, *OPTIONS, "busy"):
+        if name in without:
+            continue
+        texts = request.values.getlist(name)
+        fields += [(name, text) for text in texts if text]
+    return fields
 
 
 def _new_run() -> Path:
@@ -173,10 +193,12 @@ def _new_run() -> Path:
 
 def _forecast_of(results: Path, words: Words) -> str:
     """Return what a run with these words below ``results`` is expected to take. Raises RequestError, CommandError."""
-    argv = [*bench_argv(), *words, "--out", str(results / new_run_directory().name), "--dry-run"]
+    directory = results / new_run_directory().name
+    argv = [*bench_argv(), *words, "--out", str(directory), "--dry-run"]
     answer = run_apart(argv, FORECAST_WITHIN_S)
     if answer.returncode:
-        message, _, remedy = answer.stderr.rpartition("bench: ")[2].partition(REMEDY_LABEL)
+        error = answer.stderr.rpartition("bench: ")[2]
+        message, _, remedy = error.partition(REMEDY_LABEL)
         raise RequestError(message.strip(), remedy=remedy.strip() or None)
     return answer.stdout
 
@@ -200,7 +222,9 @@ def preview() -> str:
         shown["command"] = shlex.join(["bench", *words])
         if not shown["measuring"]:
             forecast = _forecasts().of(words)
-            shown["forecast"] = None if forecast is None else _led(forecast)
+            shown["forecast"] = forecast
+            if forecast is not None:
+                shown["forecast"] = _led(forecast)
     except (RequestError, CommandError) as error:
         shown["problem"] = _problem(error)
     return render_template("preview.html.j2", **shown)
@@ -234,11 +258,15 @@ def check() -> str:
 def start() -> AnyResponse:
     """Start the run that was checked, once. Raises RequestError for fields that no check has shown."""
     name = request.form.get("out", "")
-    run = settings().results / name if _NAME.fullmatch(name) else _new_run()
+    if _NAME.fullmatch(name):
+        run = settings().results / name
+    else:
+        run = _new_run()
     words = [*_words(), "--out", str(run)]
+    command = shlex.join(["bench", *words])
     with suppress(FileExistsError):
         run.mkdir()
-        start_detached([*bench_argv(), *words], run / LOG, f"{COMMAND_LINE}{shlex.join(['bench', *words])}\n")
+        start_detached([*bench_argv(), *words], run / LOG, f"{COMMAND_LINE}{command}\n")
     return redirect(url_for("runs.one", name=run.name), 303)
 
 
@@ -263,8 +291,9 @@ def _what() -> str:
         return what if what in WHAT else WHAT[0]
     if request.values.get(COMMAND):
         return "program"
-    files = [word for word in request.values.getlist("model") if word not in OPTIONS["model"].choices()]
-    if files and settings().allow_files:
+    models = request.values.getlist("model")
+    workloads = OPTIONS["model"].choices()
+    if settings().allow_files and not {*models} <= {*workloads}:
         return "file"
     return "workload"
 
@@ -274,13 +303,14 @@ def form(problem: str = "") -> str:
     """Show the form, filled in as the address says, with what is wrong in it."""
     what = _what()
     selected = _scenario()
-    scenario = COMMAND if what == "program" and not OPTIONS[COMMAND].known_to(selected) else selected
+    scenario = selected
+    if what == "program" and not OPTIONS[COMMAND].known_to(selected):
+        scenario = COMMAND
     questions = _questions({scenario, selected})
     folded = _folded(scenario)
-    offered = {*questions, *(declared.name for declared in chain(*folded.values()))}
+    folded_names = (declared.name for declared in chain(*folded.values()))
+    offered = {*questions, *folded_names}
     foreign = _foreign(scenario)
-    options_named = [word.replace("-", "_") for word in re.findall(r"--([a-z][a-z-]*)", problem)]
-    field = next((name for name in options_named if name in offered), "")
     # The checks would disturb what is measured.
     machine = None if processes() else examined()
     values: dict[str, Any] = {
@@ -301,8 +331,21 @@ def form(problem: str = "") -> str:
         "usual_budget": DECIDING_BUDGETS[0],
     }
     return render_template(
-        "start.html.j2", problem=problem, field=field, flag=bool, label_of=label_of, help_of=help_of, **values
+        "start.html.j2",
+        problem=problem,
+        field=_field_of(problem, offered),
+        flag=bool,
+        label_of=label_of,
+        help_of=help_of,
+        **values,
     )
+
+
+def _field_of(problem: str, offered: Collection[str]) -> str:
+    """Return the first field that a problem names, of those that the form offers; empty if there is none."""
+    flags = re.findall(r"--([a-z][a-z-]*)", problem)
+    names = [name.replace("-", "_") for name in flags]
+    return next((name for name in names if name in offered), "")
 
 
 def _foreign(scenario: str) -> list[str]:
@@ -324,7 +367,8 @@ def _questions(scenarios: Collection[str]) -> dict[str, Option]:
 
 def _folded(scenario: str) -> dict[str, list[Option]]:
     """Return the other options that the form offers for a scenario, by the titles of their groups."""
-    return {title: list(filter(_is_folded, options)) for title, options in grouped_options(scenario).items()}
+    groups = grouped_options(scenario)
+    return {title: list(filter(_is_folded, options)) for title, options in groups.items()}
 
 
 def _is_folded(declared: Option) -> bool:

@@ -61,7 +61,8 @@ class RunFacts(NamedTuple):
     @property
     def end(self) -> str:
         """Return the state with which its log ends; empty for a log without an end."""
-        line = ["", *_END.findall(self.log or "")][-1]
+        lines = _END.findall(self.log or "")
+        line = lines[-1] if lines else ""
         if line == "bench: " and not self.done:
             return "refused"
         return _ENDED.get(line, "")
@@ -69,9 +70,11 @@ class RunFacts(NamedTuple):
     @property
     def progress(self) -> tuple[int, int, str]:
         """Return the trials that have ended, all that are expected, and the time to go, as the terminal shows them."""
-        *_, (number, total, left) = (("0", "0", ""), *_PROGRESS.findall(self.log or ""))
-        if int(total):
-            return (int(number), max(int(number), int(total)), left)
+        lines = _PROGRESS.findall(self.log or "")
+        if lines:
+            number, total, left = lines[-1]
+            if int(total):
+                return (int(number), max(int(number), int(total)), left)
         return (self.done, self.planned, "")
 
 
@@ -104,7 +107,12 @@ def _kept_facts(run: Path, _written: tuple[int, ...]) -> RunFacts:
 
 
 def _read_facts(run: Path) -> RunFacts:
-    summary, plan = with_plan(run) if is_run(run) else (None, None)
+    summary = None
+    planned = 0
+    if is_run(run):
+        summary, plan = with_plan(run)
+        if plan:
+            planned = len(list(plan.trials()))
     log: str | None
     command = ""
     try:
@@ -113,11 +121,14 @@ def _read_facts(run: Path) -> RunFacts:
             if first.startswith(COMMAND_LINE):
                 command = first.removeprefix(COMMAND_LINE).strip()
             output_begins = file.tell() if command else 0
-            file.seek(max(output_begins, file.seek(0, os.SEEK_END) - LOG_BYTES))
+            size_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(output_begins, size_bytes - LOG_BYTES))
             log = file.read(LOG_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        log = None
     except OSError as error:
-        log = None if isinstance(error, FileNotFoundError) else f"{_UNREADABLE}{error.strerror}"
-    return RunFacts(summary, sum(1 for _ in plan.trials()) if plan else 0, log, command)
+        log = f"{_UNREADABLE}{error.strerror}"
+    return RunFacts(summary, planned, log, command)
 
 
 def processes() -> Mapping[Path, ProcessIdentity]:
@@ -135,12 +146,13 @@ def state_of(run: Path, running: Mapping[Path, ProcessIdentity]) -> RunState:
     number, total, _ = about.progress
     if stop_requested(directory):
         return RunState("running", "stopping after this trial", directory)
-    if (about.log or "").rstrip().rpartition("\n")[2].startswith("waiting: "):
+    last_line = (about.log or "").rstrip().rpartition("\n")[2]
+    if last_line.startswith("waiting: "):
         return RunState("waiting", "waiting for another bench", directory)
-    text = f"running {min(number + 1, total)} of {total}"
-    if total:
-        return RunState("running", text, directory)
-    return RunState("waiting", "starting", directory)
+    if not total:
+        return RunState("waiting", "starting", directory)
+    current = min(number + 1, total)
+    return RunState("running", f"running {current} of {total}", directory)
 
 
 def _ended(run: Path, about: RunFacts) -> RunState:
@@ -149,8 +161,15 @@ def _ended(run: Path, about: RunFacts) -> RunState:
         if failed:
             return RunState("failed", f"failed: {failed} of {about.done}")
         return RunState("finished", "finished")
-    if about.log == "" and time() - (run / LOG).lstat().st_mtime < STARTS_WITHIN_S:
-        return RunState("waiting", "starting")
-    # A log without an end is that of a run which was killed.
-    word = about.end or ("stopped" if about.log is None or stop_requested(run) else "failed")
-    return RunState(word, f"{word} at {about.done} of {about.planned}" if about.planned else word)
+    if about.log == "":
+        silent_s = time() - (run / LOG).lstat().st_mtime
+        if silent_s < STARTS_WITHIN_S:
+            return RunState("waiting", "starting")
+    word = about.end
+    if not word:
+        # A log without an end is that of a run which was killed.
+        word = "stopped" if about.log is None or stop_requested(run) else "failed"
+    text = word
+    if about.planned:
+        text += f" at {about.done} of {about.planned}"
+    return RunState(word, text)

@@ -99,8 +99,9 @@ class KubernetesBackend(Backend):
     def cancel(self, sweep: Sweep, directory: Path, *, waiting_alone: bool = False) -> list[str]:
         cluster = _cluster(sweep)
         labelled = label(sweep, directory)
-        queued = jobs(cluster, {SWEEP_LABEL: labelled})
-        removed = [job for job in queued if not waiting_alone or (job.state == "waiting" and not job.begun)]
+        removed = jobs(cluster, {SWEEP_LABEL: labelled})
+        if waiting_alone:
+            removed = [job for job in removed if job.state == "waiting" and not job.begun]
         if removed:
             click.echo("waiting until the pods of removed blocks are gone", err=True)
             remove_all(cluster, labelled, removed)
@@ -127,7 +128,9 @@ def _by_jobs(request: SweepRequest, options: KubernetesOptions, cluster: Cluster
 def label(sweep: Sweep, directory: Path) -> str:
     """Return the label's value for a sweep: the names of its pods, which begin with it, take 63 characters at most."""
     name, _, hashed = job_name(sweep, directory).rpartition("-")
-    return f"{re.sub('[._]', '-', name)[:40].strip('-')}-{hashed}"
+    hyphenated = re.sub("[._]", "-", name)
+    shortened = hyphenated[:40].strip("-")
+    return f"{shortened}-{hashed}"
 
 
 def _job(request: SweepRequest, options: KubernetesOptions, block: int) -> Object:
@@ -152,24 +155,33 @@ def manifest(options: KubernetesOptions, sweep: str, block: int, given: str) -> 
     """
     labels = {**MANAGED, SWEEP_LABEL: sweep, BLOCK_LABEL: str(block)}
     node_bench = ["--on-node", options.privileged_bench] if options.privileged_bench else []
-    command = ["bench", *BLOCK, "--name", sweep, "--given", GIVEN_AT, "--scratch", RECORDS_AT, *node_bench, str(block)]
+    block_options = ["--name", sweep, "--given", GIVEN_AT, "--scratch", RECORDS_AT, *node_bench]
+    command = ["bench", *BLOCK, *block_options, str(block)]
     template = bench_template(options, labels, given, command)
+    pod = template["spec"]
     # Two blocks on one node would measure each other.
     other_block = {"matchExpressions": [{"key": SWEEP_LABEL, "operator": "Exists"}]}
     apart = {"labelSelector": other_block, "topologyKey": HOSTNAME_LABEL}
-    template["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [apart]}}
+    pod["affinity"] = {"podAntiAffinity": {REQUIRED: [apart]}}
     if options.nodes:
         on_nodes = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(options.nodes)}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [on_nodes]}]}
-        template["spec"]["affinity"]["nodeAffinity"] = {REQUIRED: terms}
+        pod["affinity"]["nodeAffinity"] = {REQUIRED: terms}
     if node_bench:
         # The pod enters the namespaces of its node's first process, as root, without a token of the cluster.
-        template["spec"].update(hostPID=True, automountServiceAccountToken=False, securityContext={"runAsUser": 0})
-        template["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-    queued = {QUEUE: options.queue} if options.queue else {}
-    name = f"{sweep}-{block:03d}"
-    labels = {**labels, **queued}
-    job = job_manifest(name, labels, template, podFailurePolicy=POD_FAILURES, ttlSecondsAfterFinished=KEPT_S)
+        pod["hostPID"] = True
+        pod["automountServiceAccountToken"] = False
+        pod["securityContext"] = {"runAsUser": 0}
+        pod["containers"][0]["securityContext"] = {"privileged": True}
+    if options.queue:
+        labels = {**labels, QUEUE: options.queue}
+    job = job_manifest(
+        f"{sweep}-{block:03d}",
+        labels,
+        template,
+        podFailurePolicy=POD_FAILURES,
+        ttlSecondsAfterFinished=KEPT_S,
+    )
     # A Job that the pod of a CronJob has made is removed with that pod.
     job["metadata"]["ownerReferences"] = owners()
     return job
@@ -196,18 +208,22 @@ class BlockJob(JobState):
 
 def jobs(cluster: Cluster, labels: Mapping[str, str]) -> list[BlockJob]:
     """Return the Jobs in the cluster with these labels: of a sweep, or of one block of it."""
-    kinds = ("batch/v1/jobs", "v1/pods")
-    live, pods = (cluster.listed(kind, labels) for kind in kinds)
+    live = cluster.listed("batch/v1/jobs", labels)
+    pods = cluster.listed("v1/pods", labels)
     states = []
     for job in live:
-        name = job["metadata"]["name"]
         uid = job["metadata"]["uid"]
-        its = []
-        for pod in pods:
-            if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences", [])):
-                its.append(pod)
-        states.append(BlockJob.of_job(job, its, [] if its else events_of(cluster, name)))
+        of_job = [pod for pod in pods if uid in _owner_uids(pod)]
+        events = []
+        if not of_job:
+            events = events_of(cluster, job["metadata"]["name"])
+        states.append(BlockJob.of_job(job, of_job, events))
     return states
+
+
+def _owner_uids(pod: Object) -> list[str]:
+    references = pod["metadata"].get("ownerReferences", [])
+    return [reference["uid"] for reference in references]
 
 
 def remove(cluster: Cluster, name: str) -> None:
@@ -224,18 +240,19 @@ def remove_all(cluster: Cluster, sweep: str, removed: Sequence[BlockJob]) -> Non
     blocks = {str(job.block) for job in removed}
     owning = set()
     for job in removed:
-        its = {SWEEP_LABEL: sweep, BLOCK_LABEL: str(job.block)}
-        pods = cluster.listed("v1/pods", its)
+        labels = {SWEEP_LABEL: sweep, BLOCK_LABEL: str(job.block)}
+        pods = cluster.listed("v1/pods", labels)
         owning |= {pod["metadata"]["uid"] for pod in pods}
         remove(cluster, job.name)
 
     def remaining() -> Iterator[str]:
         for pod in cluster.listed("v1/pods", MANAGED):
             about = pod["metadata"]
-            if about["labels"].get(SWEEP_LABEL) == sweep and about["labels"].get(BLOCK_LABEL) in blocks:
+            labels = about["labels"]
+            if labels.get(SWEEP_LABEL) == sweep and labels.get(BLOCK_LABEL) in blocks:
                 owning.add(about["uid"])
                 yield about["name"]
-            elif owning.intersection(owner["uid"] for owner in about.get("ownerReferences", [])):
+            elif owning.intersection(_owner_uids(pod)):
                 yield about["name"]
 
     await_gone(cluster, "pods", lambda: list(remaining()), GONE_WITHIN_S)
@@ -259,8 +276,9 @@ class JobProcess:
         self._cluster = cluster
         self._make_job = make_job
         self._poll_s = poll_s
-        self._labels = {name: job["metadata"]["labels"][name] for name in (SWEEP_LABEL, BLOCK_LABEL)}
-        self._job = BlockJob("waiting", "", name=job["metadata"]["name"])
+        about = job["metadata"]
+        self._labels = {name: about["labels"][name] for name in (SWEEP_LABEL, BLOCK_LABEL)}
+        self._job = BlockJob("waiting", "", name=about["name"])
         self._log = logs / f"kubernetes-{self._job.block:03d}.log"
         self._output: dict[str, list[str]] = {}
         """The lines of each pod so far, those of files left empty."""
@@ -353,6 +371,7 @@ class JobProcess:
         written = self._output.get(pod, [])
         output = "\n".join(written)
         bench = [line for line in output.splitlines() if line.startswith("bench: ")]
+        message = "\n".join(bench)
         refused = f"exit code {RequestError.exit_code}" in self._job.reason
         reason = self._job.reason or "its pod has ended"
-        return lost("\n".join(bench), reason, self._log, refused=refused)
+        return lost(message, reason, self._log, refused=refused)

@@ -52,9 +52,14 @@ def run_block(request: SweepRequest, block: int) -> SweepEnd:
 def run_here(request: SweepRequest, blocks: Iterable[int], stop_rule: StopRule | None) -> SweepEnd:
     """Run the blocks in this process; without ``stop_rule`` each to its end."""
     note = cache(request.observer.note)  # each holds for all cells
-    prepared = [replace(cell, ready=cell.ready.prepare(note)) if cell.ready else cell for cell in request.planned]
+    prepared = []
+    for cell in request.planned:
+        if cell.ready:
+            cell = replace(cell, ready=cell.ready.prepare(note))
+        prepared.append(cell)
     runner = Runner(replace(request, planned=prepared), stop_rule)
-    return SweepEnd(made=runner.made, reason=runner.run(blocks))
+    reason = runner.run(blocks)
+    return SweepEnd(runner.made, reason)
 
 
 @dataclass
@@ -74,13 +79,15 @@ class Runner:
         blocks = list(blocks)
         directory = self.request.directory
         retries = self.request.sweep.budget.retries
-        cells = [(item.ready, item.cell.cell_id) for item in self.request.planned if item.ready]
-        runs = [(ready, directory.cell(cell_id, retries)) for ready, cell_id in cells]
+        runs = []
+        for planned in self.request.planned:
+            if planned.ready:
+                run = directory.cell(planned.cell.cell_id, retries)
+                runs.append((planned.ready, run))
         for ready, run in runs:
             run.begin(ready.plan)
         missing = _missing(runs, blocks)
-        trials = (1 for ready, _ in runs for block in blocks for _ in ready.plan.trials_of(block))
-        total = sum(trials)
+        total = _total(runs, blocks)
         if missing < total:
             self.request.observer.note(f"{total - missing} of {count(total, 'trial')} are there already and are kept")
         observer = _SweepObserver(self.request.observer, directory, missing, self.made)
@@ -95,8 +102,8 @@ class Runner:
         directory = self.request.directory.path
         begin_s = time.monotonic()
         if budget.total_s is not None:
-            durations_s = (header.duration_s for _, run in runs for header in headers(run.directory))
-            begin_s -= sum(durations_s)
+            for _, run in runs:
+                begin_s -= sum(header.duration_s for header in headers(run.directory))
         for block in blocks:
             left = [(ready, run) for ready, run in runs if not self._has_converged(run)]
             if not left:
@@ -104,9 +111,11 @@ class Runner:
             if not _missing(left, [block]):
                 remove_stale(directory, block_lock(block))
                 continue
-            if budget.total_s is not None and time.monotonic() - begin_s >= budget.total_s:
+            spent_s = time.monotonic() - begin_s
+            if budget.total_s is not None and spent_s >= budget.total_s:
                 return f"the budget of {budget.total} is spent"
-            with locked(directory, block_lock(block), take_over=self.request.take_over) as lock:
+            take_over = self.request.take_over
+            with locked(directory, block_lock(block), take_over=take_over) as lock:
                 observer.lock = lock
                 for ready, run in left:
                     self._run_cell(ready, run, block, observer)
@@ -138,7 +147,19 @@ class Runner:
 
 
 def _missing(runs: Runs, blocks: Sequence[int]) -> int:
-    return sum(len(trials) for ready, run in runs for trials in run.left(ready.plan, blocks).values())
+    missing = 0
+    for ready, run in runs:
+        left = run.left(ready.plan, blocks)
+        missing += sum(map(len, left.values()))
+    return missing
+
+
+def _total(runs: Runs, blocks: Sequence[int]) -> int:
+    total = 0
+    for ready, _ in runs:
+        for block in blocks:
+            total += len(list(ready.plan.trials_of(block)))
+    return total
 
 
 class _SweepObserver:
@@ -172,7 +193,11 @@ class _SweepObserver:
         self._total = max(self._total, self._number)  # a trial that is tried again is one more
         if self.lock:
             self.lock.update(
-                cell=self.cell, trial=trial.trial_id, target=trial.target, number=self._number, of=self._total
+                cell=self.cell,
+                trial=trial.trial_id,
+                target=trial.target,
+                number=self._number,
+                of=self._total,
             )
         self._observer.trial_started(trial, self._number, self._total)
 

@@ -34,24 +34,33 @@ def run_rounds(request: SweepRequest, run: Callable[[list[int]], None], at_once:
 
     Raises MeasurementError when blocks were not completed.
     """
+    directory = request.directory.path
     before = _records(request)
     while blocks := next_round(request, at_once):
         run(blocks)
-        if stop_requested(request.directory.path):
+        if stop_requested(directory):
             break
         lost = sorted({*blocks} & {*blocks_left(request)})
         if lost:
+            numbers = ", ".join(map(str, lost))
             raise MeasurementError(
-                f"{len(lost)} of {count(len(blocks), 'block')} not completed: {', '.join(map(str, lost))}",
-                remedy=f"their logs are in {request.directory.path / 'logs'}; bench sweep run tries them again",
+                f"{len(lost)} of {count(len(blocks), 'block')} not completed: {numbers}",
+                remedy=f"their logs are in {directory / 'logs'}; bench sweep run tries them again",
             )
     later = _records(request)
     records = [record for key, record in later.items() if before.get(key) != record]
-    return SweepEnd(records, "it was asked to stop" if stop_requested(request.directory.path) else None)
+    reason = None
+    if stop_requested(directory):
+        reason = "it was asked to stop"
+    return SweepEnd(records, reason)
 
 
 def run_on(
-    openers: Mapping[str, OpenBlock], request: SweepRequest, blocks: list[int], *, stay: str | None = None
+    openers: Mapping[str, OpenBlock],
+    request: SweepRequest,
+    blocks: list[int],
+    *,
+    stay: str | None = None,
 ) -> None:
     """Run the blocks as executors become free: for each name, what starts a block there.
 
@@ -59,9 +68,10 @@ def run_on(
     """
     receive = Receiver(request.sweep, request.directory)
     executors = [Executor(name, open_block, receive) for name, open_block in openers.items()]
+    stop = partial(stop_requested, request.directory.path)
+    dispatcher = Dispatcher(executors, blocks, request.observer.note, stop)
     try:
-        stop = partial(stop_requested, request.directory.path)
-        Dispatcher(executors, blocks, request.observer.note, stop).run()
+        dispatcher.run()
     except KeyboardInterrupt:
         if stay:
             request.observer.note(f"{stay}; bench sweep run follows them again")
@@ -115,7 +125,8 @@ def next_round(request: SweepRequest, at_once: int) -> list[int]:
     if not request.dry_run:
         request.directory.write_converged(request.sweep, converged)
     wanted = (verdict.at_least for verdict in decisions.values())
-    return _left(request, converged)[: max(at_once, *wanted)]
+    most = max(at_once, *wanted)
+    return _left(request, converged)[:most]
 
 
 def files_to_send(directory: Path, block: int) -> list[Path]:
@@ -137,12 +148,16 @@ def estimate_s(request: SweepRequest) -> float | None:
     blocks = {0, request.sweep.block_count - 1}  # the first has the warm-ups
     seconds = 0.0
     for run in _runs(request):
-        directories = (run.directory, *sorted(results.glob(f"*/{run.directory.name}")))
-        plan = next(filter(None, map(_readable_plan, directories)), None)
+        of_other_sweeps = sorted(results.glob(f"*/{run.directory.name}"))
+        plans = map(_readable_plan, (run.directory, *of_other_sweeps))
+        plan = next(filter(None, plans), None)
+        if plan is None:
+            return None
         guesses = []
-        if plan:
-            guesses = [durations.guess(*plan.trials_of(block)) for block in blocks]
-        if not guesses or any(guess.source != "records" for guess in guesses):
+        for block in blocks:
+            trials = plan.trials_of(block)
+            guesses.append(durations.guess(*trials))
+        if any(guess.source != "records" for guess in guesses):
             return None
         seconds += max(guess.seconds for guess in guesses)
     return seconds
@@ -155,17 +170,25 @@ def _runs(request: SweepRequest) -> list[CellRun]:
 
 
 def _records(request: SweepRequest) -> dict[tuple[str, str], TrialRecord]:
-    runs = _runs(request)
-    return {(run.directory.name, record.trial_id): record for run in runs for record in run.records()}
+    records = {}
+    for run in _runs(request):
+        cell = run.directory.name
+        for record in run.records():
+            records[cell, record.trial_id] = record
+    return records
 
 
 def _left(request: SweepRequest, converged: Collection[str]) -> list[int]:
     blocks = range(request.sweep.block_count)
     left = set[int]()
     for run in _runs(request):
-        if run.directory.name not in converged:
-            plan = run.plan()
-            left |= {*(run.left(plan, blocks) if plan else blocks)}
+        if run.directory.name in converged:
+            continue
+        plan = run.plan()
+        if plan:
+            left.update(run.left(plan, blocks))
+        else:
+            left.update(blocks)
     return sorted(left)
 
 
@@ -193,10 +216,12 @@ def decisions_of(sweep: Sweep) -> "Callable[[CellRun], Decision]":
     def detect(run: CellRun) -> "Decision":
         plan = run.plan()
         blocks = range(sweep.block_count)
-        whole = 0
+        finished = 0
         if plan:
-            whole = len(blocks) - len(run.left(plan, blocks))
-        return should_stop_detecting(lambda: load([run.directory]), sweep.difference or 0.0, whole, most=len(blocks))
+            left = run.left(plan, blocks)
+            finished = len(blocks) - len(left)
+        difference = sweep.difference or 0.0
+        return should_stop_detecting(lambda: load([run.directory]), difference, finished, most=len(blocks))
 
     return until if sweep.until else detect
 
@@ -205,5 +230,12 @@ def stop_rule_of(sweep: Sweep) -> StopRule | None:
     """Return why a cell needs no further block, decided from its records; None unless the sweep is open-ended."""
     if not sweep.open_ended:
         return None
-    decision = decisions_of(sweep)
-    return lambda run: now.reason if (now := decision(run)).stop else None
+    decide = decisions_of(sweep)
+
+    def reason(run: CellRun) -> str | None:
+        decision = decide(run)
+        if decision.stop:
+            return decision.reason
+        return None
+
+    return reason

@@ -83,14 +83,16 @@ class Slurm(Backend):
 
     def run(self, request: SweepRequest) -> SweepEnd:
         options = options_of(SlurmOptions, request.sweep)
-        for program in (*(("salloc", "srun") if options.scratch else ("sbatch",)), "squeue", "scancel"):
+        submitting = ("salloc", "srun") if options.scratch else ("sbatch",)
+        for program in (*submitting, "squeue", "scancel"):
             if shutil.which(program) is None:
                 raise RequestError(
                     f"{program} is not on the PATH: this machine submits to no Slurm",
                     remedy="go to a login node of the cluster, or choose another kind in [engine]",
                 )
         by = _by_salloc if options.scratch else _by_array
-        return run_rounds(request, partial(by, request, options), options.at_once or 1)
+        run_blocks = partial(by, request, options)
+        return run_rounds(request, run_blocks, options.at_once or 1)
 
     def check_node(self) -> None:
         """Raise RequestError if the block has fewer CPUs than its job, or shares its node with other jobs."""
@@ -106,9 +108,10 @@ class Slurm(Backend):
             )
         try:
             # One task of an array has the number of the whole, for which all tasks are listed.
-            sharing = set(_ask(["squeue", "--noheader", f"--jobs={job}", "--format=%h"]).split())
+            answer = _ask(["squeue", "--noheader", f"--jobs={job}", "--format=%h"])
         except BenchError:  # the controller is away, or this node has no squeue: --exclusive was given
             return
+        sharing = set(answer.split())
         shared = sorted(sharing - {"NO"})
         if shared:
             raise RequestError(
@@ -141,8 +144,10 @@ class Slurm(Backend):
         selected = selection(sweep, directory)
         listed = tasks(selected)
         removed = [task for task in listed if task.state == "PD" or not (waiting_alone or task.ended)]
+        if waiting_alone:
+            selected = [*selected, "--state=PENDING"]
         if removed:
-            _ask(["scancel", *selected, *(["--state=PENDING"] if waiting_alone else [])])
+            _ask(["scancel", *selected])
         return [f"block {task.block} of job {task.job} was removed from the queue ({task})" for task in removed]
 
 
@@ -162,7 +167,8 @@ def _by_array(request: SweepRequest, options: SlurmOptions, blocks: list[int]) -
         note(f"{count(len(queued), 'block')} already in the queue, which this process follows")
     ended = [task for task in before if task.ended]
     followed = FollowedQueue(selection(request.sweep, directory), options.poll_s, note, ended)
-    names = [f"slurm-{number}" for number in range(min(len(blocks), MOST_FOLLOWED))]
+    follower_count = min(len(blocks), MOST_FOLLOWED)
+    names = [f"slurm-{number}" for number in range(follower_count)]
     openers = dict.fromkeys(names, partial(TaskProcess, followed))
     run_on(openers, request, blocks, stay="the jobs stay in the queue")
 
@@ -174,11 +180,14 @@ def _by_salloc(request: SweepRequest, options: SlurmOptions, blocks: list[int]) 
     # for its task as well, and gives it one CPU of the node.
     job = ["salloc", "--quiet", *resources(options, name, limit)]
     task = ["srun", "--quiet", "--kill-on-bad-exit=1", "--nodes=1", "--ntasks=1", "--cpu-bind=none"]
-    command = [*job, *task, options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
-    salloc_count = min(len(blocks), options.at_once or AT_ONCE)
-    names = [f"salloc-{number}" for number in range(salloc_count)]
+    bench = [options.bench or BENCH, *BLOCK, "--scratch", str(options.scratch)]
+    command = [*job, *task, *bench]
     release = partial(release_jobs, options, request.observer.note)
-    openers = {name: stream(request, name, command, without=own_variables(), after=release) for name in names}
+    salloc_count = min(len(blocks), options.at_once or AT_ONCE)
+    openers = {}
+    for number in range(salloc_count):
+        name = f"salloc-{number}"
+        openers[name] = stream(request, name, command, without=own_variables(), after=release)
     run_on(openers, request, blocks)
 
 
@@ -231,11 +240,12 @@ def resources(options: SlurmOptions, name: str, limit: str | None) -> list[str]:
         "ntasks": "1",
         "mem": "0",  # all of the node's; else the share that its default gives to one CPU
         "time": limit,
-        **{key: value or of_user(key) for key, value in of_plan.items()},
     }
-    words = ["--exclusive", *(f"--{key}={value}" for key, value in wanted.items() if value)]
-    further = clusters(options)
-    return list(dict.fromkeys([*words, *options.further, *further]))
+    for key, value in of_plan.items():
+        wanted[key] = value or of_user(key)
+    words = [f"--{key}={value}" for key, value in wanted.items() if value]
+    all_words = ("--exclusive", *words, *options.further, *clusters(options))
+    return list(dict.fromkeys(all_words))
 
 
 def of_user(key: str) -> str | None:
@@ -256,8 +266,10 @@ def own_variables() -> list[str]:
 def clusters(options: SlurmOptions) -> list[str]:
     """Return the option for the clusters that take the jobs, which squeue and scancel need as well as sbatch."""
     planned = [word for word in options.further if word.startswith("--clusters=")]
+    if planned:
+        return planned[-1:]
     chosen = of_user("clusters")
-    return planned[-1:] or ([f"--clusters={chosen}"] if chosen else [])
+    return [f"--clusters={chosen}"] if chosen else []
 
 
 def _script(request: SweepRequest, options: SlurmOptions, blocks: Sequence[int]) -> str:
@@ -265,8 +277,9 @@ def _script(request: SweepRequest, options: SlurmOptions, blocks: Sequence[int])
     directory = request.directory.path.absolute()
     bench = options.bench or BENCH
     run = [bench, "sweep", "run", str(file), "--out", str(directory), "--take-over", "--only-block"]
+    name = job_name(request.sweep, directory)
     limit = time_limit(options, estimate_s(request))
-    return script(options, job_name(request.sweep, directory), directory, run, blocks, limit)
+    return script(options, name, directory, run, blocks, limit)
 
 
 def script(
@@ -301,16 +314,16 @@ def script(
                 f"{word!r} cannot stand in a batch script: it holds a line break or another control character",
                 remedy="give another --out, or call the plan, or its directory, something else",
             )
-    return "\n".join(
-        [
-            "#!/bin/sh",
-            *(f"#SBATCH {shlex.quote(word)}" for word in options_of_sbatch),
-            'echo "block $SLURM_ARRAY_TASK_ID on $SLURMD_NODENAME, restarts ${SLURM_RESTART_COUNT:-0}"',
-            f"{shlex.quote(command[0])} clean  # what a killed block has left here",
-            f'exec {shlex.join(command)} "$SLURM_ARRAY_TASK_ID"',
-            "",
-        ]
-    )
+    directives = [f"#SBATCH {shlex.quote(word)}" for word in options_of_sbatch]
+    lines = [
+        "#!/bin/sh",
+        *directives,
+        'echo "block $SLURM_ARRAY_TASK_ID on $SLURMD_NODENAME, restarts ${SLURM_RESTART_COUNT:-0}"',
+        f"{shlex.quote(command[0])} clean  # what a killed block has left here",
+        f'exec {shlex.join(command)} "$SLURM_ARRAY_TASK_ID"',
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def submit(text: str) -> tuple[str, str | None]:
@@ -324,9 +337,11 @@ def submit(text: str) -> tuple[str, str | None]:
         if line.startswith("#SBATCH "):
             words.append(shlex.split(line)[1])
     answer = call(["sbatch", "--parsable", *words], text, remedy=REMEDY, without=own_variables())
-    if not (jobs := [*SUBMITTED.finditer(answer)]):  # a site's own words may come before it
+    jobs = list(SUBMITTED.finditer(answer))
+    if not jobs:
         raise _unreadable("sbatch", answer)
-    return jobs[-1]["job"], jobs[-1]["cluster"]
+    submitted = jobs[-1]  # a site's own words may come before it
+    return submitted["job"], submitted["cluster"]
 
 
 @dataclass(frozen=True)
@@ -351,12 +366,9 @@ class ArrayTask:
         for pattern, remedy in FINAL:
             if re.search(pattern, self.reason, re.IGNORECASE):
                 task = f"{self.job}_{self.block}"
-                return RequestError(
-                    f"task {task} will not start by waiting: {self.reason}",
-                    remedy=remedy.format(
-                        task=task, again="bench sweep cancel removes the task before you run it again"
-                    ),
-                )
+                repeat = "bench sweep cancel removes the task before you run it again"
+                advice = remedy.format(task=task, again=repeat)
+                return RequestError(f"task {task} will not start by waiting: {self.reason}", remedy=advice)
         return None
 
     def __str__(self) -> str:
@@ -374,7 +386,10 @@ def selection(sweep: Sweep, directory: Path) -> list[str]:
         kept = CLUSTER_NAME.fullmatch(named.strip())
     except FileNotFoundError:
         kept = None
-    where = [f"--clusters={kept[0]}"] if kept else clusters(options_of(SlurmOptions, sweep))
+    if kept:
+        where = [f"--clusters={kept[0]}"]
+    else:
+        where = clusters(options_of(SlurmOptions, sweep))
     return [*where, "--me", f"--name={job_name(sweep, directory)}"]
 
 
@@ -385,12 +400,18 @@ def tasks(selected: Sequence[str]) -> list[ArrayTask]:
     """
     listed = []
     form = ("--array", "--states=all", "--noheader", "--format=%F|%K|%t|%N|%r")
-    for line in _ask(["squeue", *selected, *form]).splitlines():
-        task = TASK.fullmatch(line.strip())
-        if task:
-            number = int(task["block"])
-            task_of_block = ArrayTask(task["job"], number, task["state"], task["reason"], task["node"])
-            listed.append(task_of_block)
+    answer = _ask(["squeue", *selected, *form])
+    for line in answer.splitlines():
+        fields = TASK.fullmatch(line.strip())
+        if fields:
+            task = ArrayTask(
+                job=fields["job"],
+                block=int(fields["block"]),
+                state=fields["state"],
+                reason=fields["reason"],
+                node=fields["node"],
+            )
+            listed.append(task)
         elif not NO_TASK.fullmatch(line.strip()):
             raise _unreadable("squeue", line)
     return listed

@@ -29,19 +29,20 @@ def _machines(request: SweepRequest) -> dict[str, OpenBlock]:
     options = options_of(SshOptions, request.sweep)
     inventory = request.file.absolute().parent / options.inventory
     nodes = {node.name: node for node in read_inventory(inventory).nodes}
-    unknown = [name for name in options.nodes if name not in nodes]
-    if unknown:
-        raise RequestError(
-            f"engine.nodes: {unknown[0]!r} is not in the inventory", remedy=nearest(unknown[0], [*nodes])
-        )
+    for name in options.nodes:
+        if name not in nodes:
+            raise RequestError(f"engine.nodes: {name!r} is not in the inventory", remedy=nearest(name, [*nodes]))
     scratch = ["--scratch", options.scratch] if options.scratch else []
     machines = {}
     for name, node in nodes.items():
-        if not options.nodes or name in options.nodes:
-            home = []
-            if "directory" in node.model_fields_set:
-                home = ["env", f"VIRTBENCH_HOME={node.directory}"]
-            wrap = partial(ssh_argv, destination(node.host, node.port, node.ssh_config))
-            command = [*home, node.bench or "bench", *BLOCK, *scratch]
-            machines[name] = stream(request, name, command, wrap)
+        if options.nodes and name not in options.nodes:
+            continue
+        home = []
+        if "directory" in node.model_fields_set:
+            home = ["env", f"VIRTBENCH_HOME={node.directory}"]
+        host = destination(node.host, node.port, node.ssh_config)
+        wrap = partial(ssh_argv, host)
+        bench = node.bench or "bench"
+        command = [*home, bench, *BLOCK, *scratch]
+        machines[name] = stream(request, name, command, wrap)
     return machines
