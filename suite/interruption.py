@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -49,17 +50,24 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
-def unsuspended() -> Iterator[None]:
-    """Refuse Ctrl-Z: the targets would go on without this process, and its clocks would count the pause."""
+def unsuspended() -> Iterator[list[float]]:
+    """Refuse Ctrl-Z: the targets would go on without this process, and its clocks would count the pause.
+
+    Nothing can refuse SIGSTOP. Yields a list that gets the moment of each SIGCONT, on the monotonic clock; in other
+    threads than the main one it stays empty.
+    """
+    continued_s: list[float] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield continued_s
         return
     refusal = "not suspended: the targets would go on, and be timed; Ctrl-C ends the run, and it can be continued"
-    before = signal.signal(signal.SIGTSTP, lambda *_: _tell(refusal))
+    refusing = signal.signal(signal.SIGTSTP, lambda *_: _tell(refusal))
+    continuing = signal.signal(signal.SIGCONT, lambda *_: continued_s.append(time.monotonic()))
     try:
-        yield
+        yield continued_s
     finally:
-        signal.signal(signal.SIGTSTP, before or signal.SIG_DFL)
+        signal.signal(signal.SIGCONT, continuing or signal.SIG_DFL)
+        signal.signal(signal.SIGTSTP, refusing or signal.SIG_DFL)
 
 
 def _tell(text: str) -> None:

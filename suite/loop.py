@@ -95,9 +95,11 @@ class Loop:
         models_bytes = 0
         for group in due:
             self.store.demand_space(models_bytes)
-            with unsuspended():
+            with unsuspended() as continued_s:
                 current = [self._with_steps_of(plan, trial) for trial in group]
                 courses = self._courses(current, lambda trial: numbers[trial.trial_id], len(trials))
+            for course in courses:
+                course.check_pauses(continued_s)
             plan = self._fixed_steps(plan, courses)
             models_bytes = max(models_bytes, *(course.models_bytes for course in courses))
             records += self._recorded(courses)

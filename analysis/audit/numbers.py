@@ -12,7 +12,7 @@ from analysis.load.records import Facts, of_jobs
 from suite.job.ablations import known_properties
 from suite.job.envelope import MEMORY_NOT_LIMITED
 from suite.job.job import Job
-from suite.records.columns import TABLE
+from suite.records.columns import CLOCKS_SHARE, TABLE, most_late_s
 from suite.records.record import (
     EPOCH_METRICS,
     EXACT,
@@ -29,15 +29,10 @@ GAP_STEP_S = 0.3e-3
 """The seconds between two steps of a GPU, in which the host stores a step: those of the GPU may take as little."""
 COPY_SHARE = 0.05
 """The share by which phases may exceed their steps if the copy is timed by the device's own clock."""
-CLOCKS_SHARE = 0.05
 CLOCKS_S = 0.5
-"""The most by which spans on the target's clock may exceed those on the host's: the share, and the seconds."""
+"""The seconds by which spans on the target's clock may exceed those on the host's, besides their share."""
 CLOCKED_S = 2.5
 """The span on the host's clock from which every suite has recorded the ratio of both clocks."""
-LATE_SHARE = 0.9
-LATE_S = 0.2
-"""How late the first or the last line of a worker may come in, which the timeline then has twice or not at all: the
-share of the time from the launch to the first line, which slow machines and channels lengthen alike, and seconds."""
 COUNTING_S = 2.0
 """The seconds that reading the counters around a job may take."""
 TICK_S = 0.01
@@ -176,8 +171,8 @@ def _clocks(trials: pd.DataFrame) -> Iterator[Finding]:
 
 def _spans(trials: pd.DataFrame) -> Iterator[Finding]:
     elapsed = trials["elapsed_s"]
-    late = CLOCKS_SHARE * trials["measured_s"] + LATE_SHARE * trials["launch_s"] + LATE_S
-    wrong = (trials["timeline_s"] - elapsed).abs() > late
+    late_s = most_late_s(trials["measured_s"], trials["launch_s"])
+    wrong = (trials["timeline_s"] - elapsed).abs() > late_s
     yield from _mismatches(
         TIMELINE,
         trials[wrong],

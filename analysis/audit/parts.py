@@ -12,10 +12,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
-from analysis.audit.numbers import CLOCKS_S, CLOCKS_SHARE, GAP_S, GAP_SHARE
+from analysis.audit.numbers import CLOCKS_S, GAP_S, GAP_SHARE
 from analysis.audit.turns import TURNS, turn_limits, turn_sums, turns
 from suite.job.datasets import LEAST_WARM, MOST_COLD
 from suite.job.job import Job
+from suite.records.columns import CLOCKS_SHARE
 from suite.records.record import (
     EPOCH_METRICS,
     EXACT,

@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
-from analysis.audit.numbers import CLOCKS_S, CLOCKS_SHARE, COMPUTES_S, COUNTING_S, TICK_S
+from analysis.audit.numbers import CLOCKS_S, COMPUTES_S, COUNTING_S, TICK_S
 from suite.job.job import Job
+from suite.records.columns import CLOCKS_SHARE
 from suite.records.record import EXACT, Alternation, Burst
 
 TURNS = Kind("turns")

@@ -23,6 +23,12 @@ LEAST = 1e-15
 MOST = 1e15
 """The bounds of what can have been measured: seconds, bytes, and units per second. Beyond them sums and squares of
 numbers, which a stranger may have written, would not be finite."""
+CLOCKS_SHARE = 0.05
+"""The share by which spans on the target's clock may exceed those on the host's."""
+LATE_SHARE = 0.9
+LATE_S = 0.2
+"""How late the first or the last line of a worker may come in, which the timeline then has twice or not at all: the
+share of the time from the launch to the first line, which slow machines and channels lengthen alike, and seconds."""
 LATELY = 100
 """The last steps of a trial, of which the losses are shown."""
 _TIMELINE = ("launch", "imports", "build", "warmup", "measured", "teardown", "exit")
@@ -148,13 +154,18 @@ def _spans(timeline: Any) -> list[float | None]:  # noqa: ANN401
     return [getattr(timeline, f"{name}_s") for name in _TIMELINE]
 
 
-def _timeline_s(timeline: Any) -> float | None:  # noqa: ANN401
+def timeline_s(timeline: Any) -> float | None:  # noqa: ANN401
     """Return the sum of all parts; None if an end is unknown. Not every job imports, has epochs, or generates."""
     ends = (timeline.launch_s, timeline.measured_s, timeline.teardown_s, timeline.exit_s)
     parts = (*_spans(timeline), timeline.between_epochs_s, timeline.generating_s)
     if None in ends:
         return None
     return math.fsum(filter(None, parts))
+
+
+def most_late_s(measured_s: Any, launch_s: Any) -> Any:  # noqa: ANN401 (numbers, or columns of them)
+    """Return by how much the sum of a timeline may differ from the elapsed time on the host's clock."""
+    return CLOCKS_SHARE * measured_s + LATE_SHARE * launch_s + LATE_S
 
 
 def _ready_s(timeline: Any) -> float | None:  # noqa: ANN401
@@ -410,7 +421,7 @@ AUDIT = (
     Column("communicated_s", "steps.communicate_s", SUM, _STEPS),
     Column("parts_s", "steps.phases", PHASES, _STEPS),
     *_rows("timeline.", "launch_s measured_s", NUMBER, _SPANS),
-    Column("timeline_s", "timeline", FieldType("number", _timeline_s)),
+    Column("timeline_s", "timeline", FieldType("number", timeline_s)),
     Column("whole_timeline", "timeline", FieldType("flag", _whole_timeline)),
     Column("alternation", "alternation", OBJECT),
     Column("ranks", "ranks", OBJECTS),

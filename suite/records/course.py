@@ -1,6 +1,7 @@
 """The course of one trial, whether it ends well or not, and the record that it leaves."""
 
 import math
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ from suite.job.envelope import MEMORY_NOT_LIMITED, Envelope
 from suite.job.properties import DISK_LIMITS, DISK_STAND_INS
 from suite.part import first_problem
 from suite.plan import Trial
+from suite.records.columns import most_late_s, timeline_s
 from suite.records.environment import Environment, Environments
-from suite.records.record import Alternation, Outcome, TrialNumbers, TrialRecord
+from suite.records.record import Alternation, Outcome, Timeline, TrialNumbers, TrialRecord
 from suite.records.usage import GpuUsage, Resources, Usage
 from suite.results.store import StoreError
 from suite.untrusted.terminal import without_secrets
@@ -46,6 +48,7 @@ class Course:
     measurement: Measurement | None = None
     alternation: Alternation | None = None
     failure: Exception | None = None
+    begun_s: float = field(default_factory=time.monotonic)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -85,9 +88,31 @@ class Course:
         return 0
 
     def check(self) -> None:
-        """Raise MeasurementError if the target, as it was measured, differs from the plan."""
-        if self.measurement and (differences := _differences(self.trial, self.measurement, self.substitutes)):
+        """Raise MeasurementError if the target, as it was measured, differs from the plan, or its times contradict."""
+        if self.measurement is None:
+            return
+        differences = _differences(self.trial, self.measurement, self.substitutes)
+        if differences:
             raise MeasurementError("the target differs from the plan: " + "; ".join(differences), kind="envelope")
+        if not self.trial.job.turns:  # whose elapsed time holds their waiting
+            _check_times(self.measurement)
+
+    def check_pauses(self, continued_s: Sequence[float]) -> None:
+        """Let the trial fail if the suite was stopped meanwhile, and went on at one of these moments.
+
+        All that it timed may hold the pause, and nothing tells which times do. A trial that has failed keeps
+        its own reason, unless its time was over: the pause may have taken it.
+        """
+        pauses_s = [moment_s - self.begun_s for moment_s in continued_s if moment_s > self.begun_s]
+        if not pauses_s:
+            return
+        if self.failure is None or getattr(self.failure, "kind", None) == "timeout":
+            self.failure = MeasurementError(
+                f"the suite was stopped (SIGSTOP), and went on {pauses_s[0]:.1f} s after the trial had begun: what "
+                "happened meanwhile was timed late",
+                kind="suspended",
+                remedy="run it again, and stop no bench while it measures",
+            )
 
     def record(self) -> TrialRecord:
         """Return the record of the trial. What was measured and cannot be recorded makes it a failed one."""
@@ -141,6 +166,21 @@ class Course:
         if measured is None or measured.usage is None:
             return counted
         return (counted or Resources()).model_copy(update={"worker": measured.usage})
+
+
+def _check_times(measured: Measurement) -> None:
+    """Raise MeasurementError if the worker's clock and the host's tell different times, which the audit refuses."""
+    timeline = measured.timeline or Timeline()
+    parts_s = timeline_s(timeline)
+    if parts_s is None:
+        return
+    if abs(parts_s - measured.elapsed_s) > most_late_s(timeline.measured_s, timeline.launch_s):
+        raise MeasurementError(
+            f"its parts took {parts_s:.3f} s, mostly on the worker's clock, and {measured.elapsed_s:.3f} s passed on "
+            "the host's: the suite read the worker's lines late, or the clocks run apart",
+            kind="clock",
+            remedy="run it again with less beside it: the suite needs a CPU at the begin and the end of a trial",
+        )
 
 
 def _of_turns(alternation: Alternation, gpus: list[GpuUsage] | None) -> Resources:

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 import pytest
 
@@ -44,6 +45,16 @@ def test_ctrl_z_is_refused_where_targets_would_go_on_and_works_again_later(capfd
         signal.raise_signal(signal.SIGTSTP)
     assert "not suspended" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGTSTP) == before
+
+
+def test_whoever_was_stopped_by_what_nothing_can_refuse_learns_when_it_went_on() -> None:
+    before_s = time.monotonic()
+    with unsuspended() as continued_s:
+        assert continued_s == []
+        signal.raise_signal(signal.SIGCONT)
+    assert before_s <= continued_s[0] <= time.monotonic()
+    signal.raise_signal(signal.SIGCONT)
+    assert len(continued_s) == 1
 
 
 def test_another_thread_is_left_as_it_is() -> None:

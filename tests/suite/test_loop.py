@@ -11,9 +11,9 @@ import pytest
 from suite.errors import BenchError, CommandError, MeasurementError, RequestError
 from suite.interruption import cleaning_up
 from suite.loop import Loop
-from suite.plan import Plan
+from suite.plan import Plan, Trial
 from suite.records.environment import Environment
-from suite.records.record import Epochs, TrialRecord
+from suite.records.record import Epochs, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 from suite.results.store import Run, StoreError, read_record
 from tests.suite.conftest import WORKLOAD, FakeAccount, FakeObserver, FakeScenario, FakeTargets, make_plan
@@ -279,6 +279,48 @@ def test_any_error_is_named_in_the_record_and_the_next_trial_is_measured(
     found = (failed.kind, failed.message, failed.remedy, failed.output_tail)
     assert [each for each, part in zip(found, told, strict=True) if part not in str(each)] == []
     assert failed.command == []
+
+
+@pytest.mark.parametrize(
+    ("failing", "told"),
+    [
+        (None, ("suspended", "stopped (SIGSTOP)")),
+        (MeasurementError("it had not ended", kind="timeout"), ("suspended", "stopped (SIGSTOP)")),
+        (MeasurementError("no memory", kind="out-of-memory"), ("out-of-memory", "no memory")),
+    ],
+)
+def test_a_trial_during_which_the_suite_was_stopped_fails_and_the_next_is_measured(
+    failing: Exception | None, told: tuple[str, str], go: Go, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = scenario.measure
+    scenario.failing = {"vm": failing} if failing else {}
+
+    def paused(trial: Trial, *more: Any) -> object:
+        if trial.target == "vm":  # a real SIGSTOP would stop the tests, and their shell would take the terminal back
+            signal.raise_signal(signal.SIGCONT)
+        return measure(trial, *more)
+
+    monkeypatch.setattr(scenario, "measure", paused)
+    before = signal.getsignal(signal.SIGCONT)
+    outcomes = {record.target: record.outcome for record in go(make_plan(blocks=1))}
+    failed = outcomes.pop("vm")
+    assert {outcome.status for outcome in outcomes.values()} == {"ok"}
+    assert (failed.kind, told[1] in str(failed.message)) == (told[0], True)
+    assert signal.getsignal(signal.SIGCONT) == before
+
+
+@pytest.mark.parametrize(("exit_s", "kind"), [(0.6, None), (0.5, "clock"), (1.5, "clock"), (None, None)])
+def test_a_trial_whose_timeline_the_audit_would_refuse_fails(
+    exit_s: float | None, kind: str | None, go: Go, scenario: FakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts_s = {"launch_s": 0.2, "imports_s": 1.0, "build_s": 1.0, "warmup_s": 0.5, "measured_s": 1.0, "teardown_s": 0.3}
+    timeline = Timeline(**parts_s, exit_s=exit_s)
+    measure = scenario.measure
+    monkeypatch.setattr(scenario, "measure", lambda *asked: measure(*asked).changed(timeline=timeline))
+    record = go(make_plan(blocks=1, targets=("vm",)))[0]
+    assert record.outcome.kind == kind
+    if kind:
+        assert "and 5.000 s passed on the host's" in str(record.outcome.message)
 
 
 def test_an_observer_hears_each_trial_and_nothing_between_measuring_and_closing(go: Go, observer: FakeObserver) -> None:

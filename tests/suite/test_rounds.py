@@ -208,6 +208,18 @@ def test_failing_outside_its_turns_is_a_record(go: Go, targets: FakeTargets, job
     assert outcomes == {"bare-metal": None, "container": None, "vm": "timeout"}
 
 
+def test_a_stop_of_the_suite_in_a_turn_fails_all_trials_of_the_block(go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = FakeJob.turn
+
+    def paused(job: FakeJob) -> Turn:
+        if (job.name, job.turns) == ("vm", 2):
+            signal.raise_signal(signal.SIGCONT)
+        return turn(job)
+
+    monkeypatch.setattr(FakeJob, "turn", paused)
+    assert [record.outcome.kind for record in go()] == ["suspended"] * 3
+
+
 def test_a_target_that_differs_from_the_plan_fails(go: Go, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "suite.records.course.envelope_differences", lambda trial, *_: ["2 threads"] * (trial.target == "vm")
