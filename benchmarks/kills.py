@@ -60,6 +60,8 @@ class Kill:
     status: int = 0
     """The exit status of bench, negative for a signal."""
     records: int = 0
+    failed: list[str] = field(default_factory=list)
+    """The kinds of the failures in the records that are no whole ones: what was hit, and not torn."""
     before_clean: list[str] = field(default_factory=list)
     """What was left before ``bench clean``: no finding."""
     findings: list[str] = field(default_factory=list)
@@ -68,7 +70,8 @@ class Kill:
         what = f"{self.victim} hit" if self.killed else f"no {self.victim}: ended with {self.status}"
         found = "; ".join(self.findings) or "nothing lost, torn or left"
         before = f"{len(self.before_clean)} things before clean"
-        return f"{self.setting}: {what} after {self.after_s:.1f} s, {self.records} whole records, {before}: {found}"
+        records = ", ".join([f"{self.records} whole records", *(f"one failed ({kind})" for kind in self.failed)])
+        return f"{self.setting}: {what} after {self.after_s:.1f} s, {records}, {before}: {found}"
 
 
 class Killer:
@@ -99,6 +102,7 @@ class Killer:
         kill.findings += self._inspect(setting, before)
         kill.findings += [f"left: {each}" for each in (*self._left(process.pid, made), *forgotten())]
         kill.records = len(setting.kept())
+        kill.failed = setting.failed()
         return kill
 
     def complete(self, setting: Setting) -> list[str]:
@@ -252,7 +256,7 @@ def kill(options: argparse.Namespace) -> tuple[list[Kill], list[str]]:
         )
         killer.prepare(run_to_keep(place))
         among = chosen(place, options)
-        for number, (setting, victim) in enumerate(islice(drawn(among, chance), options.kills), 1):
+        for number, (setting, victim) in enumerate(islice(drawn(among, chance, options.victim), options.kills), 1):
             kills.append(killer.kill_once(setting, victim))
             print(f"{number:4} {kills[-1]}", flush=True)
             write(options, kills)  # what a later one ends stays
@@ -276,6 +280,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--target", action="append", choices=TARGETS, help="repeatable (default: all)")
     parser.add_argument("--engine", action="append", help="repeatable (default: all)")
     parser.add_argument("--command", action="append", choices=COMMANDS, help="repeatable")
+    parser.add_argument("--victim", action="append", default=[], help="repeatable (default: all), such as halted")
     parser.add_argument("--bench", default="bench", help="the suite's command, such as '.venv/bin/bench'")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     return parser.parse_args(words)

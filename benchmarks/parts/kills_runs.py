@@ -120,6 +120,11 @@ class Setting:
         records = {path: read_record(path) for path in self.files()}
         return {path: path.read_bytes() for path, record in records.items() if record and record.outcome.status == "ok"}
 
+    def failed(self) -> list[str]:
+        """Return the kinds of the failures in the records that have failed."""
+        outcomes = [record.outcome for record in map(read_record, self.files()) if record]
+        return [str(outcome.kind) for outcome in outcomes if outcome.status == "failed"]
+
     def lost(self, before: dict[Path, bytes]) -> list[Path]:
         """Return which of the records that were kept are gone or have changed.
 
@@ -201,8 +206,10 @@ def run_to_keep(place: Path) -> list[str]:
     return ["run", *words, *more, "--out", str(place / "finished/run")]
 
 
-def drawn(among: Sequence[Setting], chance: random.Random) -> Iterator[tuple[Setting, str]]:
-    """Yield settings and victims without end: all in a random order, then all in another."""
-    pairs = [(setting, victim) for setting in among for victim in setting.victims]
+def drawn(
+    among: Sequence[Setting], chance: random.Random, victims: Sequence[str] = ()
+) -> Iterator[tuple[Setting, str]]:
+    """Yield settings and victims, of these alone if there are any: all in a random order, then all in another."""
+    pairs = [(setting, victim) for setting in among for victim in setting.victims if not victims or victim in victims]
     while True:
         yield from chance.sample(pairs, len(pairs))
