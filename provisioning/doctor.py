@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -27,6 +28,7 @@ from suite.errors import BenchError, of_system, option
 from suite.job.envelope import MEMORY_NOT_LIMITED
 from suite.measurable import EMULATED_CPU, OWN_USERLAND, MeasurableTargets, is_measured
 from suite.registries import ENGINES, MACHINES, SITES, every_registry
+from suite.registry import unreadable_packages
 from suite.targets import BASELINE, TARGETS, VMS
 
 Kind = Literal["host", "tool", "image", "accelerator", "provider", "engine", "gpu", "site", "extension", "target"]
@@ -155,6 +157,8 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
         for kind, failed in failures.items()
         for name, reason in failed.items()
     ]
+    for directory, reason in unreadable_packages().items():
+        extensions.append(_check("extension", Path(directory).name, "tried", reason, EXTENSION_REMEDY))
     providers = []
     for name in MACHINES:
         if name not in failures[MACHINES.what]:

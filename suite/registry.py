@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from typing import Any
 
 from suite.errors import RequestError, nearest
@@ -48,6 +48,28 @@ def _within(limit_s: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def _entry_points() -> tuple[list[EntryPoint], dict[str, str]]:
+    """Return the entry points of all installed packages, and why those of a package cannot be read, by its directory.
+
+    Of packages that add members of one name the first on the path comes last, and counts.
+    """
+    points: list[EntryPoint] = []
+    unreadable = {}
+    for package in reversed(list(distributions())):
+        try:
+            points += package.entry_points
+        except Exception as error:  # noqa: BLE001 (a line without "=" is a TypeError)
+            directory = str(getattr(package, "_path", package))  # its metadata may be as broken
+            unreadable[directory] = f"{directory}/entry_points.txt cannot be read: {error}"
+    return points, unreadable
+
+
+def unreadable_packages() -> dict[str, str]:
+    """Return, by directory, why the entry points of an installed package cannot be read: it adds no member."""
+    _, unreadable = _entry_points()
+    return unreadable
+
+
 @dataclass(frozen=True)
 class Registry:
     """The members of one axis by name: the suite's own, in their order, and then those of other packages."""
@@ -71,7 +93,7 @@ class Registry:
     def _places(self) -> dict[str, EntryPoint]:
         members = {name: EntryPoint(name, location, self.group) for name, location in self.own.items()}
         # A member of the suite keeps its name: another package must not change what a number means.
-        added = {point.name: point for point in entry_points(group=self.group)}
+        added = {point.name: point for point in _entry_points()[0] if point.group == self.group}
         others, maker = self.variants or (None, "")
         made = {name: EntryPoint(name, maker, self.group) for name in (others.added() if others else ())}
         return {**made, **added, **members}

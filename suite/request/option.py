@@ -15,7 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from suite.errors import RequestError, flag, nearest, option, spelled
 from suite.part import MOST, Part, checked
 from suite.registries import SCENARIOS
-from suite.registry import Registry
+from suite.registry import Registry, unreadable_packages
 from suite.request.traits import traits_of
 
 Count = Annotated[int, Field(gt=0, le=MOST, strict=True)]
@@ -359,7 +359,10 @@ class Option:
             why = f"{word} is not for {option('scenario')} {scenario}"
         else:
             why = ""
-        raise RequestError(f"{option(self.name)} {why or f'{word!r} is unknown'}", remedy=near)
+        remedies = [near]
+        if self.about.members:
+            remedies += unreadable_packages().values()
+        raise RequestError(f"{option(self.name)} {why or f'{word!r} is unknown'}", remedy="; ".join(remedies))
 
     def command_words(self, value: object) -> Iterator[str]:
         """Give the words that say the value on a command line."""

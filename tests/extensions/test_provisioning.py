@@ -8,7 +8,7 @@ import pytest
 
 from suite.process_identity import boot_id
 from suite.userland import MANIFEST
-from tests.extensions.conftest import Package
+from tests.extensions.conftest import REPOSITORY, Package
 from tests.extensions.test_worker import example
 from tests.own_directories import held_in
 
@@ -310,3 +310,18 @@ def test_an_extension_that_fails_to_load_is_told_and_disturbs_nothing(package: P
     assert checks["toy"]["usable"]
     refused = package.bench("run", "--target", "container", "--engine", "torn")
     assert (refused.returncode, "cannot be loaded: RuntimeError: torn" in refused.stderr) == (2, True)
+
+
+def test_a_package_with_unreadable_entry_points_is_told_and_disturbs_nothing(package: Package) -> None:
+    broken = package.place / "broken-1.0.dist-info"
+    broken.mkdir()
+    (broken / "entry_points.txt").write_text("[console_scripts]\na line without a value\n")
+    package.add("virtbench.engines", "toy", ENGINE)
+    checks = {each["name"]: each for each in json.loads(package.bench("doctor", "--json").stdout)["checks"]}
+    assert checks["toy"]["usable"]
+    told = checks["broken-1.0.dist-info"]
+    assert (told["kind"], told["usable"], "cannot be read" in told["reason"]) == ("extension", False, True)
+    shown = package.bench("compare", str(REPOSITORY / "tests/samples/runs/synthetic-podman"), "--plots", "plots")
+    assert shown.returncode == 0, shown.stderr
+    refused = package.bench("run", "--target", "container", "--engine", "other")
+    assert (refused.returncode, f"{broken}/entry_points.txt cannot be read" in refused.stderr) == (2, True)

@@ -179,8 +179,8 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(write: Any, tmp_path: Pa
 def test_a_source_that_has_changed_since_the_plan_is_not_sent(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write("TOY = 'toy'\n", "changing_toy.py")
     monkeypatch.syspath_prepend(str(path.parent))
-    monkeypatch.setattr("suite.registry.entry_points", lambda group: [EntryPoint("toy", "changing_toy:TOY", group)])
     registry = Registry("virtbench.workloads", "workload", {})
+    registry._places["toy"] = EntryPoint("toy", "changing_toy:TOY", registry.group)
     planned = source_sha256(registry, "toy")
     path.write_text("TOY = 'another'\n")
     with fails(MeasurementError, "plan", "the workload 'toy' in changing_toy is not the one that was planned"):

@@ -9,7 +9,7 @@ import pytest
 
 from suite.errors import RequestError
 from suite.registries import every_registry
-from suite.registry import Registry
+from suite.registry import Registry, unreadable_packages
 from suite.request import request
 
 GROUP = "virtbench.toys"
@@ -46,6 +46,17 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(registry: Registry) -> 
     with pytest.raises(RequestError, match="no toy 'kit'") as refused:
         registry.get("kit")
     assert "did you mean kite?" in str(refused.value.remedy)
+
+
+@pytest.mark.parametrize("text", [f"[{GROUP}]\nkite\n".encode(), b"[a]\nx = \xff\n"])
+def test_a_package_whose_entry_points_cannot_be_read_adds_none_and_is_named(
+    text: bytes, registry: Registry, tmp_path: Path
+) -> None:
+    package = tmp_path / "broken-1.0.dist-info"
+    package.mkdir()
+    (package / "entry_points.txt").write_bytes(text)
+    assert registry.names() == ("top", "hoop", "ball", "kite")
+    assert f"{package}/entry_points.txt cannot be read: " in unreadable_packages()[str(package)]
 
 
 def test_a_member_that_fails_to_load_disturbs_no_other_and_says_why(registry: Registry) -> None:
