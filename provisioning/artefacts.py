@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from pydantic import ValidationError
 
@@ -40,7 +40,12 @@ def workshop(node: Node, parent: str, prefix: str = ".making") -> Iterator[str]:
     On this machine it is in the ledger; another machine removes it by itself when the connection is lost.
     """
     directory = f"{parent}/{ledger.fresh(prefix)}"
-    with ledger.holding("directory", directory) if node.local else undone(node, ["rm", "-r", "-f", "--", directory]):
+    removing: AbstractContextManager[object]
+    if node.local:
+        removing = ledger.holding("directory", directory)
+    else:
+        removing = undone(node, ["rm", "-r", "-f", "--", directory])
+    with removing:
         node.run(["mkdir", "-m", "700", "--", directory])
         yield directory
 
@@ -70,16 +75,17 @@ def digest_of(node: Node, path: str) -> str | None:
     tested = node.run(["test", "-f", path, "-a", "!", "-L", path], check=False)
     if tested.returncode:
         return None
+    written = node.run(["cat", "--", f"{path}.stamp"], check=False)
     try:
-        written = node.run(["cat", "--", f"{path}.stamp"], check=False).stdout
-        stamp = Stamp.model_validate_json(written)
+        stamp = Stamp.model_validate_json(written.stdout)
     except ValidationError:
         return None
     size_bytes, mode, mtime_ns = _stat(node, path)
     if size_bytes != stamp.size_bytes:
         return None
-    ours = node.run(["test", "-O", path], check=False).returncode == 0
-    trusted = ours and not mode & 0o022 and mtime_ns == stamp.mtime_ns
+    owned = node.run(["test", "-O", path], check=False)
+    writable_by_others = mode & 0o022
+    trusted = owned.returncode == 0 and not writable_by_others and mtime_ns == stamp.mtime_ns
     if trusted or sha256_on(node, path) == stamp.sha256:
         return stamp.sha256
     return None

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -38,11 +39,17 @@ class ForeignThing:
 
 def foreign_things() -> list[ForeignThing]:
     """Return the groups, network namespaces, mounts, containers and processes that this ledger does not list."""
-    listed = {entry.what for entry in ledger.listed()}
-    names = listed | {name for what in listed for name in _MARKED.findall(what)}
-    groups = _groups()
-    marked = (*groups, *_namespaces(), *_mounts(), *_containers(), *_processes())
-    return [thing for thing in marked if not names & {thing.what, thing.what.rpartition(":")[2], Path(thing.what).name}]
+    names = {entry.what for entry in ledger.listed()}
+    for what in list(names):
+        names.update(_MARKED.findall(what))
+    marked = (*_groups(), *_namespaces(), *_mounts(), *_containers(), *_processes())
+    foreign = []
+    for thing in marked:
+        name = thing.what.rpartition(":")[2]
+        file_name = Path(thing.what).name
+        if names.isdisjoint({thing.what, name, file_name}):
+            foreign.append(thing)
+    return foreign
 
 
 def _groups() -> Iterator[ForeignThing]:
@@ -52,14 +59,15 @@ def _groups() -> Iterator[ForeignThing]:
             paths.setdefault(path.name, []).append(path)
     for name, directories in paths.items():
         if re.fullmatch(ledger.KINDS["cgroup"].form, name):
-            pids = {pid for directory in directories for pid in _pids_in(directory)}
+            pids = set(chain.from_iterable(map(_pids_in, directories)))
             yield ForeignThing("cgroup", name, _whose(directories[0], pids))
 
 
 def _pids_in(group: Path) -> Iterator[int]:
-    for mount_point, _, _ in os.walk(group):
+    for directory, _, _ in os.walk(group):
         with suppress(OSError):
-            yield from map(int, Path(mount_point, "cgroup.procs").read_text().split())
+            pids = Path(directory, "cgroup.procs").read_text()
+            yield from map(int, pids.split())
 
 
 def _namespaces() -> Iterator[ForeignThing]:
@@ -103,7 +111,7 @@ def _whose(path: Path, pids: Iterable[int] = ()) -> str:
         uid = path.stat().st_uid
         facts.append(_user(uid))
     living = list(pids)
-    homes = dict.fromkeys(home for pid in living if (home := _home_of(pid)))
+    homes = dict.fromkeys(filter(None, map(_home_of, living)))
     facts += [f"home {home}" for home in homes] or ["unknown home"]
     if living:
         facts.append(f"{len(living)} running")

@@ -84,9 +84,15 @@ class Card:
     @property
     def fact(self) -> dict[str, object]:
         """Return the card as fields of ``records.Gpu``, with the UUID of the whole GPU."""
-        capability = ".".join(map(str, self.capability)) or None
-        names = ("name", "memory_bytes", "driver", "uuid", "whole_uuid", "pci_address")
-        return {"capability": capability, **{name: getattr(self, name) for name in names}}
+        return {
+            "capability": ".".join(map(str, self.capability)) or None,
+            "name": self.name,
+            "memory_bytes": self.memory_bytes,
+            "driver": self.driver,
+            "uuid": self.uuid,
+            "whole_uuid": self.whole_uuid,
+            "pci_address": self.pci_address,
+        }
 
 
 def examined(node: Node | None = None, libraries: str = "") -> tuple[list[Card], str | None, str | None]:
@@ -116,22 +122,25 @@ def chosen(cards: Sequence[Card], words: Sequence[str], source: str = "") -> tup
     ``source`` is what gave the words; by default the option.
     """
     source = source or option("gpus")
-    given = tuple(_chosen(cards, word, source) for word in words)
-    if len({card.uuid for card in given}) < len(given):
+    named = [_chosen(cards, word, source) for word in words]
+    uuids = {card.uuid for card in named}
+    if len(uuids) < len(named):
         raise RequestError(f"{source} {','.join(words)}: a GPU is named twice", remedy="name each once")
-    return given
+    return tuple(named)
 
 
 def _chosen(cards: Sequence[Card], word: str, source: str) -> Card:
     named = [card for card in cards if card.is_named(word)]
-    usable = [card for card in cards if not card.fault]
-    remedy = f"this machine has: {', '.join(f'{card.index} ({card.uuid})' for card in usable) or 'none'}"
-    if len(named) != 1:
-        why = f"{source} {word} matches several GPUs" if named else f"{source} {word}: no GPU matches"
-        raise RequestError(why, remedy=remedy)
-    if named[0].fault or not named[0].uuid:
-        raise RequestError(f"{source} {word}: {named[0].fault or 'it has no UUID'}", remedy=remedy)
-    return named[0]
+    usable = [f"{card.index} ({card.uuid})" for card in cards if not card.fault]
+    remedy = f"this machine has: {', '.join(usable) or 'none'}"
+    if not named:
+        raise RequestError(f"{source} {word}: no GPU matches", remedy=remedy)
+    if len(named) > 1:
+        raise RequestError(f"{source} {word} matches several GPUs", remedy=remedy)
+    (card,) = named
+    if card.fault or not card.uuid:
+        raise RequestError(f"{source} {word}: {card.fault or 'it has no UUID'}", remedy=remedy)
+    return card
 
 
 def edits_for(node: Node, gpus: Sequence[str], place: str | None = DRIVER) -> Edits:
@@ -145,16 +154,18 @@ def edits_for(node: Node, gpus: Sequence[str], place: str | None = DRIVER) -> Ed
     cards, error, libraries = examined(node, driver)
     if error or libraries is None:
         raise RequestError(f"{node.name}: {error or 'libcuda.so.1 is not there'}", remedy=NO_DRIVER)
-    given = chosen(cards, gpus)
+    named = chosen(cards, gpus)
     variables = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(str(card.uuid) for card in given),
+        "CUDA_VISIBLE_DEVICES": ",".join(str(card.uuid) for card in named),
+        "LD_LIBRARY_PATH": place or libraries,
         # Triton finds libcuda by its own variable, or by the loader's cache, which is the image's.
-        **dict.fromkeys(("LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH"), place or libraries),
+        "TRITON_LIBCUDA_PATH": place or libraries,
     }
+    devices = _devices_of(node, named)
     mounts = ((libraries, place),) if place else ()
-    facts = [card.fact for card in given]
-    return Edits(_devices_of(node, given), mounts, variables, {"gpus": facts})
+    facts = [card.fact for card in named]
+    return Edits(devices, mounts, variables, {"gpus": facts})
 
 
 def _devices_of(node: Node, cards: Sequence[Card]) -> tuple[DeviceNode, ...]:
@@ -169,18 +180,23 @@ def _devices_of(node: Node, cards: Sequence[Card]) -> tuple[DeviceNode, ...]:
         devices = _device_nodes(node, paths)
     missing = [path for path in paths if path not in devices and path != TOOLS]
     if missing:
-        raise RequestError(
-            f"{node.name}: {', '.join(missing)} is missing", remedy="run as root: nvidia-modprobe -c0 -u, or nvidia-smi"
-        )
+        remedy = "run as root: nvidia-modprobe -c0 -u, or nvidia-smi"
+        raise RequestError(f"{node.name}: {', '.join(missing)} is missing", remedy=remedy)
     return tuple(devices.values())
 
 
 def _device_nodes(node: Node, paths: Iterable[str]) -> dict[str, DeviceNode]:
-    lines = node.run(["stat", "--format=%n %t %T %a %g", "--", *paths], check=False).stdout.splitlines()
+    answer = node.run(["stat", "--format=%n %t %T %a %g", "--", *paths], check=False)
     devices: dict[str, DeviceNode] = {}
-    for path, major, minor, mode, group in map(str.split, lines):
+    for line in answer.stdout.splitlines():
+        path, major, minor, mode, group = line.split()
         for_all = int(mode, 8) & READ_AND_WRITE == READ_AND_WRITE
-        devices[path] = DeviceNode(path, int(major, 16), int(minor, 16), None if for_all else int(group))
+        devices[path] = DeviceNode(
+            path=path,
+            major=int(major, 16),
+            minor=int(minor, 16),
+            group=None if for_all else int(group),
+        )
     return devices
 
 
@@ -193,8 +209,9 @@ def gpu_checks() -> Iterator[tuple[str, str, str | None, str | None]]:
     if error:
         yield "nvml", "asked", error, NO_DRIVER
         return
-    names = ", ".join(f"{card.index}: {card.name}" for card in cards if not card.fault)
-    yield "nvml", f"driver {cards[0].driver if cards else 'without a GPU'}: {names or 'no GPU'}", None, None
+    names = [f"{card.index}: {card.name}" for card in cards if not card.fault]
+    driver = cards[0].driver if cards else "without a GPU"
+    yield "nvml", f"driver {driver}: {', '.join(names) or 'no GPU'}", None, None
     for card in cards:
         if card.fault and not card.uuid:
             yield f"gpu {card.index}", "asked", card.fault, "reset it, or restart the machine; others can be used"

@@ -38,11 +38,18 @@ def joined_fields(inputs: RunInputs, targets: Sequence[str], accelerator: str, *
     request = inputs.request
     scenario = inputs.scenario
     workers, servers = scenario.ranks(request)
-    # If CPUs are emulated, a step takes minutes.
-    usual_s = EMULATED_COMM_TIMEOUT_S if accelerator == "tcg" and VMS.intersection(targets) else COMM_TIMEOUT_S
-    ranks = {"strategy": scenario.strategy(request), "workers": workers, "servers": servers}
-    timeout_s = request.joining.comm_timeout or usual_s
-    return DistributedJob.model_validate({**ranks, "comm_timeout_s": timeout_s, **place})
+    usual_s = COMM_TIMEOUT_S
+    if accelerator == "tcg" and VMS.intersection(targets):
+        # If CPUs are emulated, a step takes minutes.
+        usual_s = EMULATED_COMM_TIMEOUT_S
+    fields = {
+        "strategy": scenario.strategy(request),
+        "workers": workers,
+        "servers": servers,
+        "comm_timeout_s": request.joining.comm_timeout or usual_s,
+        **place,
+    }
+    return DistributedJob.model_validate(fields)
 
 
 def needs(request: RunRequest, scenario: PlannedScenario, place: str) -> str:
@@ -76,54 +83,57 @@ def open_containers(
     opened = []
     if job.network == "host":
         for layer, lower, namespace in zip(containers, places, namespaces, strict=False):
-            network = layer.engine.host_network(namespace if lower.node.local else None)
-            node = stack.enter_context(replace(layer, network=network).opened(lower.node))
+            local_namespace = namespace if lower.node.local else None
+            in_network = replace(layer, network=layer.engine.host_network(local_namespace))
+            node = stack.enter_context(in_network.opened(lower.node))
             opened.append(replace(lower, node=node))
         return tuple(opened)
-    members = [
-        Member(number, lower.node, str(lower.address), str(lower.interface))
-        for number, lower in enumerate(places, start=1)
-    ]
+    members = []
+    for number, lower in enumerate(places, start=1):
+        members.append(Member(number, lower.node, str(lower.address), str(lower.interface)))
     bridges = stack.enter_context(BETWEEN_NODES[job.network](members))
     for layer, lower, bridge in zip(containers, places, bridges, strict=True):
-        node = stack.enter_context(replace(layer, plug=bridge).opened(lower.node))
-        port = bridge.published[0] if bridge.published else None
-        place = replace(
+        plugged = replace(layer, plug=bridge)
+        node = stack.enter_context(plugged.opened(lower.node))
+        container = replace(
             lower,
+            node=node,
             address=bridge.address,
             interface=DEVICE,
             node_address=lower.address,
-            port=port,
+            port=bridge.published[0] if bridge.published else None,
         )
-        opened.append(replace(place, node=node))
+        opened.append(container)
     return tuple(opened)
 
 
 def linked(instances: Sequence[Instance], job: DistributedJob) -> tuple[Instance, ...]:
     """Return every instance with its links to the others. Raises MeasurementError if one does not reach another."""
     ends = [end_of(f"rank {rank}", instance) for rank, instance in enumerate(instances)]
-    link = job.lab.rate_bits_per_s if job.lab else None
+    limit_bits_per_s = job.lab.rate_bits_per_s if job.lab else None
+    rate_bits_per_s = limit_bits_per_s or UNKNOWN_RATE_BITS_PER_S
     emulated = any(EMULATED_CPU in instance.node.substitutes for instance in instances)
+    most_share = 1.0
+    if job.network == "overlay" and instances[0].node_address:
+        most_share = vxlan.MOST_SHARE
     pairs = connectivity(
         ends,
         measure_s=0 if emulated else RATE_WITHIN_S,
-        sample_bytes=int((link or UNKNOWN_RATE_BITS_PER_S) * RATE_SAMPLE_S / 8),
-        link_bits_per_s=link,
-        most_share=vxlan.MOST_SHARE if job.network == "overlay" and instances[0].node_address else 1.0,
+        sample_bytes=int(rate_bits_per_s * RATE_SAMPLE_S / 8),
+        link_bits_per_s=limit_bits_per_s,
+        most_share=most_share,
     )
-    links = [
-        Link(
+    links: list[list[Link]] = [[] for _ in ends]
+    for pair in pairs:
+        link = Link(
             rank=ends.index(pair.target),
             source_address=pair.source_address,
             connect_s=pair.connect_s,
             rate_bits_per_s=pair.rate_bits_per_s,
         )
-        for pair in pairs
-    ]
+        links[ends.index(pair.source)].append(link)
     linked_instances = []
-    for instance, end in zip(instances, ends, strict=True):
-        pairs_with_links = zip(pairs, links, strict=True)
-        outgoing = (link for pair, link in pairs_with_links if pair.source is end)
+    for instance, outgoing in zip(instances, links, strict=True):
         linked_instances.append(replace(instance, links=tuple(outgoing)))
     return tuple(linked_instances)
 

@@ -48,9 +48,11 @@ class ControlGroup:
 
     def is_within(self, other: "ControlGroup") -> bool:
         """Return whether it is another group, other than the root, or one below it, under some controller."""
-        visible = other.paths.items()
-        pairs = ((self.paths.get(controller), path) for controller, path in visible if path != "/")
-        return any(path and f"{path}/".startswith(f"{around}/") for path, around in pairs)
+        for controller, above in other.paths.items():
+            path = self.paths.get(controller)
+            if path and above != "/" and f"{path}/".startswith(f"{above}/"):
+                return True
+        return False
 
     def cpu_s(self) -> float | None:
         used_ns = read(self._file("cpuacct", "cpuacct.usage"))
@@ -106,32 +108,37 @@ class ControlGroup:
 
         It must be so for reads and writes, on all devices (``254:0``).
         """
-        found = {}
+        common: dict[str, int | None] = {}
         for unit, name in DISK_LIMITS.items():
-            found[name] = {limit for device in devices for limit in self._disk_limits(device, unit)}
-        return {
-            name: int(limits.pop()) if len(limits) == 1 and "".join(limits).isdigit() else None
-            for name, limits in found.items()
-        }
+            limits = set[str]()
+            for device in devices:
+                limits.update(self._disk_limits(device, unit))
+            text = limits.pop() if len(limits) == 1 else ""
+            common[name] = int(text) if text.isdigit() else None
+        return common
 
     def _disk_limits(self, device: str, unit: str) -> list[str]:
         """Return the limits of reads and of writes. Version 1 has a file for each, version 2 a line per device."""
         file = self._file("io", "io.max")
         if file:
-            lines = dict(line.split(" ", 1) for line in read(file).splitlines())
-            named = (pair.split("=", 1) for pair in lines.get(device, "").split())
-            limits = dict(named)
+            by_device = dict(line.split(" ", 1) for line in read(file).splitlines())
+            pairs = by_device.get(device, "").split()
+            limits = dict(pair.split("=", 1) for pair in pairs)
             return [limits.get(f"{way}{unit}", "") for way in "rw"]
-        files = [self._file("blkio", f"blkio.throttle.{way}_{unit}_device") for way in ("read", "write")]
-        by_device = [_words(file) for file in files]
-        return [limits.get(device, "") for limits in by_device]
+        of_ways = []
+        for way in ("read", "write"):
+            file = self._file("blkio", f"blkio.throttle.{way}_{unit}_device")
+            of_ways.append(_words(file).get(device, ""))
+        return of_ways
 
     def throttled_s(self) -> list[float]:
         """Return for how long quotas have held back this group and each visible group above it, in seconds."""
         file = self._file("cpu", "cpu.stat")
         if file is None:
             return []
-        top = self.root / "cpu" if file.is_relative_to(self.root / "cpu") else self.root
+        top = self.root
+        if file.is_relative_to(self.root / "cpu"):
+            top = self.root / "cpu"
         directories = [directory for directory in file.parents if directory.is_relative_to(top)]
         held_back_s = []
         for directory in directories:
@@ -175,5 +182,9 @@ def read(path: Path | None) -> str:
 
 def _pairs(path: Path | None) -> dict[str, int]:
     """Parse a file of "name number" lines."""
-    words = (line.split() for line in read(path).splitlines())
-    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}
+    numbers = {}
+    for line in read(path).splitlines():
+        words = line.split()
+        if len(words) == 2 and words[1].isdigit():
+            numbers[words[0]] = int(words[1])
+    return numbers

@@ -115,12 +115,19 @@ def of_group(node: Node, name: str, opened: Opened, *, cpuset: bool = True) -> R
     def resize(shares: Shares) -> None:
         quota = opened.quota_us(shares)
         memory = opened.memory(shares)
-        most = f"cpu.max={'max' if quota < 0 else quota} {PERIOD_US}" if second else f"cpu.cfs_quota_us={quota}"
-        words = [most, *([f"cpuset.cpus={format_cpu_list(shares.cpus)}"] if cpuset else [])]
+        if second:
+            settings = [f"cpu.max={'max' if quota < 0 else quota} {PERIOD_US}"]
+        else:
+            settings = [f"cpu.cfs_quota_us={quota}"]
+        if cpuset:
+            settings.append(f"cpuset.cpus={format_cpu_list(shares.cpus)}")
         if memory is not None:
-            words += [f"memory.max={memory}" if second else f"memory.limit_in_bytes={memory}"]
-        assigned = (word for setting in words for word in ("-r", setting))
-        node.run(["cgset", *assigned, name])
+            file = "memory.max" if second else "memory.limit_in_bytes"
+            settings.append(f"{file}={memory}")
+        argv = ["cgset"]
+        for setting in settings:
+            argv += ["-r", setting]
+        node.run([*argv, name])
 
     return resize
 

@@ -44,31 +44,35 @@ class Ironic(Cloud):
 
     def look_up(self, sdk: Any, options: IronicOptions) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         if not options.network and (not options.address or options.count > 1):
-            raise RequestError(
-                "the address of each machine is unknown", remedy="give --network; --address for a single one"
-            )
+            remedy = "give --network; --address for a single one"
+            raise RequestError("the address of each machine is unknown", remedy=remedy)
         body: dict[str, Any] = {"resource_class": options.resource_class, "address": options.address}
         if options.network:
-            body["network"] = resolved("network", options.network, sdk.network.find_network).id
+            network = resolved("network", options.network, sdk.network.find_network)
+            body["network"] = network.id
         if options.kernel:
-            arguments = {"ramdisk_kernel_arguments": options.kernel_arguments} if options.kernel_arguments else {}
-            instance = {"kernel": options.kernel, "ramdisk": options.ramdisk, **arguments}
+            instance = {"kernel": options.kernel, "ramdisk": options.ramdisk}
+            if options.kernel_arguments:
+                instance["ramdisk_kernel_arguments"] = options.kernel_arguments
             return {**body, "instance_info": instance}, ()
         keys = {}
         if options.public_key:
             keys = {TAG: options.public_key.read_text().strip()}
-        metadata = {"public_keys": keys}
-        return {**body, "instance_info": _disk(sdk, options), "meta_data": metadata}, ()
+        body["instance_info"] = _disk(sdk, options)
+        body["meta_data"] = {"public_keys": keys}
+        return body, ()
 
     def make(self, sdk: Any, name: str, body: Mapping[str, Any], user_data: str) -> Making:
         metal = sdk.baremetal
         address = body["address"]
-        made = metal.create_allocation(name=name, resource_class=body["resource_class"], extra={TAG: name})
+        requested = metal.create_allocation(name=name, resource_class=body["resource_class"], extra={TAG: name})
         yield "scheduled", "accepted"
-        while (allocation := metal.get_allocation(made.id)).state != "active":
+        allocation = metal.get_allocation(requested.id)
+        while allocation.state != "active":
             if allocation.state == "error":
                 raise failure(f"{name}: {allocation.last_error}")
             yield "scheduled", str(allocation.state)
+            allocation = metal.get_allocation(requested.id)
         node = metal.get_node(allocation.node_id)
         if "network" in body:
             port = sdk.network.create_port(network_id=body["network"], name=name, description=TAG)
@@ -76,8 +80,11 @@ class Ironic(Cloud):
             address = port.fixed_ips[0]["ip_address"]
         metal.update_node(node, instance_info=body["instance_info"])
         metal.validate_node(node)
-        names = {"uuid": node.id, "name": name, "hostname": name}
-        drive = {"meta_data": {**names, **body["meta_data"]}, "user_data": user_data} if "meta_data" in body else None
+        drive = None
+        if "meta_data" in body:
+            names = {"uuid": node.id, "name": name, "hostname": name}
+            metadata = {**names, **body["meta_data"]}
+            drive = {"meta_data": metadata, "user_data": user_data}
         metal.set_node_provision_state(node, "active", config_drive=drive)
         yield "built", "accepted"
         yield from _deployed(metal, node.id, name)
@@ -111,8 +118,9 @@ class Ironic(Cloud):
             return _words(node)
 
         until_gone(remaining)
-        for port in sdk.network.ports(name=name, description=TAG) if sdk.endpoint_for("network") else ():
-            sdk.network.delete_port(port)
+        if sdk.endpoint_for("network"):
+            for port in sdk.network.ports(name=name, description=TAG):
+                sdk.network.delete_port(port)
 
 
 def _disk(sdk: Any, options: IronicOptions) -> dict[str, str]:
@@ -120,25 +128,33 @@ def _disk(sdk: Any, options: IronicOptions) -> dict[str, str]:
     if not options.image:
         raise RequestError("no system to deploy", remedy="give --image, or --kernel with --ramdisk")
     if "://" not in options.image:
-        return {"image_source": resolved("image", options.image, sdk.image.find_image).id, "image_type": "whole-disk"}
+        image = resolved("image", options.image, sdk.image.find_image)
+        return {"image_source": image.id, "image_type": "whole-disk"}
     if not options.checksum:
         raise RequestError("--image is a URL without --checksum", remedy="give the SHA-256 of the image")
-    checksum = {"image_os_hash_algo": "sha256", "image_os_hash_value": options.checksum}
-    return {"image_source": options.image, "image_type": "whole-disk", **checksum}
+    return {
+        "image_source": options.image,
+        "image_type": "whole-disk",
+        "image_os_hash_algo": "sha256",
+        "image_os_hash_value": options.checksum,
+    }
 
 
 def _deployed(metal: Any, node_id: str, name: str) -> Generator[tuple[str, str], None, None]:
     """Wait for the deployment. Raises CloudError with the error of the node, which comes late and goes early."""
     error = ""
     failed_s = 0.0
-    while (node := metal.get_node(node_id)).provision_state != "active":
+    node = metal.get_node(node_id)
+    while node.provision_state != "active":
         error = node.last_error or error
         if node.provision_state in FAILED:
             failed_s = failed_s or time.monotonic()
             error = error or _last_event(metal, node_id)
             if error or time.monotonic() - failed_s > REASON_WITHIN_S:
-                raise failure(f"{name}: {_words(node)}{'' if node.last_error else f': {error or NO_REASON}'}")
+                reason = "" if node.last_error else f": {error or NO_REASON}"
+                raise failure(f"{name}: {_words(node)}{reason}")
         yield "built", _words(node)
+        node = metal.get_node(node_id)
 
 
 def _last_event(metal: Any, node_id: str) -> str:
@@ -153,13 +169,18 @@ def _last_event(metal: Any, node_id: str) -> str:
 
 def _allocation(metal: Any, name: str) -> Any:
     """Return the allocation with this name and tag; None if there is none."""
-    allocated = metal.allocations()
-    allocations = (each for each in allocated if each.name == name == (each.extra or {}).get(TAG))
-    return next(allocations, None)
+    for allocation in metal.allocations():
+        tag = (allocation.extra or {}).get(TAG)
+        if allocation.name == name == tag:
+            return allocation
+    return None
 
 
 def _words(node: Any) -> str:
-    return f"node {node.name or node.id} is {node.provision_state}{f': {node.last_error}' if node.last_error else ''}"
+    words = f"node {node.name or node.id} is {node.provision_state}"
+    if node.last_error:
+        words += f": {node.last_error}"
+    return words
 
 
 IRONIC = Ironic()

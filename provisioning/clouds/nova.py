@@ -54,22 +54,31 @@ class Nova(Cloud):
             "key_name": key.name,
             "networks": [{"uuid": network.id}],
         }
-        return body | ({"host": options.on_host} if options.on_host else {}), unfair
+        if options.on_host:
+            body["host"] = options.on_host
+        return body, unfair
 
     def make(self, sdk: Any, name: str, body: Mapping[str, Any], user_data: str) -> Making:
-        drive = {}
+        drive: dict[str, Any] = {}
         if user_data:
-            drive = {"config_drive": True, "user_data": base64.b64encode(user_data.encode()).decode()}
-        made = sdk.compute.create_server(name=name, metadata={TAG: name}, **drive, **body)
+            encoded = base64.b64encode(user_data.encode())
+            drive = {"config_drive": True, "user_data": encoded.decode()}
+        requested = sdk.compute.create_server(name=name, metadata={TAG: name}, **drive, **body)
         yield "scheduled", "accepted"
-        while (server := sdk.compute.get_server(made.id)).status != "ACTIVE":
+        server = sdk.compute.get_server(requested.id)
+        while server.status != "ACTIVE":
             if server.status == "ERROR":
                 raise failure(f"{name}: {_words(server)}")
-            yield "scheduled" if server.task_state == "scheduling" else "built", _words(server)
-        addresses = [(item["version"], item["addr"]) for items in (server.addresses or {}).values() for item in items]
+            state = "scheduled" if server.task_state == "scheduling" else "built"
+            yield state, _words(server)
+            server = sdk.compute.get_server(requested.id)
+        addresses = []
+        for items in (server.addresses or {}).values():
+            addresses += [(item["version"], item["addr"]) for item in items]
         if not addresses:
             raise failure(f"{name} is {_words(server)} without an address", "see the subnets of the network")
-        return str(min(addresses)[1])
+        _, address = min(addresses)
+        return str(address)
 
     def state(self, sdk: Any, name: str) -> str:
         return ", ".join(map(_words, _servers(sdk, name))) or "gone"
@@ -87,9 +96,13 @@ def _servers(sdk: Any, name: str) -> list[Any]:
 
 
 def _words(server: Any) -> str:
-    task = server.task_state
+    words = str(server.status)
+    if server.task_state:
+        words += f" ({server.task_state})"
     fault = (server.fault or {}).get("message")
-    return f"{server.status}{f' ({task})' if task else ''}{f': {fault}' if fault else ''}"
+    if fault:
+        words += f": {fault}"
+    return words
 
 
 def _unfair(specs: Mapping[str, str]) -> Iterator[str]:
@@ -111,12 +124,11 @@ def _unfair(specs: Mapping[str, str]) -> Iterator[str]:
     if nodes != "1":
         yield f"hw:numa_nodes is {nodes}: its CPUs and memory are on several NUMA nodes"
     for name, value in specs.items():
-        if name.startswith("quota:"):
-            limited = LIMITED.get(name.removeprefix("quota:").partition("_")[0])
-        else:
-            limited = None
-        if limited and name not in NO_LIMITS:
-            yield f"{name} is {value}: the cloud limits {limited}"
+        if not name.startswith("quota:") or name in NO_LIMITS:
+            continue
+        kind = name.removeprefix("quota:").partition("_")[0]
+        if kind in LIMITED:
+            yield f"{name} is {value}: the cloud limits {LIMITED[kind]}"
 
 
 NOVA = Nova()

@@ -177,7 +177,8 @@ class ContainerEngine(Protocol):
         ended = node.run(argv, check=False, timeout_s=60.0)
         if ended.returncode:
             last = ended.complaint()
-            remedy = denied if denied and "permission denied" in ended.stderr.lower() else remedy
+            if denied and "permission denied" in ended.stderr.lower():
+                remedy = denied
             raise BenchError(f"{self.name} does not work on {node.name}: {last[:200]}", remedy=remedy)
         return (ended.stdout or ended.stderr).strip()
 
@@ -258,7 +259,9 @@ class ContainerEngine(Protocol):
     def _remove(self, name: str, run: Callable[[list[str]], Any]) -> None:
         for argv in self.removal(name):
             ended = run(argv)
-            if ended.returncode and not any(words in ended.stderr.lower() for words in self.says_gone):
+            message = ended.stderr.lower()
+            gone = any(words in message for words in self.says_gone)
+            if ended.returncode and not gone:
                 raise CommandError(argv, ended.returncode, ended.stderr)
 
 
@@ -274,8 +277,10 @@ def is_root(node: Node) -> bool:
 
 def end_starting(name: str, program: str, mark: str, *, stays: bool = False) -> list[str]:
     """Return the command that ends clients which still start the container, on any node; see ``clients.end``."""
-    image_name = program.rpartition("/")[2]
-    return program_argv(clients, name, image_name, mark, *(["stays"] if stays else []))
+    words = [name, program.rpartition("/")[2], mark]
+    if stays:
+        words.append("stays")
+    return program_argv(clients, *words)
 
 
 def get_engine(name: str) -> ContainerEngine:
@@ -287,5 +292,6 @@ def default_engine(usable: Collection[str]) -> str:
     """Return the first engine of the registry that is usable; the last of the suite's own if none is."""
     # With none on this machine one is still needed for its guests, whose image has them all; the last needs no daemon.
     local = [name for name in ENGINES.own if get_engine(name).by_default]
-    preferred = (name for name in ENGINES if name in usable and get_engine(name).by_default)
+    candidates = (name for name in ENGINES if name in usable)
+    preferred = (name for name in candidates if get_engine(name).by_default)
     return next(preferred, local[-1])

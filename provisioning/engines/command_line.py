@@ -57,7 +57,9 @@ class CommandLineEngine(ContainerEngine):
         asking = [*self.program, "version", "--format", self.version_field]
         answer = self.answer(node, asking, self.remedy, self.denied)
         if not is_guest(node):  # whose programs are the image's
-            check_answer(self.program[0], node.run([self.program[0], "--version"], check=False).stdout, node.name)
+            program = self.program[0]
+            identity = node.run([program, "--version"], check=False)
+            check_answer(program, identity.stdout, node.name)
         version = self.service_version(answer, node)
         if not self.runtime:
             return version
@@ -89,8 +91,10 @@ class CommandLineEngine(ContainerEngine):
         answer = node.run([*self.program, "info", "--format", self.machine_field], check=False, timeout_s=60.0)
         memory = node.run(["cat", "/proc/meminfo"]).stdout
         total = next(line for line in memory.splitlines() if "MemTotal" in line)
+        total_kib = int(total.split()[1])
         kernel = node.run(["uname", "--nodename", "--kernel-release"]).stdout.split()
-        if answer.returncode == 0 and answer.stdout.split() != [*kernel, str(int(total.split()[1]) * 1024)]:
+        expected = [*kernel, str(total_kib * 1024)]
+        if answer.returncode == 0 and answer.stdout.split() != expected:
             raise RequestError(
                 f"the containers of {self.name} run on another machine than {node.name}: {answer.stdout.strip()[:200]}",
                 remedy="use the service of the machine itself: docker context use default, or podman system connection "
@@ -112,24 +116,30 @@ class CommandLineEngine(ContainerEngine):
         if spec.layer:
             # The copies belong to root, as the files of an image do.
             source, target, _ = spec.layer
+            copying = [*self.program, "cp", f"{source}/.", f"{spec.name}:{target}"]
             with node.opening.paused():
-                node.run([*self.program, "cp", f"{source}/.", f"{spec.name}:{target}"], timeout_s=COPIED_WITHIN_S)
+                node.run(copying, timeout_s=COPIED_WITHIN_S)
 
     def run_argv(self, spec: ContainerSpec) -> list[str]:
         """Return the ``run`` command with the envelope, and without any privilege that training does not need."""
-        tmpfs = [word for path in TMPFS for word in ("--tmpfs", f"{path}:rw,exec,size={spec.tmpfs_bytes}")]
-        tmpfs += ["--shm-size", str(spec.tmpfs_bytes)]
-        least = [] if spec.layer else ["--read-only"]
-        least += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
-        least += ["--network", spec.network or "none"]
-        least += ["--runtime", self.runtime] if self.runtime else []
-        least += [] if spec.seccomp else ["--security-opt", "seccomp=unconfined"]
-        return [
-            *(*self.program, "run", "--detach", "--name", spec.name, "--hostname", spec.name, "--pull", "never"),
-            *(*self.own_settings, *_limits(spec), *least, *tmpfs, *self._mounts(spec)),
-            *(word for device in spec.edits.devices for word in ("--device", device.path)),
-            *(*self.root_options(spec), *SLEEPER),
-        ]
+        argv = [*self.program, "run", "--detach"]
+        argv += ["--name", spec.name, "--hostname", spec.name]
+        argv += ["--pull", "never", *self.own_settings, *_limits(spec)]
+        if not spec.layer:
+            argv.append("--read-only")
+        argv += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+        argv += ["--network", spec.network or "none"]
+        if self.runtime:
+            argv += ["--runtime", self.runtime]
+        if not spec.seccomp:
+            argv += ["--security-opt", "seccomp=unconfined"]
+        for path in TMPFS:
+            argv += ["--tmpfs", f"{path}:rw,exec,size={spec.tmpfs_bytes}"]
+        argv += ["--shm-size", str(spec.tmpfs_bytes)]
+        argv += self._mounts(spec)
+        for device in spec.edits.devices:
+            argv += ["--device", device.path]
+        return [*argv, *self.root_options(spec), *SLEEPER]
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:
         pinning = ["taskset", "--cpu-list", spec.cpus] if spec.by_affinity else []
@@ -152,34 +162,38 @@ class CommandLineEngine(ContainerEngine):
     def names_here(self) -> list[str]:
         listing = [self.program[0], "ps", "--all", "--filter", "name=virtbench-", "--format", "{{.Names}}"]
         try:
-            return run_apart(listing, LISTED_WITHIN_S).stdout.split()
+            answer = run_apart(listing, LISTED_WITHIN_S)
         except (CommandError, OSError):
             return []
+        return answer.stdout.split()
 
     def _mounts(self, spec: ContainerSpec) -> list[str]:
         """Return the options of the bind mounts: ``--mount`` splits its value at commas, so that paths are quoted."""
+        binds = []
         if spec.bound_tree:
-            binds = [(f"{spec.tree.rstrip('/')}{path}", path, False) for path in BOUND]
-        else:
-            binds = []
+            top = spec.tree.rstrip("/")
+            binds += [(f"{top}{path}", path, False) for path in BOUND]
         binds += spec.binds
-        binds += [(*mount, False) for mount in spec.edits.mounts]
-        options = {writable: f"{'' if writable else READ_ONLY}{self.bind_options}" for writable in (False, True)}
-        return [
-            word
-            for source, target, writable in binds
-            for word in ("--mount", f'type=bind,"source={source}",target={target}{options[writable]}')
-        ]
+        binds += [(source, target, False) for source, target in spec.edits.mounts]
+        words = []
+        for source, target, writable in binds:
+            read_only = "" if writable else READ_ONLY
+            words += ["--mount", f'type=bind,"source={source}",target={target}{read_only}{self.bind_options}']
+        return words
 
 
 def _limits(spec: ContainerSpec) -> list[str]:
-    limits = [] if spec.by_count or spec.by_affinity else ["--cpuset-cpus", spec.cpus]
+    limits = []
+    if not spec.by_count and not spec.by_affinity:
+        limits += ["--cpuset-cpus", spec.cpus]
     if spec.by_count or spec.cpu_share < 1:
         limits += ["--cpus", f"{spec.cpu_count * spec.cpu_share:g}"]
     limits += ["--pids-limit", str(spec.most_processes)]
-    memory = str(spec.memory_bytes)
-    limits += ["--memory", memory, "--memory-swap", memory] if spec.memory_limited else []
+    if spec.memory_limited:
+        memory = str(spec.memory_bytes)
+        limits += ["--memory", memory, "--memory-swap", memory]
     for disk in spec.limited_disks:
         limits += [f"--device-{way}-{unit}={disk.path}:{limit}" for way, unit, limit in spec.disk_limits]
-    limits += [word for name, value in spec.limits for word in ("--ulimit", f"{name}={value}:{value}")]
+    for name, value in spec.limits:
+        limits += ["--ulimit", f"{name}={value}:{value}"]
     return limits

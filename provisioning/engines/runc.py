@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import chain
 from typing import Any
 
 from provisioning.cgroup.limits import PERIOD_US, quota_us, remove_argv
@@ -72,9 +73,11 @@ class Runc(ContainerEngine):
                 source, _, scratch = spec.layer
                 node.run(["mkdir", f"{scratch}/upper", f"{scratch}/work"])
                 node.run(["cp", "--recursive", f"{source}/.", f"{scratch}/upper"], timeout_s=COPIED_WITHIN_S)
-            config = bundle_config(spec, bundle_profile(node.run(["cat", f"{spec.tree}/{PROFILE}"]).stdout))
-            write_file(node, f"{BUNDLES}/{spec.name}/config.json", json.dumps(config).encode())
-            argv = [*self.starting(node, spec), "--bundle", f"{BUNDLES}/{spec.name}", spec.name]
+            profile = node.run(["cat", f"{spec.tree}/{PROFILE}"])
+            config = bundle_config(spec, bundle_profile(profile.stdout))
+            bundle = f"{BUNDLES}/{spec.name}"
+            write_file(node, f"{bundle}/config.json", json.dumps(config).encode())
+            argv = [*self.starting(node, spec), "--bundle", bundle, spec.name]
         # In the foreground: the container's standard streams are the runtime's; its first line reports that it runs.
         process = node.start(argv)
         if next(process.lines(READY_S), None) != "ready":
@@ -108,13 +111,13 @@ RUNC = Runc()
 def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any]:
     """Return the ``config.json`` (OCI runtime specification 1.0.2) of the container that docker would make."""
     sets = ("bounding", "effective", "inheritable", "permitted", "ambient")
-    none: dict[str, list[str]] = {k: [] for k in sets}
-    joined = {"path": spec.network} if spec.network else {}
+    none: dict[str, list[str]] = {name: [] for name in sets}
+    of_gpus = [_bind(source, target) for source, target in spec.edits.mounts]
     return {
         "ociVersion": "1.0.2",
         "hostname": spec.name,
         "root": {"path": spec.tree, "readonly": True},
-        "mounts": [*_mounts(f"size={spec.tmpfs_bytes}"), *(_bind(*pair) for pair in spec.edits.mounts), *_data(spec)],
+        "mounts": [*_mounts(f"size={spec.tmpfs_bytes}"), *of_gpus, *_data(spec)],
         "process": {
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
@@ -123,26 +126,38 @@ def bundle_config(spec: ContainerSpec, seccomp: dict[str, Any]) -> dict[str, Any
             "cwd": "/",
             "capabilities": none,
             "noNewPrivileges": True,
-            "rlimits": [{"type": f"RLIMIT_{name.upper()}", "hard": v, "soft": v} for name, v in spec.limits],
+            "rlimits": [_rlimit(name, limit) for name, limit in spec.limits],
         },
         "linux": {
-            # One with a path is joined and not made.
-            "namespaces": [*({"type": kind} for kind in NAMESPACES), {"type": "network", **joined}],
+            "namespaces": _namespaces(spec.network),
             "cgroupsPath": f"/{spec.name}",
-            # The GPUs and nothing else; runc adds the usual devices.
-            "resources": {
-                **_limits(spec),
-                "devices": [
-                    {"allow": False, "access": "rwm"},
-                    *({**_numbers(device), "allow": True, "access": "rw"} for device in spec.edits.devices),
-                ],
-            },
+            "resources": {**_limits(spec), "devices": _allowed_devices(spec)},
             "devices": [_device(device) for device in spec.edits.devices],
             **({"seccomp": seccomp} if spec.seccomp else {}),
             "maskedPaths": list(MASKED),
             "readonlyPaths": list(READONLY),
         },
     }
+
+
+def _rlimit(name: str, limit: int) -> dict[str, Any]:
+    return {"type": f"RLIMIT_{name.upper()}", "hard": limit, "soft": limit}
+
+
+def _namespaces(network: str | None) -> list[dict[str, Any]]:
+    """Return the namespaces of a container; one with a path is joined and not made."""
+    of_network = {"type": "network"}
+    if network:
+        of_network["path"] = network
+    return [*({"type": kind} for kind in NAMESPACES), of_network]
+
+
+def _allowed_devices(spec: ContainerSpec) -> list[dict[str, Any]]:
+    """Return the rules that allow the GPUs and nothing else; runc adds the usual devices."""
+    rules: list[dict[str, Any]] = [{"allow": False, "access": "rwm"}]
+    for device in spec.edits.devices:
+        rules.append({**_numbers(device), "allow": True, "access": "rw"})
+    return rules
 
 
 def _mounts(size: str) -> list[dict[str, Any]]:
@@ -197,10 +212,16 @@ def _data(spec: ContainerSpec) -> list[dict[str, Any]]:
 
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:
-    limits: dict[str, Any] = {"cpu": {} if spec.by_count else {"cpus": spec.cpus}}
-    limits["pids"] = {"limit": spec.most_processes}
+    cpu: dict[str, Any] = {}
+    if not spec.by_count:
+        cpu["cpus"] = spec.cpus
     if spec.by_count or spec.cpu_share < 1:
-        limits["cpu"] |= {"quota": quota_us(spec.cpu_count, spec.cpu_share), "period": PERIOD_US}
+        cpu["quota"] = quota_us(spec.cpu_count, spec.cpu_share)
+        cpu["period"] = PERIOD_US
+    limits: dict[str, Any] = {
+        "cpu": cpu,
+        "pids": {"limit": spec.most_processes},
+    }
     if spec.memory_limited:
         limits["memory"] = {"limit": spec.memory_bytes, "swap": spec.memory_bytes}
     if spec.limited_disks:
@@ -231,11 +252,12 @@ def bundle_profile(text: str) -> dict[str, Any]:
     profile = json.loads(text)
     architectures = profile.get("archMap", [])
     below = [a["subArchitectures"] or [] for a in architectures if a["architecture"] == LONG_ARCHITECTURE]
+    rules = filter(_applies, profile["syscalls"])
     return {
         "defaultAction": profile["defaultAction"],
         "defaultErrnoRet": profile.get("defaultErrnoRet", 1),
-        "architectures": [LONG_ARCHITECTURE, *(name for names in below for name in names)],
-        "syscalls": [_rule(rule) for rule in profile["syscalls"] if _applies(rule)],
+        "architectures": [LONG_ARCHITECTURE, *chain.from_iterable(below)],
+        "syscalls": list(map(_rule, rules)),
     }
 
 

@@ -56,8 +56,10 @@ class UnprivilegedEngine(ContainerEngine):
         return version_in(answer) or build_of(self.program, node)
 
     def hindrance(self, properties: Properties) -> str | None:
-        switched = (name for name in self.lacks if getattr(properties, name) != getattr(AS_IT_IS, name))
-        return next((f"{self.name} {self.lacks[name]}" for name in switched), None)
+        for name, lack in self.lacks.items():
+            if getattr(properties, name) != getattr(AS_IT_IS, name):
+                return f"{self.name} {lack}"
+        return None
 
     def exec_argv(self, spec: ContainerSpec) -> list[str]:  # noqa: ARG002 (other engines are asked)
         return []
@@ -73,10 +75,12 @@ class UnprivilegedEngine(ContainerEngine):
         files = of_image.stdout.splitlines()
         if is_root(node):
             user = unnamed_user()
-            words = [*_limited(node, spec), *pinned, *_shown(node, spec, user, files)]
+            limited = _limited(node, spec)
+            shown = _shown(node, spec, user, files)
+            words = [*limited, *pinned, *shown]
             place = PLACE
             tree = f"{PLACE}/tree"
-            sources = [f"{PLACE}/{PurePath(target).name}" for _, target, _ in spec.binds]
+            sources = [_shown_at(target) for _, target, _ in spec.binds]
             host_processes = HostProcesses(ControlGroup.named(spec.name))
         else:
             user = None
@@ -85,9 +89,12 @@ class UnprivilegedEngine(ContainerEngine):
             tree = spec.tree
             sources = [source for source, _, _ in spec.binds]
             substitutes = (MEMORY_NOT_LIMITED,)
-        binds = [(f"{place}/{PurePath(file).name}", file.removeprefix(spec.tree), False) for file in files]
-        prepared = zip(sources, spec.binds, strict=True)
-        binds += [(source, *bind[1:]) for source, bind in prepared]
+        binds = []
+        for file in files:
+            copy = f"{place}/{PurePath(file).name}"
+            binds.append((copy, file.removeprefix(spec.tree), False))
+        for source, (_, target, writable) in zip(sources, spec.binds, strict=True):
+            binds.append((source, target, writable))
         words += self.container_argv(spec, tree, binds, user)
         inside = WrappedNode(
             parent=node,
@@ -113,9 +120,17 @@ def _limited(node: Node, spec: ContainerSpec) -> Sequence[str]:
     envelope = Envelope(cpus=cpus, memory_bytes=spec.memory_bytes, threads=len(cpus))
     disks: dict[str, Any] = {DISK_LIMITS[unit]: limit for _, unit, limit in spec.disk_limits}
     properties = Properties(
-        pinned=not spec.by_count, cpu_share=spec.cpu_share, memory_limited=spec.memory_limited, **disks
+        pinned=not spec.by_count,
+        cpu_share=spec.cpu_share,
+        memory_limited=spec.memory_limited,
+        **disks,
     )
     return cgroups.create(node, spec.name, envelope, properties, spec.limited_disks)
+
+
+def _shown_at(path: str) -> str:
+    """Return where root shows a file or directory to a user without a name."""
+    return f"{PLACE}/{PurePath(path).name}"
 
 
 def _copied(node: Node, files: Sequence[str]) -> str:
@@ -133,13 +148,16 @@ def _copied(node: Node, files: Sequence[str]) -> str:
 
 def _shown(node: Node, spec: ContainerSpec, user: int, files: Sequence[str]) -> list[str]:
     """Return the words that show tree, data and ``files`` at ``PLACE``, and file systems in memory by size."""
-    binds = ["--perms", "0755", "--dir", f"{PLACE}/tree", "--ro-bind", spec.tree, f"{PLACE}/tree"]
-    binds += [word for file in files for word in ("--ro-bind", file, f"{PLACE}/{PurePath(file).name}")]
+    tree = f"{PLACE}/tree"
+    binds = ["--perms", "0755", "--dir", tree, "--ro-bind", spec.tree, tree]
+    for file in files:
+        binds += ["--ro-bind", file, _shown_at(file)]
     for source, target, writable in spec.binds:
-        binds += ["--bind" if writable else "--ro-bind", source, f"{PLACE}/{PurePath(target).name}"]
+        binds += ["--bind" if writable else "--ro-bind", source, _shown_at(target)]
         if writable:
             node.run(["chown", "-R", f"{user}:{user}", "--", source])
-    size = str(spec.tmpfs_bytes)
-    in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in ("--size", size, *OPEN_TO_ALL, path)]
+    in_memory: list[str] = []
+    for path in (SHARED_MEMORY, TEMPORARY):
+        in_memory += ["--size", str(spec.tmpfs_bytes), *OPEN_TO_ALL, path]
     seen = ["--dev-bind", "/", "/", *in_memory, "--perms", "0755", "--tmpfs", PLACE, *binds]
     return ["bwrap", "--die-with-parent", *seen, "--"]

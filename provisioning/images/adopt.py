@@ -43,12 +43,11 @@ def adopt(python: Path, sites: tuple[Path, ...], note: Note) -> Image:
         tree = building / "tree"
         answer = node.run([str(python), "-I", "-c", PREFIX])
         interpreter, prefix = answer.stdout.splitlines()
-        numbered_sites = enumerate(sites)
-        packages = (Mount(place=f"opt/site{n}", sources=(str(site.resolve()),)) for n, site in numbered_sites)
-        mounts = [_programs(tree), *packages]
+        mounts = [_programs(tree)]
         if not prefix.startswith("/usr"):
-            mount = Mount(place=prefix.lstrip("/"), sources=(prefix,))
-            mounts.insert(1, mount)
+            mounts.append(Mount(place=prefix.lstrip("/"), sources=(prefix,)))
+        for number, site in enumerate(sites):
+            mounts.append(Mount(place=f"opt/site{number}", sources=(str(site.resolve()),)))
         _lay_out(tree, mounts)
         image = _described(mounts, interpreter)
         with mounted(image, tree):
@@ -87,8 +86,9 @@ def _programs(tree: Path) -> Mount:
     """Return the mount of /usr, over which the seccomp profile is laid if the machine has none there."""
     if Path("/", PROFILE).is_file():
         return Mount(place="usr", sources=("/usr",))
-    runc = shutil.which("runc")
-    profile = next((path for parent in Path(runc or "/").parents if (path := parent / PROFILE).is_file()), None)
+    runc = Path(shutil.which("runc") or "/")
+    profiles = (parent / PROFILE for parent in runc.parents)
+    profile = next((path for path in profiles if path.is_file()), None)
     if profile is None:
         package = "golang-github-containers-common"
         raise RequestError(f"/{PROFILE} is missing", remedy=f"install it: apt-get install {package}")
@@ -112,7 +112,8 @@ def _lay_out(tree: Path, mounts: list[Mount]) -> None:
             shutil.copytree(source, target, symlinks=True)
         elif source.exists():
             shutil.copyfile(source, target)
-    for name, text in {"hostname": "", "resolv.conf": "", "hosts": "127.0.0.1 localhost\n"}.items():
+    texts = {"hostname": "", "resolv.conf": "", "hosts": "127.0.0.1 localhost\n"}
+    for name, text in texts.items():
         (tree / "etc" / name).write_text(text)
     copy_worker(tree / IMAGE_PYTHON[1].lstrip("/"))
     for name in ("tmp", "var/tmp"):
@@ -132,9 +133,10 @@ def _check(node: LocalNode, tree: Path, python: tuple[str, str], note: Note) -> 
     if failed:
         why = "; ".join(f"{name} ({reason})" for name, reason in failed.items())
         raise RequestError(f"jobs cannot import {why}", remedy="name the directory of the packages with --site")
-    words = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", IMAGE_PYTHON[1]]
-    inside = f"{tree}{IMAGE_PYTHON[1]}"
-    node.run(["bwrap", "--ro-bind", str(tree), "/", "--bind", inside, IMAGE_PYTHON[1], interpreter, *words])
+    modules = IMAGE_PYTHON[1]
+    bubble = ["bwrap", "--ro-bind", str(tree), "/", "--bind", f"{tree}{modules}", modules]
+    words = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", modules]
+    node.run([*bubble, interpreter, *words])
     return gpu_architectures(node, entered)
 
 

@@ -64,11 +64,12 @@ class Mount(Part):
 
     def argv(self, tree: Path) -> list[str]:
         """Return the command that mounts it below a tree."""
-        first, *others = [str(tree.parent / source) for source in self.sources]
-        if not others:
-            return ["mount", "--bind", "-o", "ro", "--", first, str(tree / self.place)]
-        lower = ":".join([first, *others])
-        return ["mount", "-t", "overlay", "-o", f"ro,lowerdir={lower}", "overlay", str(tree / self.place)]
+        sources = [str(tree.parent / source) for source in self.sources]
+        target = str(tree / self.place)
+        if len(sources) == 1:
+            return ["mount", "--bind", "-o", "ro", "--", sources[0], target]
+        lower = ":".join(sources)
+        return ["mount", "-t", "overlay", "-o", f"ro,lowerdir={lower}", "overlay", target]
 
 
 class Stamp(Part):
@@ -113,10 +114,14 @@ class Image(BaseModel):
     def cuda(self) -> str | None:
         """Return the version of CUDA that its torch is built with; empty for none, None if no torch is found."""
         # The directories of Python packages, where they are before anything is mounted.
-        sites = [Path(source) for mount in self.mounts for source in mount.sources]
+        sites: list[Path] = []
+        for mount in self.mounts:
+            sites += map(Path, mount.sources)
         root = Path("/") if self.mounts else self.tree
-        sites += [site for way in _SITES for site in root.glob(way)]
-        for file in (site / "torch/version.py" for site in sites):
+        for pattern in _SITES:
+            sites += root.glob(pattern)
+        for site in sites:
+            file = site / "torch/version.py"
             if file.is_file():
                 built = re.search(r"^cuda\b.*= *'([\d.]+)'", file.read_text(), re.MULTILINE)
                 return built[1] if built else ""
@@ -158,7 +163,8 @@ class Image(BaseModel):
             info = path.stat()
             if info.st_size != expected.size_bytes:
                 raise broken(self, f"{name} has {info.st_size} bytes instead of {expected.size_bytes}")
-            trusted = info.st_uid in (os.geteuid(), 0) and not info.st_mode & (S_IWGRP | S_IWOTH)
+            writable_by_others = info.st_mode & (S_IWGRP | S_IWOTH)
+            trusted = info.st_uid in (os.geteuid(), 0) and not writable_by_others
             if trusted and info.st_mtime_ns == expected.mtime_ns:
                 continue
             current_stamp = stamp(path)
@@ -181,7 +187,8 @@ class Image(BaseModel):
             return [*differences, "tree: its manifest is missing or has another digest"]
         with mounted(self, self.tree):
             changed = userland.differences(str(self.tree), everything=not self.mounts)
-            changed += self._other_lists() if self.mounts else []
+            if self.mounts:
+                changed += self._other_lists()
         return differences + [f"tree: {line}" for line in changed]
 
     def _other_lists(self) -> list[str]:
@@ -197,10 +204,13 @@ def build_command(variant: str, source: str | None = None) -> str:
 
 
 def broken(image: Image, how: str) -> RequestError:
-    command = f"{build_command(image.variant, image.source)} --rebuild"
     if image.mounts:
-        sites = (mount for mount in image.mounts if mount.place.startswith("opt/"))
-        command = " ".join([ADOPT, f"--python {image.python[0]}", *(f"--site {site.sources[0]}" for site in sites)])
+        command = f"{ADOPT} --python {image.python[0]}"
+        for mount in image.mounts:
+            if mount.place.startswith("opt/"):
+                command += f" --site {mount.sources[0]}"
+    else:
+        command = f"{build_command(image.variant, image.source)} --rebuild"
     return RequestError(f"image {image.digest[:12]} is broken: {how}", remedy=f"build it again: {command}")
 
 
@@ -215,7 +225,8 @@ def mounted(image: Image, tree: Path) -> Iterator[None]:
         return
     with ledger.holding("mount", str(tree)):
         itself = ["mount", "--bind", "--make-private", "--", str(tree), str(tree)]
-        for argv in (itself, *(mount.argv(tree) for mount in image.mounts)):
+        of_parts = [mount.argv(tree) for mount in image.mounts]
+        for argv in (itself, *of_parts):
             answer = processes.run_apart(argv, MOUNTED_WITHIN_S)
             if answer.returncode:
                 raise CommandError(argv, answer.returncode, answer.stderr)

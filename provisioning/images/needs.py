@@ -79,7 +79,8 @@ def remedy(lacks: list[Lack]) -> str:
     if packages:
         lines = [f"RUN apt-get update && apt-get install -y --no-install-recommends {packages}"]
     lines += dict.fromkeys(lack.line for lack in lacks if lack.line)
-    lines += [f"RUN {IMAGE_PYTHON[0]} -m pip install {modules}"] if modules else []
+    if modules:
+        lines.append(f"RUN {IMAGE_PYTHON[0]} -m pip install {modules}")
     return "add to its Dockerfile (packages as Debian names them): " + "; ".join(lines)
 
 
@@ -114,17 +115,20 @@ def _paths(node: Node, tree: Path, programs: list[str]) -> list[str]:
 
 
 def _programs(node: Node, tree: Path) -> list[Lack]:
-    wanted = {program: package for package, programs in PROGRAMS.items() for program in programs}
+    wanted: dict[str, str] = {}
+    for package, programs in PROGRAMS.items():
+        wanted |= dict.fromkeys(programs, package)
     paths = _paths(node, tree, list(wanted))
     present = {path if path in wanted else path.rpartition("/")[2] for path in paths}
-    lacks = []
-    for program, package in wanted.items():
-        if program not in present:
-            lacks.append(Lack(program, package))
-    if IMAGE_PYTHON[0] not in present and (link := _link(node, tree)):
-        further = (lack for lack in lacks if lack.name != IMAGE_PYTHON[0])
-        return [*further, Lack(IMAGE_PYTHON[0], line=link)]
-    return lacks
+    missing = [program for program in wanted if program not in present]
+    lacks = {program: Lack(program, wanted[program]) for program in missing}
+    interpreter = IMAGE_PYTHON[0]
+    if interpreter in lacks:
+        link = _link(node, tree)
+        if link:
+            del lacks[interpreter]
+            lacks[interpreter] = Lack(interpreter, line=link)
+    return list(lacks.values())
 
 
 def _link(node: Node, tree: Path) -> str:
@@ -150,15 +154,19 @@ def _python(node: Node, tree: Path, suite_tree: Path) -> list[Lack]:
         newer = f"Python {least} or newer ({interpreter} is {version[0]}.{version[1]})"
         return [Lack(newer, line=_link(node, tree) or f"FROM an image with Python {least} or newer")]
     link = _link(node, tree) if failed else ""
-    return [
-        Lack(f"{package} for {interpreter} ({str(failed[tried])[:200]})", module="" if link else package, line=link)
-        for package, tried in MODULES.items()
-        if tried in failed
-    ]
+    lacks = []
+    for package, imported in MODULES.items():
+        if imported in failed:
+            reason = str(failed[imported])[:200]
+            module = "" if link else package
+            lacks.append(Lack(f"{package} for {interpreter} ({reason})", module=module, line=link))
+    return lacks
 
 
 def import_inside(
-    node: Node, argv: Sequence[str], modules: Sequence[str]
+    node: Node,
+    argv: Sequence[str],
+    modules: Sequence[str],
 ) -> tuple[tuple[int, int] | None, dict[str, str]]:
     """Import these modules by the Python at the end of a command; return its version, and why those fail that do.
 

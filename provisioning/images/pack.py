@@ -47,10 +47,16 @@ def filesystem(
 
     ``inodes``: how many files it can hold; without, as many as mke2fs finds usual for its size.
     """
-    argv = ["mke2fs", "-q", "-t", "ext4", *(() if journal else ("-O", "^has_journal")), "-m", "0", *OWNED_BY_ROOT]
-    argv += ["-N", str(inodes)] if inodes else []
+    argv = ["mke2fs", "-q", "-t", "ext4"]
+    if not journal:
+        argv += ["-O", "^has_journal"]
+    argv += ["-m", "0", *OWNED_BY_ROOT]
+    if inodes:
+        argv += ["-N", str(inodes)]
     argv += ["-L", label, "-d", str(content), str(target)]
-    node.run([*argv, f"{mib}M"] if mib else argv, timeout_s=6 * 3600.0)
+    if mib:
+        argv.append(f"{mib}M")
+    node.run(argv, timeout_s=6 * 3600.0)
 
 
 def oci_archive(tree: Path, target: Path, digest: str) -> None:
@@ -75,8 +81,9 @@ def pack_image(
             for path in sorted(tree.iterdir()):
                 tar.add(path, arcname=path.name, filter=owned)
         with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
-            below = [_copy_layer(base, tar)] if base else []
-            _finish(tar, reference, [*below, _add_file(tar, layer)])
+            layers = [_copy_layer(base, tar)] if base else []
+            layers.append(_add_file(tar, layer))
+            _finish(tar, reference, layers)
     finally:
         layer.unlink(missing_ok=True)
 
@@ -107,12 +114,17 @@ def _finish(tar: tarfile.TarFile, reference: str, layers: Sequence[tuple[str, in
         "config": _descriptor("application/vnd.oci.image.config.v1+json", config, config_bytes),
         "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar", *layer) for layer in layers],
     }
-    index = _descriptor(MANIFEST_TYPE, *_add(tar, manifest))
+    digest, size = _add(tar, manifest)
+    index = _descriptor(MANIFEST_TYPE, digest, size)
     index["annotations"] = {"org.opencontainers.image.ref.name": reference}
     _add(tar, {"imageLayoutVersion": "1.0.0"}, "oci-layout")
     _add(tar, {"schemaVersion": 2, "manifests": [index]}, "index.json")
-    blobs = [f"{BLOBS}/{sha}" for sha, _ in layers]
-    _add(tar, [{"Config": f"{BLOBS}/{config}", "RepoTags": [reference], "Layers": blobs}], "manifest.json")
+    of_docker = {
+        "Config": f"{BLOBS}/{config}",
+        "RepoTags": [reference],
+        "Layers": [f"{BLOBS}/{sha}" for sha, _ in layers],
+    }
+    _add(tar, [of_docker], "manifest.json")
 
 
 def _add_file(tar: tarfile.TarFile, path: Path) -> tuple[str, int]:
@@ -128,8 +140,10 @@ def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     # Mount points must be empty directories; their content on this host is not part of the tree.
     if any(info.name.startswith(f"{name}/") for name in EXCLUDED):
         return None
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
+    info.uid = 0
+    info.gid = 0
+    info.uname = ""
+    info.gname = ""
     info.mtime = 0
     return info
 
@@ -167,10 +181,12 @@ def initramfs(node: Node, tree: Path, target: Path) -> None:
 def add_modules(tree: Path, root: Path, names: Sequence[str]) -> None:
     """Copy the modules that a guest loads first, and the list of them. Raises MeasurementError if one is missing."""
     order = _module_order(tree, names)
-    (root / "modules").mkdir()
+    directory = root / "modules"
+    directory.mkdir()
     for module in order:
-        shutil.copy2(module, root / "modules" / module.name)
-    (root / "modules.order").write_text("".join(f"{module.name}\n" for module in order))
+        shutil.copy2(module, directory / module.name)
+    lines = [f"{module.name}\n" for module in order]
+    (root / "modules.order").write_text("".join(lines))
 
 
 def cpio(node: Node, root: Path) -> bytes:
@@ -178,13 +194,14 @@ def cpio(node: Node, root: Path) -> bytes:
 
     The same content gives the same archive: its times are set to 1970.
     """
+    paths = []
     for path in root.rglob("*"):
         os.utime(path, (0, 0), follow_symlinks=False)
-    paths = sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+        paths.append(str(path.relative_to(root)))
     archive = root.with_suffix(".cpio")
     argv = ["cpio", "--quiet", "--create", "--format=newc", "--reproducible", "--owner=0:0", f"--file={archive}"]
     try:
-        listed = "".join(f"{path}\n" for path in paths)
+        listed = "".join(f"{path}\n" for path in sorted(paths))
         node.run([*argv, f"--directory={root}"], stdin=listed.encode())
         return archive.read_bytes()
     finally:

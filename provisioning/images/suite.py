@@ -38,10 +38,7 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
 
     What these sources and libraries have given is kept. Raises RequestError without space, CommandError for a step.
     """
-    requirements = (RECIPE / "requirements.txt").read_text().splitlines()
-    in_base = needed(*(line.partition("==")[0] for line in requirements))
-    versions = needed(*LIBRARIES)
-    pins = [f"{name}=={version}" for name, version in versions.items() if name not in {*in_base, "virtbench"}]
+    pins = _pins()
     digest = _digest(base, pins)
     reference = f"virtbench-suite:{digest[:12]}"
     archive = base.file(f"suite-{digest[:12]}.tar")
@@ -61,15 +58,26 @@ def build_suite(base: Image, note: Note) -> tuple[str, Path]:
             shutil.copyfile(base.tree / userland.MANIFEST, manifest)
             described = base.model_copy(update={"files": {}})
             (image_directory / DESCRIPTION).write_text(described.text())
-            (layer / "usr/local/bin").mkdir(parents=True)
-            (layer / "usr/local/bin/bench").write_text(BENCH)
-            (layer / "usr/local/bin/bench").chmod(0o755)
+            bench = layer / "usr/local/bin/bench"
+            bench.parent.mkdir(parents=True)
+            bench.write_text(BENCH)
+            bench.chmod(0o755)
             note("packing the image")
-            pack_image(layer, building / archive.name, reference, _owned, base.file("oci.tar"))
+            packed = building / archive.name
+            pack_image(layer, packed, reference, _owned, base.file("oci.tar"))
             for old in archive.parent.glob("suite-*.tar"):
                 old.unlink()
-            (building / archive.name).rename(archive)
+            packed.rename(archive)
     return reference, archive
+
+
+def _pins() -> list[str]:
+    """Return the libraries that bench needs and the targets' image lacks, in the versions of this environment."""
+    requirements = (RECIPE / "requirements.txt").read_text().splitlines()
+    names = [line.partition("==")[0] for line in requirements]
+    excluded = {*needed(*names), "virtbench"}
+    versions = needed(*LIBRARIES)
+    return [f"{name}=={version}" for name, version in versions.items() if name not in excluded]
 
 
 def _install(node: LocalNode, target: Path, pins: list[str]) -> None:
@@ -94,24 +102,34 @@ def needed(*roots: str) -> dict[str, str]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # of another system
             continue
-        wanted = (line.partition(";") for line in metadata.requires(name) or ())
-        names += [re.split(r"[^A-Za-z0-9._-]", word)[0] for word, _, marker in wanted if "extra" not in marker]
+        for line in metadata.requires(name) or ():
+            requirement, _, marker = line.partition(";")
+            if "extra" not in marker:
+                words = re.split(r"[^A-Za-z0-9._-]", requirement)
+                names.append(words[0])
     return versions
 
 
 def _digest(base: Image, pins: list[str]) -> str:
     identity = " ".join([base.digest, BENCH, *sorted(pins)])
     digest = hashlib.sha256(identity.encode())
-    paths = (path for name in INSTALLED for path in [ROOMS / name, *(ROOMS / name).rglob("*")])
-    sources = (path for path in paths if path.is_file() and "__pycache__" not in path.parts)
+    paths = []
+    for name in INSTALLED:
+        top = ROOMS / name
+        paths += [top, *top.rglob("*")]
+    sources = [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
     for path in sorted(sources):
-        digest.update(f"{path.relative_to(ROOMS)}\0".encode() + path.read_bytes())
+        digest.update(f"{path.relative_to(ROOMS)}\0".encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def _owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
     """Give bench's home to the user that the pod runs as, and all else to root; times are those of no host."""
-    info.uid = info.gid = USER if info.name.startswith(HOME) else 0
-    info.uname = info.gname = ""
+    owner = USER if info.name.startswith(HOME) else 0
+    info.uid = owner
+    info.gid = owner
+    info.uname = ""
+    info.gname = ""
     info.mtime = 0
     return info

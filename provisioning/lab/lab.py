@@ -72,7 +72,13 @@ def link_argv(namespace: str, device: str, state: str) -> list[str]:
 
 def _node(token: str, number: int, address: str) -> LabNode:
     name = f"n{number}"
-    return LabNode(name, number, address, mac_of(token, number), netns.path_of(f"{token}-{name}"))
+    return LabNode(
+        name=name,
+        number=number,
+        address=address,
+        mac=mac_of(token, number),
+        namespace=netns.path_of(f"{token}-{name}"),
+    )
 
 
 @contextmanager
@@ -85,13 +91,16 @@ def open_lab(spec: LabSpec) -> Iterator[Lab]:
         token = netns.new_token()
         numbers = range(1, spec.nodes + 1)
         nodes = tuple(_node(token, number, str(subnet[number])) for number in numbers)
-        for name in (f"{token}-sw", *(f"{token}-{node.name}" for node in nodes)):
+        names = [f"{token}-{node.name}" for node in nodes]
+        for name in (f"{token}-sw", *names):
             stack.enter_context(ledger.holding("netns", name))
             machine.run(["ip", "netns", "add", name])
         switch = netns.path_of(f"{token}-sw")
-        of_nodes = (argv for node in nodes for argv in node_argvs(switch, node))
-        for argv in (*switch_argvs(switch), *of_nodes):
+        for argv in switch_argvs(switch):
             machine.run(argv)
+        for node in nodes:
+            for argv in node_argvs(switch, node):
+                machine.run(argv)
         for node in nodes:
             for argv in limit_argvs(switch, node, spec, limiter):
                 machine.run(argv)
@@ -138,15 +147,21 @@ def neighbours_batch(node: LabNode, nodes: Sequence[LabNode]) -> bytes:
 
     A kernel keeps 1024 learned neighbours, of all its namespaces together: 33 nodes would have more. These count not.
     """
-    peers = (peer for peer in nodes if peer is not node)
-    return "".join(f"neighbour add {o.address} lladdr {o.mac} dev {DEVICE} nud permanent\n" for o in peers).encode()
+    lines = []
+    for peer in nodes:
+        if peer is not node:
+            lines.append(f"neighbour add {peer.address} lladdr {peer.mac} dev {DEVICE} nud permanent\n")
+    return "".join(lines).encode()
 
 
 def limit_argvs(switch: str, node: LabNode, spec: LabSpec, limiter: Limiter) -> list[list[str]]:
     """Return the commands that limit both directions of the cable; the delay is on what the node sends."""
     sends = shape_argvs(DEVICE, LinkShape(spec.rate_bits_per_s, spec.delay_s), limiter)
     gets = shape_argvs(node.name, LinkShape(spec.rate_bits_per_s), limiter)
-    return [*(node.argv(argv) for argv in sends), *([*netns.enter(switch), *argv] for argv in gets)]
+    on_switch = netns.enter(switch)
+    argvs = [node.argv(argv) for argv in sends]
+    argvs += [[*on_switch, *argv] for argv in gets]
+    return argvs
 
 
 def free_subnet(routes: Iterable[str]) -> IPv4Network:

@@ -35,11 +35,19 @@ def tap(lab_node: LabNode, parent: Node) -> Iterator[Tap]:
     """Make it in the node's namespace, which QEMU must be started in; ``parent`` is what the lab node is a node of."""
     node = lab_node.node(parent)
     link = ["ip", "link", "set", "dev"]
-    bridge = [["ip", "link", "add", "dev", BRIDGE, *BRIDGE_KIND], [*link, DEVICE, "master", BRIDGE]]
-    card = [["ip", "tuntap", "add", "dev", TAP, "mode", "tap"], [*link, TAP, "master", BRIDGE], [*link, TAP, "up"]]
+    bridge = [
+        ["ip", "link", "add", "dev", BRIDGE, *BRIDGE_KIND],
+        [*link, DEVICE, "master", BRIDGE],
+        [*link, BRIDGE, "up"],
+    ]
+    card = [
+        ["ip", "tuntap", "add", "dev", TAP, "mode", "tap"],
+        [*link, TAP, "master", BRIDGE],
+        [*link, TAP, "up"],
+    ]
     with (
         changed(node, *takeover_argvs(lab_node)),
-        made(node, BRIDGE, [*bridge, [*link, BRIDGE, "up"]]),
+        made(node, BRIDGE, bridge),
         made(node, TAP, card),
     ):
         yield Tap(TAP, lab_node.mac, lab_node.address, lab_node.cidr, vhost=_has_vhost(parent))
@@ -60,10 +68,9 @@ def takeover_argvs(node: LabNode) -> tuple[list[list[str]], list[list[str]]]:
     give = ["ip", "link", "set", "dev", DEVICE, "address"]
     substitute = f"06{node.mac[2:]}"
     words = [node.cidr, "dev", DEVICE]
-    return (
-        [["ip", "address", "delete", *words], [*give, substitute]],
-        [["ip", "address", "add", *words], [*give, node.mac]],
-    )
+    free = [["ip", "address", "delete", *words], [*give, substitute]]
+    give_back = [["ip", "address", "add", *words], [*give, node.mac]]
+    return free, give_back
 
 
 def qemu_words(plugged: Tap) -> list[str]:
@@ -74,7 +81,11 @@ def qemu_words(plugged: Tap) -> list[str]:
 
 
 def join_argvs(device: str, cidr: str) -> list[list[str]]:
-    return [[*NO_IPV6], ["ip", "address", "replace", cidr, "dev", device], ["ip", "link", "set", "dev", device, "up"]]
+    return [
+        [*NO_IPV6],
+        ["ip", "address", "replace", cidr, "dev", device],
+        ["ip", "link", "set", "dev", device, "up"],
+    ]
 
 
 def join(guest: Node, plugged: Tap) -> str:

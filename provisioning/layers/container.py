@@ -63,9 +63,11 @@ class ContainerLayer:
             self.hold(stack, node, spec)
             with node.opening.running("container"):
                 engine.begin(node, spec)
-            if self.plug and (pid := engine.main_pid(node, spec.name)):
-                with node.opening.running("network"):
-                    stack.enter_context(attached(node, self.plug, pid))
+            if self.plug:
+                pid = engine.main_pid(node, spec.name)
+                if pid:
+                    with node.opening.running("network"):
+                        stack.enter_context(attached(node, self.plug, pid))
             enter = engine.exec_argv(spec)
             host_processes = self._host_processes(node, spec.name)
             entered = engine.entered(node, spec)
@@ -116,8 +118,17 @@ class ContainerLayer:
         """Return the container to start on a node that has the image's unpacked tree."""
         properties = self.properties
         limits = properties.disk_limits if node.local else ()
-        layer = (node.data, MOUNT, self.layer) if node.data and self.layer else None
+        data = None
+        layer = None
+        if node.data and self.layer:
+            layer = (node.data, MOUNT, self.layer)
+        elif node.data:
+            data = (node.data, MOUNT, self.writable)
         by_count = not properties.pinned and not is_guest(node)
+        by_affinity = not by_count and not is_guest(node) and self.engine.pins_by_affinity(node)
+        network = self.network
+        if properties.host_network:
+            network = self.engine.host_network(None)
         return ContainerSpec(
             name=ledger.fresh("virtbench"),
             image=self.image,
@@ -127,14 +138,14 @@ class ContainerLayer:
             memory_limited=properties.memory_limited or not node.local,
             limits=_hard_limits(node),
             edits=edits_for(node, self.gpus),
-            data=(node.data, MOUNT, self.writable) if node.data and not layer else None,
+            data=data,
             layer=layer,
             scratch=(node.scratch, SCRATCH, True) if node.scratch else None,
             seccomp=properties.seccomp,
-            network=self.engine.host_network(None) if properties.host_network else self.network,
+            network=network,
             bound_tree=properties.bound_tree,
             by_count=by_count,
-            by_affinity=not by_count and not is_guest(node) and self.engine.pins_by_affinity(node),
+            by_affinity=by_affinity,
             cpu_share=properties.cpu_share,
             pod_requests=properties.pod_requests,
             limited_disks=disks_under((tree, node.data)) if limits else (),
@@ -149,10 +160,15 @@ class ContainerLayer:
         kernel: OwnKernel | None,
         rootfs: str,
     ) -> Engine:
+        network = self.engine.network
+        if self.plug:
+            network = self.plug.name
+        elif spec.network:
+            network = "host"
         return Engine(
             name=self.engine.name,
             version=version,
-            network=self.plug.name if self.plug else "host" if spec.network else self.engine.network,
+            network=network,
             rootfs=rootfs,
             runtime=self.engine.runtime,
             kernel=kernel,
@@ -174,7 +190,8 @@ def _resizing(node: Node, engine: ContainerEngine, spec: ContainerSpec) -> Resiz
     """Return what has the engine resize the container; None where it cannot, or may not set its CPUs."""
     if spec.by_affinity or spec.by_count or not engine.update_argv(spec.name, spec.cpus, 1, None):
         return None
-    opened = Opened(spec.cpu_count, spec.memory_bytes if spec.memory_limited else None, spec.cpu_share)
+    memory_bytes = spec.memory_bytes if spec.memory_limited else None
+    opened = Opened(spec.cpu_count, memory_bytes, spec.cpu_share)
 
     def resize(shares: Shares) -> None:
         cpus = format_cpu_list(shares.cpus)
@@ -243,6 +260,12 @@ def _hard_limits(node: Node) -> tuple[tuple[str, int], ...]:
     if is_guest(node):  # whose root may raise its own
         return tuple(MOST.items())
     words = [f"--{name}" for name in MOST]
-    lines = node.run(["prlimit", *words, "--output", "RESOURCE,HARD", "--noheadings", "--raw"]).stdout
-    hard = dict(line.lower().split() for line in lines.splitlines())
-    return tuple((name, min(int(hard[name]), most) if hard[name].isdigit() else most) for name, most in MOST.items())
+    answer = node.run(["prlimit", *words, "--output", "RESOURCE,HARD", "--noheadings", "--raw"])
+    hard = dict(line.lower().split() for line in answer.stdout.splitlines())
+    limits = []
+    for name, most in MOST.items():
+        limit = most
+        if hard[name].isdigit():  # and not unlimited
+            limit = min(int(hard[name]), most)
+        limits.append((name, limit))
+    return tuple(limits)

@@ -54,14 +54,23 @@ def chroot_argv(
     that the command runs as, without capabilities or devices but those of a container; without one it stays root and
     has all.
     """
-    root, mounts = (["--ro-bind", tree, "/"], list[str]()) if isinstance(tree, str) else ([], [*_seen(tree)])
-    mounts += [word for source, target in edits.mounts for word in ("--ro-bind", source, target)]
+    root: list[str] = []
+    mounts: list[str] = []
+    if isinstance(tree, str):
+        root = ["--ro-bind", tree, "/"]
+    else:
+        mounts += _seen(tree)
+    for source, target in edits.mounts:
+        mounts += ["--ro-bind", source, target]
     if data:
         directory, writable = data
         mounts += ["--bind" if writable else "--ro-bind", directory, MOUNT]
-    mounts += ["--bind", scratch, SCRATCH] if scratch else []
+    if scratch:
+        mounts += ["--bind", scratch, SCRATCH]
     size = ["--size", str(tmpfs_bytes)] if tmpfs_bytes else []
-    in_memory = [word for path in (SHARED_MEMORY, TEMPORARY) for word in (*size, *OPEN_TO_ALL, path)]
+    in_memory: list[str] = []
+    for path in (SHARED_MEMORY, TEMPORARY):
+        in_memory += [*size, *OPEN_TO_ALL, path]
     places = ["--dev-bind", "/dev", "/dev", *in_memory]
     if user is not None:
         places = ["--dev", "/dev", *in_memory, *_devices(edits)]
@@ -86,19 +95,23 @@ def becoming(user: int | None, groups: Sequence[int] = ()) -> list[str]:
 def _devices(edits: Edits) -> Iterator[str]:
     # bubblewrap makes the folders of what it binds for root alone.
     parents = (device.path.rpartition("/")[0] for device in edits.devices)
-    folders = dict.fromkeys(parents)
-    made = (word for folder in folders if folder != "/dev" for word in ("--perms", "0755", "--dir", folder))
-    yield from made
-    binds = (word for device in edits.devices for word in ("--dev-bind", device.path, device.path))
-    yield from binds
+    for folder in dict.fromkeys(parents):
+        if folder != "/dev":
+            yield from ("--perms", "0755", "--dir", folder)
+    for device in edits.devices:
+        yield from ("--dev-bind", device.path, device.path)
 
 
 def _seen(paths: Sequence[str]) -> Iterator[str]:
     # By itself bubblewrap makes the directories above a mount for root alone.
-    parents = (str(parent) for path in paths for parent in reversed(Path(path).parents))
-    above = dict.fromkeys(parents)
-    yield from (word for path in above for word in ("--dir", path))
-    yield from (word for path in paths for word in ("--ro-bind-try", path, path))
+    above: dict[str, None] = {}
+    for path in paths:
+        parents = reversed(Path(path).parents)
+        above |= dict.fromkeys(map(str, parents))
+    for directory in above:
+        yield from ("--dir", directory)
+    for path in paths:
+        yield from ("--ro-bind-try", path, path)
 
 
 @contextmanager
@@ -135,7 +148,10 @@ def own_python_argv(readable: Sequence[str], memory_bytes: int, *, network: bool
         seen = [*own, f"{ROOMS}/worker", f"{ROOMS}/suite", *readable]
         readable_paths = [path for path in seen if path]
         bubble, *words = chroot_argv(readable_paths, user=unnamed_user())
-        argv += [bubble, "--unshare-pid", "--unshare-ipc", *([] if network else ["--unshare-net"]), *words]
+        argv += [bubble, "--unshare-pid", "--unshare-ipc"]
+        if not network:
+            argv.append("--unshare-net")
+        argv += words
     # Libraries may be in the user's home, which Python would look for elsewhere.
     places = filter(None, sys.path)
     modules = os.pathsep.join([str(ROOMS), *places])
@@ -188,11 +204,21 @@ class UserlandLayer:
             def place(words: Sequence[str], user: int | None, backing: Node | None = None) -> WrappedNode:
                 """Return the tree as this user sees it, entered by these words."""
                 begin = [*words, *chroot_argv(tree, edits, data, user, self.envelope.tmpfs_bytes, node.scratch)]
-                facts = {**({} if pinned else {"host_cpus": None}), **limit_facts(host_processes, disks)}
-                more: dict[str, Any] = {"facts": facts, "backing": backing, "host_processes": host_processes}
-                return in_tree(node, begin, edits, **more, resize=resize)
+                facts = limit_facts(host_processes, disks)
+                if not pinned:
+                    facts = {"host_cpus": None, **facts}
+                return in_tree(
+                    node,
+                    begin,
+                    edits,
+                    facts=facts,
+                    backing=backing,
+                    host_processes=host_processes,
+                    resize=resize,
+                )
 
-            inside = as_root = place(enter, None)
+            as_root = place(enter, None)
+            inside = as_root
             if self.properties.confined:
                 user = unnamed_user()
                 # What was written before the instance was opened again had another owner.

@@ -49,7 +49,10 @@ def _idle_w() -> float | None:
 
 
 def open_account(
-    trial: Trial, instances: Sequence[Instance], *, idle_w: float | None = None
+    trial: Trial,
+    instances: Sequence[Instance],
+    *,
+    idle_w: float | None = None,
 ) -> "HostAccount | NoAccount":
     """Return the account for the opened instances; of those on other machines, where this host only launches, none."""
     nodes = [instance.node for instance in instances]
@@ -99,7 +102,9 @@ class HostAccount:
     def __enter__(self) -> None:
         begin_s = time.thread_time()
         self._footprint = Footprint.of(self._nodes)
-        self._of_victims = Footprint.of(self._victims) if len(self._victims) < len(self._nodes) else None
+        self._of_victims = None
+        if len(self._victims) < len(self._nodes):
+            self._of_victims = Footprint.of(self._victims)
         groups = [processes.group for processes in self._footprint.host_processes if processes.group]
         own_groups = [ControlGroup.of_process(OWN), *groups]
         self._host = EnvelopeHost(self._cpus, own_groups, of_gpus(self._nodes, "pci_address"))
@@ -122,8 +127,8 @@ class HostAccount:
         host_before, reading_before, of_victims_before = self._before
         serving = self._footprint.usage(reading_before, reading)
         conditions = self._host.conditions(host_before, host, serving.cpu_s)
-        least_s = LEAST_SHARE * (host.at_s - host_before.at_s) * len(self._cpus)
-        others = busiest(self._used_s, used_now_s, least_s, self._footprint.owns)
+        available_s = (host.at_s - host_before.at_s) * len(self._cpus)
+        busy_processes = busiest(self._used_s, used_now_s, LEAST_SHARE * available_s, self._footprint.owns)
         aggressors = None
         if self._of_victims and of_victims and of_victims_before:
             everything = serving
@@ -142,7 +147,11 @@ class HostAccount:
         )
         threads_cpu_s = self._gpus.cpu_s + self._energy.cpu_s
         sampler_cpu_s = self._entering_cpu_s + threads_cpu_s + time.thread_time() - begin_s
-        added = {"load_1min": self._load_1min, "sampler_cpu_s": sampler_cpu_s, "busiest": others}
+        added = {
+            "load_1min": self._load_1min,
+            "sampler_cpu_s": sampler_cpu_s,
+            "busiest": busy_processes,
+        }
         self.conditions = conditions.model_copy(update=added)
 
     def meter(self, instances: Sequence[Instance]) -> "HostMeter":
@@ -158,8 +167,12 @@ class HostAccount:
 
 def of_gpus(nodes: Sequence[Node], fact: str) -> list[str]:
     """Return a fact of each GPU that the nodes were given, as ``records.Gpu`` has it; of a shared one once."""
-    given = (node.facts.get("gpus") for node in nodes)
-    return [*dict.fromkeys(gpu[fact] for gpus in given if isinstance(gpus, list) for gpu in gpus if gpu[fact])]
+    facts = []
+    for node in nodes:
+        gpus = node.facts.get("gpus")
+        if isinstance(gpus, list):
+            facts += [gpu[fact] for gpu in gpus]
+    return list(dict.fromkeys(filter(None, facts)))
 
 
 class HostMeter:
@@ -170,9 +183,10 @@ class HostMeter:
         self._begin = self._footprint.read()
 
     def cpu_s(self) -> float | None:
-        found = self._footprint
-        if found.pids or found.host_processes:
-            return found.used(self._begin, found.read())["cpu_s"]
+        footprint = self._footprint
+        if footprint.pids or footprint.host_processes:
+            used = footprint.used(self._begin, footprint.read())
+            return used["cpu_s"]
         return None
 
 
@@ -184,7 +198,10 @@ def own_cpus(nodes: Sequence[Node], victims: Sequence[Node]) -> list[int] | None
         cpus = node.facts.get("host_cpus")
         if not isinstance(cpus, list):
             return None
-        (mine if node in victims else foreign).update(cpus)
+        if node in victims:
+            mine.update(cpus)
+        else:
+            foreign.update(cpus)
     if mine & foreign:
         return None
     return sorted(mine) or None
@@ -213,7 +230,8 @@ class EnergyMeter:
         self._last = read_energy()
         self._last_s = time.monotonic()
         if self._last:
-            self._every_s = min(map(_turn_s, self._last.values())) / 2
+            shortest_s = min(map(_turn_s, self._last.values()))
+            self._every_s = shortest_s / 2
             self._thread.start()
         return bool(self._last)
 
@@ -237,13 +255,13 @@ class EnergyMeter:
         """Add what was used since the last reading."""
         counters = read_energy()
         now_s = time.monotonic()
+        gap_s = now_s - self._last_s
         spent = joules(self._last, counters)
         for name, counter in self._last.items():
             if name not in counters:
                 self._missed.setdefault(name, f"{name} could not be read all the time")
-            elif now_s - self._last_s > _turn_s(counter):
-                gap = f"{now_s - self._last_s:.0f} s"
-                self._missed.setdefault(name, f"{name} was not read for {gap}, in which it may turn")
+            elif gap_s > _turn_s(counter):
+                self._missed.setdefault(name, f"{name} was not read for {gap_s:.0f} s, in which it may turn")
             else:
                 self._joules[name] += spent[name]
         self._last = counters
@@ -257,12 +275,18 @@ def _turn_s(counter: Energy) -> float:
 
 
 def whole_energy(
-    of_host: Mapping[str, float], of_gpus: Mapping[str, float | None], missed: str | None
+    of_host: Mapping[str, float],
+    of_gpus: Mapping[str, float | None],
+    missed: str | None,
 ) -> tuple[dict[str, float] | None, str | None]:
     """Return the joules by counter, or None and the reason if one is unknown: a sum without it would be too small."""
-    uncounted = [f"{name} does not count its energy" for name, spent in of_gpus.items() if spent is None]
-    reasons = [*filter(None, [missed]), *uncounted]
+    counted = dict(of_host)
+    reasons = [missed] if missed else []
+    for name, spent_j in of_gpus.items():
+        if spent_j is None:
+            reasons.append(f"{name} does not count its energy")
+        else:
+            counted[name] = spent_j
     if reasons:
         return None, "; ".join(reasons)
-    counted = {name: spent for name, spent in of_gpus.items() if spent is not None}
-    return {**of_host, **counted} or None, None
+    return counted or None, None

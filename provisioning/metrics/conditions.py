@@ -52,13 +52,16 @@ class EnvelopeHost:
 
     def read(self, at_s: float, own_s: float) -> HostReading:
         busy_s, steal_s = (None, None) if self._absent else self._cpu_s()
+        throttled_s: list[float] = []
+        for group in self.groups:
+            throttled_s += group.throttled_s()
         return HostReading(
             at_s=at_s,
             busy_s=busy_s,
             steal_s=steal_s,
             own_s=own_s,
-            throttled_s=tuple(seconds for group in self.groups for seconds in group.throttled_s()),
-            thermal=tuple(self._thermal(cpu) for cpu in self._counted),
+            throttled_s=tuple(throttled_s),
+            thermal=tuple(map(self._thermal, self._counted)),
             swapped_bytes=self._swapped_bytes(),
             mhz=self._mhz(),
         )
@@ -71,7 +74,12 @@ class EnvelopeHost:
         counters = zip(before.throttled_s, after.throttled_s, strict=False)
         throttled = [b - a for a, b in counters]
         busy_s = _minus(after.busy_s, before.busy_s)
-        ours_s = None if serving_cpu_s is None else serving_cpu_s + after.own_s - before.own_s
+        ours_s = None
+        if serving_cpu_s is not None:
+            ours_s = serving_cpu_s + after.own_s - before.own_s
+        frequency_mhz = None
+        if before.mhz is not None and after.mhz is not None:
+            frequency_mhz = (before.mhz, after.mhz)
         return Conditions(
             interval_s=after.at_s - before.at_s or None,
             steal_s=_minus(after.steal_s, before.steal_s),
@@ -80,7 +88,7 @@ class EnvelopeHost:
             thermal_throttles=max(hot, default=None) if len(hot) == len(heats) else None,
             swapped_bytes=_minus(after.swapped_bytes, before.swapped_bytes),
             governor=self._governor(),
-            frequency_mhz=None if before.mhz is None or after.mhz is None else (before.mhz, after.mhz),
+            frequency_mhz=frequency_mhz,
             siblings_shared=self._siblings_shared(),
             numa_nodes=self._numa_nodes(),
             absent=self._absent,
@@ -93,10 +101,17 @@ class EnvelopeHost:
         That of a system container (lxcfs) numbers the CPUs anew, unlike affinities, and counts the container alone.
         """
         topology = "devices/system/cpu"
-        files = ((PROC, "stat"), (PROC, "cpuinfo"), (SYS, topology), (SYS, f"{topology}/online"))
-        paths = ((top, top / name) for top, name in files if (top / name).exists())
-        foreign = (path for top, path in paths if path.stat().st_dev != top.stat().st_dev)
-        return next((f"{path} is not the kernel's: its CPUs may be numbered otherwise" for path in foreign), None)
+        files = (
+            (PROC, "stat"),
+            (PROC, "cpuinfo"),
+            (SYS, topology),
+            (SYS, f"{topology}/online"),
+        )
+        for top, name in files:
+            path = top / name
+            if path.exists() and path.stat().st_dev != top.stat().st_dev:
+                return f"{path} is not the kernel's: its CPUs may be numbered otherwise"
+        return None
 
     @cached_property
     def _counted(self) -> Sequence[int]:
@@ -116,10 +131,12 @@ class EnvelopeHost:
                 rows.append([int(word) for word in words[1:]])
         if len(rows) != len(names) or any(len(row) < 8 for row in rows):
             return None, None
-        columns = (row[0] + row[1] + row[2] + row[5] + row[6] for row in rows)
-        busy = sum(columns)
-        stolen = (row[7] for row in rows)
-        return ticks_s(busy), ticks_s(sum(stolen))
+        busy = 0
+        stolen = 0
+        for user, nice, system, _, _, irq, softirq, steal, *_ in rows:
+            busy += user + nice + system + irq + softirq
+            stolen += steal
+        return ticks_s(busy), ticks_s(stolen)
 
     def _thermal(self, cpu: int) -> int | None:
         directory = self._cpu(cpu) / "thermal_throttle"
@@ -178,7 +195,10 @@ class EnvelopeHost:
         return not listed <= set(self.cpus)
 
     def _numa_nodes(self) -> list[int] | None:
-        nodes = {path.name.removeprefix("node") for cpu in self._counted for path in self._cpu(cpu).glob("node[0-9]*")}
+        nodes = set[str]()
+        for cpu in self._counted:
+            links = self._cpu(cpu).glob("node[0-9]*")
+            nodes |= {link.name.removeprefix("node") for link in links}
         of_gpus = {read(SYS / f"bus/pci/devices/{address}/numa_node") for address in self.gpus}
         nodes |= of_gpus - {"", "-1"}
         return sorted(int(node) for node in nodes) or None
@@ -227,25 +247,40 @@ def read_energy() -> dict[str, Energy]:
         uj = read(zone / "energy_uj")
         range_uj = read(zone / "max_energy_range_uj")
         if name.startswith(("package", "dram")) and uj.isdigit() and range_uj.isdigit():
-            counter = int(uj), int(range_uj)
-            dies = [die for die in meters if die.partition("-die-")[0] == name.partition("-die-")[0]]
+            counter = (int(uj), int(range_uj))
+            dies = [die for die in meters if _package(die) == _package(name)]
             if not any(_between(counter, meters[die], read(zones[die] / "energy_uj")) for die in dies):
                 meters[name] = counter
                 zones[name] = zone
     return meters
 
 
+def _package(meter: str) -> str:
+    return meter.partition("-die-")[0]
+
+
 def _between(counter: Energy, earlier: Energy, later_uj: str) -> bool:
     """Return whether a counter lies between two readings of another, before and after it, as only the same one does."""
+    if not later_uj.isdigit():
+        return False
     (uj, range_uj) = counter
-    begin_uj = earlier[0]
-    return later_uj.isdigit() and (uj - begin_uj) % range_uj <= (int(later_uj) - begin_uj) % range_uj
+    begin_uj, _ = earlier
+    counted_uj = (uj - begin_uj) % range_uj
+    most_uj = (int(later_uj) - begin_uj) % range_uj
+    return counted_uj <= most_uj
 
 
 def joules(before: Mapping[str, Energy], after: Mapping[str, Energy]) -> dict[str, float]:
     """Return the joules that were spent between two readings less than a turn apart, by counter."""
-    both = ((name, after[name][0] - uj, range_uj) for name, (uj, range_uj) in before.items() if name in after)
-    return {name: (spent if spent >= 0 else spent + range_uj) / 1e6 for name, spent, range_uj in both}
+    spent_j = {}
+    for name, (begin_uj, range_uj) in before.items():
+        if name in after:
+            end_uj, _ = after[name]
+            spent_uj = end_uj - begin_uj
+            if spent_uj < 0:
+                spent_uj += range_uj
+            spent_j[name] = spent_uj / 1e6
+    return spent_j
 
 
 class BusyProcess(NamedTuple):
@@ -265,21 +300,26 @@ def used_s() -> dict[BusyProcess, float]:
     for place in PROC.glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
             # proc(5): pid (name) state ..., of which the name may hold anything.
-            head, _, tail = (place / "stat").read_text(errors="replace").rpartition(")")
+            stat = (place / "stat").read_text(errors="replace")
+            head, _, tail = stat.rpartition(")")
             name = head.partition("(")[2]
             words = tail.split()
             if words[1] != _KERNEL and not has_control_characters(name):
                 process = BusyProcess(int(place.name), words[19], name)
-                used[process] = ticks_s(int(words[11]) + int(words[12]))
+                user = int(words[11])
+                system = int(words[12])
+                used[process] = ticks_s(user + system)
     return used
 
 
 def spent_s(before: Mapping[BusyProcess, float], after: Mapping[BusyProcess, float]) -> list[tuple[BusyProcess, float]]:
     """Return what each process has used between two readings, the busiest first, without those that were idle."""
-    later = after.items()
-    spent = ((process, seconds - before.get(process, 0.0)) for process, seconds in later)
-    busy = (one for one in spent if one[1] > 0)
-    return sorted(busy, key=lambda one: one[1], reverse=True)
+    busy = []
+    for process, later_s in after.items():
+        seconds = later_s - before.get(process, 0.0)
+        if seconds > 0:
+            busy.append((process, seconds))
+    return sorted(busy, key=lambda use: use[1], reverse=True)
 
 
 def busiest(

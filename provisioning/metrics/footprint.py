@@ -54,10 +54,14 @@ class Footprint:
             lowest, bottom = lowest_processes(node)
             if isinstance(bottom, LocalNode):
                 pids |= {process.pid for process in processes.carrying(bottom.token)}
-            # The shim of an engine with a daemon is started by that, and does not carry the token.
-            if lowest and lowest.main_pid and (shim := _parent(lowest.main_pid)) not in (1, os.getpid(), None):
-                pids.add(shim)
-            host_processes += [lowest] if lowest else []
+            if lowest is None:
+                continue
+            host_processes.append(lowest)
+            if lowest.main_pid:
+                # The shim of an engine with a daemon is started by that, and does not carry the token.
+                shim = _parent(lowest.main_pid)
+                if shim not in (1, os.getpid(), None):
+                    pids.add(shim)
         # The kernel's threads for a QEMU's network; newer kernels count them as QEMU's own.
         threads = {f"vhost-{pid}" for pid in pids}
         running = psutil.process_iter(["name"])
@@ -65,20 +69,21 @@ class Footprint:
         return cls(sorted(pids), host_processes)
 
     def read(self) -> FootprintReading:
+        living = {}
+        for pid in self.pids:
+            used = process_used(pid)
+            if used:
+                living[pid] = used
+        main_pids = [processes.main_pid for processes in self.host_processes if processes.main_pid]
         return FootprintReading(
             children=children_used(),
-            living={pid: used for pid in self.pids if (used := process_used(pid))},
-            groups=[
-                {
-                    "cpu_s": group.cpu_s(),
-                    **dict(zip(FAULTS, group.faults(), strict=True)),
-                    **dict(zip(DISK, group.disk_bytes(), strict=True)),
-                }
-                for processes in self.host_processes
-                if (group := processes.group)
-            ],
-            networks=[network_bytes(processes.main_pid) for processes in self.host_processes if processes.main_pid],
+            living=living,
+            groups=list(map(_group_used, self._groups())),
+            networks=list(map(network_bytes, main_pids)),
         )
+
+    def _groups(self) -> list[ControlGroup]:
+        return [processes.group for processes in self.host_processes if processes.group]
 
     def owns(self, pid: int) -> bool | None:
         """Return whether a process is one of the instances', or comes from this one; None if it is not visible here."""
@@ -87,10 +92,11 @@ class Footprint:
             line = {pid, *parents}
         except psutil.Error:
             return None
+        suite_pids = {os.getpid(), *self.pids}
+        if line & suite_pids:
+            return True
         group = ControlGroup.of_process(pid)
-        groups = (processes.group for processes in self.host_processes if processes.group)
-        own_pids = {os.getpid(), *self.pids}
-        return bool(line & own_pids) or any(group.is_within(around) for around in groups)
+        return any(map(group.is_within, self._groups()))
 
     def used(self, before: FootprintReading, after: FootprintReading) -> Amounts:
         used = difference(before.children, after.children)
@@ -115,12 +121,26 @@ class Footprint:
     def usage(self, before: FootprintReading, after: FootprintReading) -> Usage:
         """Return what was used between two readings; the peak of memory is that of now."""
         # The peaks may have come at different times, but what runs beside the job is small.
-        peaks: list[int | None] = [peak for pid in self.pids if (peak := peak_memory_bytes(pid)) is not None]
-        peaks += [processes.group.peak_memory_bytes() for processes in self.host_processes if processes.group]
-        peak = None if None in peaks else sum(filter(None, peaks)) or None
-        network = _network(before, after)
-        amounts = {**self.used(before, after), **network, "peak_memory_bytes": peak}
+        of_processes = filter(None, map(peak_memory_bytes, self.pids))
+        of_groups = [group.peak_memory_bytes() for group in self._groups()]
+        peaks = [*of_processes, *of_groups]
+        peak = None
+        if None not in peaks:
+            peak = sum(filter(None, peaks)) or None
+        amounts = {
+            **self.used(before, after),
+            **_network(before, after),
+            "peak_memory_bytes": peak,
+        }
         return Usage.model_validate(amounts)
+
+
+def _group_used(group: ControlGroup) -> Amounts:
+    return {
+        "cpu_s": group.cpu_s(),
+        **dict(zip(FAULTS, group.faults(), strict=True)),
+        **dict(zip(DISK, group.disk_bytes(), strict=True)),
+    }
 
 
 def lowest_processes(node: Node) -> tuple[HostProcesses | None, Node]:
@@ -145,14 +165,25 @@ def _network(before: FootprintReading, after: FootprintReading) -> Amounts:
 
 
 def total(a: Amounts, b: Amounts) -> Amounts:
-    pairs = ((name, a[name], b[name]) for name in COUNTED)
-    return {name: None if x is None or y is None else x + y for name, x, y in pairs}
+    sums: dict[str, float | None] = {}
+    for name in COUNTED:
+        x = a[name]
+        y = b[name]
+        sums[name] = None if x is None or y is None else x + y
+    return sums
 
 
 def difference(before: Amounts, after: Amounts) -> Amounts:
     """Return after minus before, and never below 0."""
-    pairs = ((name, before[name], after[name]) for name in COUNTED)
-    return {name: None if x is None or y is None else max(0, y - x) for name, x, y in pairs}
+    differences: dict[str, float | None] = {}
+    for name in COUNTED:
+        earlier = before[name]
+        later = after[name]
+        if earlier is None or later is None:
+            differences[name] = None
+        else:
+            differences[name] = max(0, later - earlier)
+    return differences
 
 
 def process_used(pid: int) -> Amounts | None:
@@ -176,15 +207,24 @@ def process_used(pid: int) -> Amounts | None:
 def children_used() -> Amounts:
     """Return what children that were waited for have used. The kernel adds their disk bytes to this process's own."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    faults = {"minor_faults": used.ru_minflt, "major_faults": used.ru_majflt}
-    return {"cpu_s": used.ru_utime + used.ru_stime, **faults, **_disk("self")}
+    return {
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "minor_faults": used.ru_minflt,
+        "major_faults": used.ru_majflt,
+        **_disk("self"),
+    }
 
 
 def _disk(pid: int | str) -> Amounts:
     lines = read(PROC / str(pid) / "io").splitlines()
-    counters = dict(line.split(": ") for line in lines)
-    names = {"disk_read_bytes": "read_bytes", "disk_written_bytes": "write_bytes"}
-    return {ours: int(counters[name]) if name in counters else None for ours, name in names.items()}
+    counters = {}
+    for line in lines:
+        name, value = line.split(": ")
+        counters[name] = int(value)
+    return {
+        "disk_read_bytes": counters.get("read_bytes"),
+        "disk_written_bytes": counters.get("write_bytes"),
+    }
 
 
 def peak_memory_bytes(pid: int) -> int | None:

@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -96,7 +97,8 @@ class _Gpu:
         """Note the processes of others, and those that are not visible."""
         listed = [asked(question, self.part) for question in PROCESSES]
         self.lists_processes |= any(processes is not None for processes in listed)
-        for pid in {process.pid for processes in listed for process in processes or ()}:
+        running = chain.from_iterable(processes or () for processes in listed)
+        for pid in {process.pid for process in running}:
             owned = owns(pid)
             if owned is None:
                 self.unseen[pid] += 1
@@ -121,15 +123,19 @@ class _Gpu:
         for name in self.samples[0]:
             columns[name] = [sample[name] for sample in self.samples]
         begun_s = columns["at_s"][0]
-        ended_s = columns["at_s"][-1]
         columns["at_s"] = [at_s - begun_s for at_s in columns["at_s"]]
+        sampled_s = columns["at_s"][-1]
         samples = GpuSamples.model_validate({name: columns[name] for name in GpuSamples.model_fields})
-        slower_s = {f"{name}_s": self._slower_s(name, columns["reasons"], ended_s - begun_s) for name in SLOWER}
-        peaks = {peak: max(filter(None, columns[name]), default=None) for name, peak in _PEAKS.items()}
-        before = {f"{name}_before": columns[name][0] for name in ("memory_bytes", "utilisation")}
-        job = samples.span(0, ended_s - begun_s)
-        counted = {**slower_s, **peaks, **before, "samples": samples, "job": job}
-        return GpuUsage.model_validate({**self.state, **counted, **self._strangers()})
+        fields = {**self.state, **self._strangers()}
+        for name in SLOWER:
+            fields[f"{name}_s"] = self._slower_s(name, columns["reasons"], sampled_s)
+        for name, peak in _PEAKS.items():
+            fields[peak] = max(filter(None, columns[name]), default=None)
+        for name in ("memory_bytes", "utilisation"):
+            fields[f"{name}_before"] = columns[name][0]
+        fields["samples"] = samples
+        fields["job"] = samples.span(0, sampled_s)
+        return GpuUsage.model_validate(fields)
 
     def _strangers(self) -> dict[str, object]:
         """Return the fields about processes of others; their names are null where processes are hidden."""
@@ -182,11 +188,12 @@ class GpuSampler:
         except pynvml.NVMLError:
             return
         handles = {uuid: asked(_handles, uuid) for uuid in self._named}
-        self._lost = [uuid for uuid, found in handles.items() if not found]
+        self._lost = [uuid for uuid, pair in handles.items() if not pair]
         for card, part in filter(None, handles.values()):
             state = {name: asked(question, card) for name, question in STATE.items()}
             state["uuid"] = asked(_uuid, part)
-            self._gpus.append(_Gpu(card, part, state, {name: _violation_ns(card, name) for name in SLOWER}))
+            slower_ns = {name: _violation_ns(card, name) for name in SLOWER}
+            self._gpus.append(_Gpu(card, part, state, slower_ns))
         if self._gpus:
             self._sample()
             self._thread.start()
@@ -206,9 +213,13 @@ class GpuSampler:
         self._sample()
         usages = [gpu.usage() for gpu in self._gpus]
         pynvml.nvmlShutdown()
-        names = ("gpu-{}" if gpu.whole else "the instance gpu-{} of a card" for gpu in self._gpus)
-        spans = {name.format(number): usages[number].job for number, name in enumerate(names)}
-        spent = {name: span.energy_j if span else None for name, span in spans.items()}
+        spent: dict[str, float | None] = {}
+        for number, gpu in enumerate(self._gpus):
+            name = f"gpu-{number}"
+            if not gpu.whole:
+                name = f"the instance {name} of a card"
+            job = usages[number].job
+            spent[name] = job.energy_j if job else None
         return {**spent, **lost}, usages
 
     def _sample_all(self) -> None:

@@ -59,7 +59,8 @@ def check_copy(machine: Node, directory: str, dataset: Dataset) -> None:
     if dataset.digest == "manifest" or dataset.kind == FILES:
         # A machine's copy is held against this one, and not against its manifest.
         with local_node((), None) as node:
-            expected = json.loads(_listed(node, dataset.directory).stdout)[1]
+            listed_here = _listed(node, dataset.directory)
+        _, expected, _, _ = json.loads(listed_here.stdout)
     if sha256 != expected:
         compared = "contents" if kind == "contents" else "names, sizes, times and parts of files"
         raise RequestError(

@@ -35,9 +35,11 @@ def places(machines: Sequence[Machine]) -> tuple[Place, ...]:
     RequestError for an interface or address that a machine does not have, or that two have.
     """
     planned = machines[0].planned
-    fixed = len(machines) < 2 or planned.interface or planned.address
-    first = _place(machines[0], None if fixed else _known_address(machines[0], machines[1]))
-    others = (_place(machine, first.address) for machine in machines[1:])
+    towards = None
+    if len(machines) > 1 and not planned.interface and not planned.address:
+        towards = _known_address(machines[0], machines[1])
+    first = _place(machines[0], towards)
+    others = [_place(machine, first.address) for machine in machines[1:]]
     reached = (first, *others)
     owners: dict[str, str] = {}
     for machine, location in zip(machines, reached, strict=True):
@@ -162,10 +164,12 @@ def routed(machines: Sequence[Instance]) -> Iterator[tuple[Tap, ...]]:
                             "docs/guide/distributed.md",
                         ) from error
                     stack.enter_context(undone(machine.node, route_argv("delete", *way)))
-        yield tuple(
-            Tap(DEVICE, f"02:42:0a:f5:{number:02x}:02", str(net[2]), f"{net[2]}/{net.prefixlen}")
-            for number, net in enumerate(subnets, start=1)
-        )
+        taps = []
+        for number, net in enumerate(subnets, start=1):
+            mac = f"02:42:0a:f5:{number:02x}:02"
+            address = str(net[2])
+            taps.append(Tap(DEVICE, mac, address, f"{address}/{net.prefixlen}"))
+        yield tuple(taps)
 
 
 @contextmanager
@@ -175,9 +179,11 @@ def forwarded(machine: Node, devices: Sequence[str]) -> Iterator[None]:
     Docker, where it runs, makes it drop what it does not know (chain FORWARD).
     """
     listed = machine.run([*TABLES, "--list-rules", "FORWARD"], check=False)
-    rules = [["FORWARD", way, name, "--jump", "ACCEPT"] for name in devices for way in ("-i", "-o")]
-    if listed.returncode or listed.stdout.strip() in NOTHING_DROPPED:
-        rules = []
+    rules = []
+    if listed.returncode == 0 and listed.stdout.strip() not in NOTHING_DROPPED:
+        for device in devices:
+            rules.append(["FORWARD", "-i", device, "--jump", "ACCEPT"])
+            rules.append(["FORWARD", "-o", device, "--jump", "ACCEPT"])
     inserted = [[*TABLES, "--insert", *rule] for rule in rules]
     deleted = [[*TABLES, "--delete", *rule] for rule in rules]
     with changed(machine, inserted, deleted):
@@ -187,12 +193,12 @@ def forwarded(machine: Node, devices: Sequence[str]) -> Iterator[None]:
 def joined(machine: Instance, guest: Node, plugged: Tap) -> Instance:
     """Give the booted guest its address and the route to the others; return it as an instance."""
     device = join(guest, plugged)
-    gateway = str(IPv4Network(plugged.cidr, strict=False)[1])
-    run_each(
-        guest,
-        [
-            ["ip", "link", "set", "dev", device, "mtu", str(mtu_of(machine.node, DEVICE))],
-            ["ip", "route", "replace", str(NETWORK), "via", gateway, "dev", device],
-        ],
-    )
+    mtu = str(mtu_of(machine.node, DEVICE))
+    network = IPv4Network(plugged.cidr, strict=False)
+    gateway = str(network[1])
+    argvs = [
+        ["ip", "link", "set", "dev", device, "mtu", mtu],
+        ["ip", "route", "replace", str(NETWORK), "via", gateway, "dev", device],
+    ]
+    run_each(guest, argvs)
     return Instance(guest, plugged.address, device, clock_offset_s=machine.clock_offset_s)

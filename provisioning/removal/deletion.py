@@ -20,7 +20,10 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def delete(
-    directory: Path, judged: FileIdentity, own: Mapping[Path, FileIdentity], folders: Iterable[Path] = ()
+    directory: Path,
+    judged: FileIdentity,
+    own: Mapping[Path, FileIdentity],
+    folders: Iterable[Path] = (),
 ) -> None:
     """Move files of a directory into a doomed one beside it and delete that, then the ``folders`` that are empty.
 
@@ -40,12 +43,14 @@ def delete(
             stack.callback(shutil.rmtree, doomed, ignore_errors=True)
         os.mkdir(doomed.name, 0o700, dir_fd=parent)
         grave = stack.enter_context(_entered(parent, Path(doomed.name)))
-        for folder, paths in groupby(own, key=lambda path: path.parent.relative_to(directory)):
+        by_folder = groupby(own, key=lambda path: path.parent.relative_to(directory))
+        for folder, paths in by_folder:
             with _entered(top, folder) as source, _entered(grave, folder, make=True) as target:
                 for path in paths:
                     _move(path, own[path], source, target)
         for folder in sorted(folders, reverse=True):  # those inside another come before it
-            with suppress(OSError), _entered(top, folder.relative_to(directory).parent) as above:
+            parent_folder = folder.relative_to(directory).parent
+            with suppress(OSError), _entered(top, parent_folder) as above:
                 os.rmdir(folder.name, dir_fd=above)  # fails if it holds a foreign file
         with suppress(OSError):
             os.rmdir(directory.name, dir_fd=parent)

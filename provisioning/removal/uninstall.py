@@ -41,7 +41,9 @@ _OWN_NAME = re.compile(r" (localhost/)?virtbench([/-][a-z]+)?(:\S+)?$")
 
 
 def remove_everything(
-    sets: Mapping[Path, Collection[str]], stays: Callable[[Path], object], unmarked: Callable[[Path], object]
+    sets: Mapping[Path, Collection[str]],
+    stays: Callable[[Path], object],
+    unmarked: Callable[[Path], object],
 ) -> list[str]:
     """Remove images, caches, generated data sets and the images in the engines' stores; return what was removed.
 
@@ -51,9 +53,10 @@ def remove_everything(
     """
     parts = []
     for name in PARTS:
-        if (home() / name).is_dir():
-            parts.append(home() / name)
-    runs = [*filter(is_known_run, find_runs(parts))]  # a generated set has a file of the name of a plan, too
+        part = home() / name
+        if part.is_dir():
+            parts.append(part)
+    runs = list(filter(is_known_run, find_runs(parts)))  # a generated set has a file of the name of a plan, too
     if runs:
         raise RequestError(f"{home()} holds results: {runs[0]}", remedy="move them to another directory first")
     for path in parts:
@@ -107,20 +110,24 @@ def _remove_part(part: Path, sets: Mapping[Path, Collection[str]]) -> list[Path]
     """Remove what the suite has made in a directory of ``home``, and that if nothing else is in it; return the rest."""
     inside: list[Path] = []
     for path in sorted(part.iterdir()):
-        remaining: list[Path] = []
-        if path in sets and not path.is_symlink():
-            remaining = _remove_set(path, sets[path])
-        elif part.name == "images" and re.fullmatch("[0-9a-f]{12}", path.name) and not path.is_symlink():
-            remaining = remove_named(path, IMAGE_PARTS)
-        inside += remaining
+        if path.is_symlink():
+            continue
+        if path in sets:
+            inside += _remove_set(path, sets[path])
+        elif part.name == "images" and re.fullmatch("[0-9a-f]{12}", path.name):
+            inside += remove_named(path, IMAGE_PARTS)
     holding = {path.relative_to(part).parts[0] for path in inside}
-    removed = remove_named(part, PARTS[part.name])
-    return inside + [path for path in removed if path.name not in holding]
+    foreign = remove_named(part, PARTS[part.name])
+    return inside + [path for path in foreign if path.name not in holding]
 
 
 def _remove_set(directory: Path, own: Collection[str]) -> list[Path]:
-    listed = [*_files(directory)]
-    foreign = [path for path in listed if str(path.relative_to(directory)) not in own]
+    listed = list(_files(directory))
+    foreign = []
+    for path in listed:
+        name = str(path.relative_to(directory))
+        if name not in own:
+            foreign.append(path)
     if not foreign:
         shutil.rmtree(directory)
     else:
@@ -133,19 +140,24 @@ def _files(directory: Path) -> Iterator[Path]:
     """Yield files and links below a directory, but no temporary files."""
     for top, folders, names in os.walk(directory):
         links = [name for name in folders if Path(top, name).is_symlink()]
-        yield from (Path(top, name) for name in (*names, *links) if not files.is_temporary(name))
+        for name in (*names, *links):
+            if not files.is_temporary(name):
+                yield Path(top, name)
 
 
 def _remove_images(node: LocalNode, builder: Builder) -> list[str]:
     """Remove the suite's images from an engine's store: by their names, those they had, and their label."""
     listing = [builder.program, "images", "--no-trunc", "--format"]
-    named = node.run([*listing, "{{.ID}} {{.Repository}}"]).stdout.splitlines()
+    present = node.run([*listing, "{{.ID}} {{.Repository}}"])
     # Of an image whose name went to a newer one; podman alone knows it.
     dangling = node.run([*listing, "{{.ID}} {{.History}}", "--filter", "dangling=true"], check=False)
-    named += dangling.stdout.splitlines()
-    labelled = node.run([*listing, "{{.ID}} {{.Repository}}", "--filter", f"label={LABEL}"]).stdout.splitlines()
-    listed = (*filter(_OWN_NAME.search, named), *labelled)
-    own = {line.split()[0]: line.split()[-1] for line in listed}
+    labelled = node.run([*listing, "{{.ID}} {{.Repository}}", "--filter", f"label={LABEL}"])
+    named = [*present.stdout.splitlines(), *dangling.stdout.splitlines()]
+    listed = (*filter(_OWN_NAME.search, named), *labelled.stdout.splitlines())
+    own = {}
+    for line in listed:
+        words = line.split()
+        own[words[0]] = words[-1]
     if own:
         node.run([builder.program, "rmi", "--force", *own], timeout_s=600.0)
     return [f"image of {builder.program}: {name}" for name in own.values()]

@@ -1,7 +1,7 @@
 """A cluster: containers are pods on its nodes. All other targets stand at another site, on the machine of that node."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -209,13 +209,12 @@ class ClusterSite(Here):
         note = inputs.note
         count = inputs.scenario.instances(inputs.request)
         whole = max(1, len(envelope.cpus) // count)  # the kubelet gives whole CPUs
-        allotments = {
-            target: engine.allotment(
-                self.choices.image, whole, envelope.memory_bytes // count, count, self._gpus(inputs.request)
-            )
-            for target, engine in self.pods.items()
-        }
-        if self._gpus(inputs.request):
+        memory_bytes = envelope.memory_bytes // count
+        gpus = self._gpus(inputs.request)
+        allotments = {}
+        for target, engine in self.pods.items():
+            allotments[target] = engine.allotment(self.choices.image, whole, memory_bytes, count, gpus)
+        if gpus:
             check_gpus(inputs.request, self.choices.image, allotments["container"].cards)
         if set(self.targets) - self.pods.keys() and self.local:
             with local_node((), None) as node:
@@ -226,7 +225,8 @@ class ClusterSite(Here):
         levels = set()
         if self.vm_node:
             levels = {isa.capability(allotted.cpuinfo) for allotted in allotments.values()}
-        return self.fields(envelope, self.shared_capability(inputs, envelope, levels))
+        capability = self.shared_capability(inputs, envelope, levels)
+        return self.fields(envelope, capability)
 
     def computing(self, inputs: RunInputs) -> Iterable[bool]:  # noqa: ARG002 (others look at it)
         """Return, by node, whether its pods compute."""
@@ -269,7 +269,8 @@ class ClusterSite(Here):
 
     def prepare(self, plan: Plan, note: Note, refuse_changed: Callable[[], None] = lambda: None) -> None:
         # No guest is booted for pods. The image came to nodes that are other machines when their CPUs were tried.
-        others = tuple(target for target in plan.targets if target != "container-vm" or not self.vm_node)
+        in_pods = "container-vm" if self.vm_node else None
+        others = tuple(target for target in plan.targets if target != in_pods)
         others_alone = plan.model_copy(update={"targets": others})
         self.beside.prepare(others_alone, note, refuse_changed)
         if self.local:
@@ -307,13 +308,17 @@ class ClusterSite(Here):
         *,
         computes: bool = True,
     ) -> PodLayer:
+        devices = trial.job.devices
+        gpu_count = 0
+        if devices.device == "cuda" and computes:
+            gpu_count = devices.devices
         return PodLayer(
             engine,
             self.choices.image.digest,
             envelope.memory_bytes,
             properties=trial.properties,
             writable=volume is not None and volume.writable,
-            gpu_count=trial.job.devices.devices if trial.job.devices.device == "cuda" and computes else 0,
+            gpu_count=gpu_count,
             reads=trial.job.dataset is not None,
         )
 
@@ -321,11 +326,15 @@ class ClusterSite(Here):
 def _with_claim(inputs: RunInputs, choices: Choices, claimed: ClaimedData) -> tuple[Choices, Dataset]:
     """Return the choices with the claim that pods read, and the data set, which a pod on the first node identifies."""
     inputs.note(f"reading the claim {claimed.claim} in a pod")
-    first = {name: value.split(",")[0] for name, value in choices.engine_options.items()}
-    engine: Any = get_engine(choices.engine).configured({**first, "claim": ":".join(claimed)})
-    memory_bytes = PROFILES[inputs.request.measurement.profile].memory_for(inputs.request.gpus.device)
-    claimed, dataset = engine.data_set(inputs.image, memory_bytes, inputs.request.data.frame_stride)
-    return replace(choices, engine_options={**choices.engine_options, "claim": ":".join(claimed)}), dataset
+    request = inputs.request
+    options = {name: value.split(",")[0] for name, value in choices.engine_options.items()}
+    options["claim"] = ":".join(claimed)
+    engine: Any = get_engine(choices.engine).configured(options)
+    profile = PROFILES[request.measurement.profile]
+    memory_bytes = profile.memory_for(request.gpus.device)
+    claimed, dataset = engine.data_set(inputs.image, memory_bytes, request.data.frame_stride)
+    with_claim = {**choices.engine_options, "claim": ":".join(claimed)}
+    return replace(choices, engine_options=with_claim), dataset
 
 
 class JoinedPods(ClusterSite):
@@ -380,38 +389,41 @@ class JoinedPods(ClusterSite):
         envelope = self.envelopes(inputs)[0]
         note = inputs.note
         nodes = self.choices.engine_options["node"].split(",")
+        gpus = self._gpus(inputs.request)
+        cpu_count = len(envelope.cpus)
         allotted = []
-        computing = list(self.computing(inputs))
         cards = list[Card]()
-        triples = zip(nodes, self.engines, computing, strict=True)
-        for node, engine, computes in triples:
+        for node, engine, computes in zip(nodes, self.engines, self.computing(inputs), strict=True):
             note(f"trying which CPUs a pod gets on {node}")
-            gpus = self._gpus(inputs.request) if computes else 0
-            cpu_count = len(envelope.cpus)
-            given = engine.allotment(self.choices.image, cpu_count, envelope.memory_bytes, 1, gpus)
-            allotted.append(given.cpus)
-            cards += given.cards
-        if self._gpus(inputs.request):
+            gpu_count = gpus if computes else 0
+            allotment = engine.allotment(self.choices.image, cpu_count, envelope.memory_bytes, 1, gpu_count)
+            allotted.append(allotment.cpus)
+            cards += allotment.cards
+        if gpus:
             check_gpus(inputs.request, self.choices.image, cards)
         if all(allotted):
             for node, cpus in zip(nodes, allotted, strict=True):
                 note(f"{node} gives the CPUs {format_cpu_list(cpus or ())}")
         else:
-            note(f"the nodes give no CPUs by number: every pod has a quota of {len(envelope.cpus)} CPUs on any")
+            note(f"the nodes give no CPUs by number: every pod has a quota of {cpu_count} CPUs on any")
             envelope = envelope.model_copy(update={"pinning": "quota"})
             allotted = [envelope.cpus] * len(nodes)
-        in_host = inputs.request.joining.network == "host"
-        network, interface = ("host", NODE_INTERFACE) if in_host else ("pod", "eth0")
-        machines = tuple(
-            MachineSpec(
-                name=node,
-                address=node,
-                interface=interface,
-                cpus=cpus or (),
-            )
-            for node, cpus in zip(nodes, allotted, strict=True)
+        network = "pod"
+        interface = "eth0"
+        if inputs.request.joining.network == "host":
+            network = "host"
+            interface = NODE_INTERFACE
+        machines = []
+        for node, cpus in zip(nodes, allotted, strict=True):
+            spec = MachineSpec(name=node, address=node, interface=interface, cpus=cpus or ())
+            machines.append(spec)
+        joined = joined_fields(
+            inputs,
+            self.targets,
+            self.choices.accelerator,
+            network=network,
+            machines=tuple(machines),
         )
-        joined = joined_fields(inputs, self.targets, self.choices.accelerator, network=network, machines=machines)
         inputs.scenario.check_shares(inputs.request, envelope, self.targets, note)
         check_instances(joined, envelope, note)
         capability = self.shared_capability(inputs, envelope)
@@ -439,11 +451,21 @@ class JoinedPods(ClusterSite):
                 address = engine.address(node)
                 instances.append(Instance(node, address, interface_of(node, address)))
             reached = linked(instances, job)
-            if way := trial.properties.service:  # all others reach the first by that
-                server, *clients = reached
-                port = free_port(server.node, str(server.address))
-                service = stack.enter_context(self.engines[0].served(server.node, port, way))
-                end = replace(end_of("server", server), port=port)
-                await_reached([end_of("client", client) for client in clients], end, f"{service[0]}:{service[1]}")
-                reached = (replace(server, port=port, service=service), *clients)
+            if trial.properties.service:
+                reached = self._behind_service(stack, trial.properties.service, reached)
             yield reached
+
+    def _behind_service(
+        self,
+        stack: ExitStack,
+        way: str,
+        instances: Sequence[Instance],
+    ) -> tuple[Instance, ...]:
+        """Return the instances, of which all others reach the first by a service."""
+        server, *clients = instances
+        port = free_port(server.node, str(server.address))
+        service = stack.enter_context(self.engines[0].served(server.node, port, way))
+        end = replace(end_of("server", server), port=port)
+        ends = [end_of("client", client) for client in clients]
+        await_reached(ends, end, f"{service[0]}:{service[1]}")
+        return (replace(server, port=port, service=service), *clients)

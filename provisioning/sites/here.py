@@ -49,7 +49,10 @@ class Here(Site):
 
     @classmethod
     def refuse_request(cls, request: RunRequest) -> None:
-        if request.gpus.device == "cuda" and (missing := examined()[1]):
+        if request.gpus.device != "cuda":
+            return
+        _, missing, _ = examined()
+        if missing:
             remedy = f"install NVIDIA's driver, or use {option('device')} cpu"
             raise RequestError(f"{option('device')} cuda: {missing}", remedy=remedy)
 
@@ -75,11 +78,12 @@ class Here(Site):
         """Return the inputs with the targets that this machine measures, and name those that are left out."""
         checks = _checks_of(inputs)
         target_checks = _target_checks(inputs.request, checks, inputs.image)
-        found = measurable_targets(target_checks.values())
-        if found.left_out:
-            inputs.note(found.left_out)
+        worth = measurable_targets(target_checks.values())
+        if worth.left_out:
+            inputs.note(worth.left_out)
         # Where nothing works, the refusal of all targets says why.
-        return replace(inputs.on(found.usual or TARGETS), checks=checks)
+        with_targets = inputs.on(worth.usual or TARGETS)
+        return replace(with_targets, checks=checks)
 
     def places(self, inputs: RunInputs) -> tuple[Capacity, ...]:
         cpus = tuple(sorted(os.sched_getaffinity(0)))
@@ -105,8 +109,10 @@ class Here(Site):
             if "container" not in targets:
                 return
             load(node, loading_engines(engine, plan), image)
-            if dataset and any(properties_of(ablation).data_in_layer for ablation in plan.ablations):
-                check_disk_space(node, engine.layers_at(node), packed_bytes(dataset), "the layer of the data set")
+            switched = map(properties_of, plan.ablations)
+            if dataset and any(properties.data_in_layer for properties in switched):
+                layers = engine.layers_at(node)
+                check_disk_space(node, layers, packed_bytes(dataset), "the layer of the data set")
 
     def volume(self, trial: Trial) -> AbstractContextManager[Volume | None]:
         return volume_of(trial)
@@ -119,12 +125,12 @@ class Here(Site):
         choices = list(self.choices_of(trial, shared=True)) or [self.choices]
         with ExitStack() as stack:
             instances = []
-            pairs = zip(shares, choices, strict=True)
-            for (role, envelope), chosen_layers in pairs:
+            for (role, envelope), chosen_layers in zip(shares, choices, strict=True):
                 volume = None
                 if role in ("", "aggressor"):
                     volume = stack.enter_context(self.volume(trial))
-                machine = stack.enter_context(self.machine(envelope, str(volume.directory) if volume else None))
+                directory = str(volume.directory) if volume else None
+                machine = stack.enter_context(self.machine(envelope, directory))
                 machine.scratch = str(volume.scratch) if volume and volume.scratch else None
                 layers = self.layers(trial, envelope, chosen_layers, volume)
                 instance = stack.enter_context(reopenable(machine, layers))
@@ -188,7 +194,8 @@ def load(node: Node, engines: Iterable[ContainerEngine], image: Image) -> None:
 
 def loading_engines(engine: ContainerEngine, plan: Plan) -> list[ContainerEngine]:
     """Return the engines that load the image: the run's, unless it is its site's to load, and those of ablations."""
-    switched = [get_engine(name) for ablation in plan.ablations if (name := properties_of(ablation).engine)]
+    names = (properties_of(ablation).engine for ablation in plan.ablations)
+    switched = [get_engine(name) for name in names if name]
     if engine.site:
         return switched
     return [engine, *switched]
@@ -265,8 +272,12 @@ def _without_vms(request: RunRequest, image: Image | None) -> str | None:
 
 def _lacking_in_guests(request: RunRequest) -> str | None:
     """Return the engine or the OCI runtime of the request that the image of the guests lacks; None if it has them."""
+    if request.targets.oci_runtime:
+        return request.targets.oci_runtime
     engine = request.targets.engine
-    return request.targets.oci_runtime or (engine if engine and not get_engine(engine).in_guests else None)
+    if engine and not get_engine(engine).in_guests:
+        return engine
+    return None
 
 
 def choices_of(
@@ -279,10 +290,9 @@ def choices_of(
 ) -> Choices:
     """Return what the layers of the targets are made of. Raises RequestError for what does not work on this machine."""
     engine = _engine_of(request, checks, targets)
-    declared = [name for name, declaration in OPTIONS.items() if declaration.engine == engine]
     options = {}
-    for name in declared:
-        if request.value(name):
+    for name, declared in OPTIONS.items():
+        if declared.engine == engine and request.value(name):
             options[name] = str(request.value(name))
     accel: Accelerator = "tcg"
     if booted.intersection(targets):
@@ -290,11 +300,14 @@ def choices_of(
         accel, why = provider.choose_accelerator(request.targets.accel)
         note(f"VMs run under {accel}: {why}")
     refuse_adopted(image, engine, targets)
+    gpus: tuple[str, ...] = ()
+    if not get_engine(engine).site:
+        gpus = tuple(str(card.uuid) for card in _cards_of(request, image))
     choices = Choices(
         image,
         engine,
         accel,
-        () if get_engine(engine).site else tuple(str(card.uuid) for card in _cards_of(request, image)),
+        gpus,
         provider=request.targets.provider,
         engine_options=options,
         oci_runtime=request.targets.oci_runtime,
@@ -308,21 +321,23 @@ def choices_of(
 def _engine_of(request: RunRequest, checks: Sequence[Check], targets: tuple[str, ...]) -> str:
     """Return the engine that was named, or the default. Raises RequestError if it cannot run containers here."""
     engines = {check.name: check for check in checks if check.kind == "engine"}
-    engine = request.targets.engine or default_engine([name for name, check in engines.items() if check.usable])
-    if "container" in targets and not get_engine(engine).site and not engines[engine].usable:
-        raise RequestError(f"{option('engine')} {engine}: {engines[engine].reason}", remedy=engines[engine].remedy)
+    usable = [name for name, check in engines.items() if check.usable]
+    engine = request.targets.engine or default_engine(usable)
+    if "container" in targets and not get_engine(engine).site and engine not in usable:
+        check = engines[engine]
+        raise RequestError(f"{option('engine')} {engine}: {check.reason}", remedy=check.remedy)
     return engine
 
 
 def refuse_adopted(image: Image, engine: str | None = None, targets: Sequence[str] = ("container",)) -> None:
     """Raise RequestError for what an adopted image cannot serve: its tree exists as mounts of this machine."""
-    if image.mounts and "container" in targets and (engine is None or get_engine(engine).rootfs != "directory"):
-        if engine:
-            where = f"{option('engine')} {engine}"
-        else:
-            where = option("inventory")
-        remedy = f"use {option('engine')} runc here, or an image of bench image build"
-        raise RequestError(f"{where}: image {image.digest[:12]} is this machine's own tree", remedy=remedy)
+    if not image.mounts or "container" not in targets:
+        return
+    if engine and get_engine(engine).rootfs == "directory":
+        return
+    where = f"{option('engine')} {engine}" if engine else option("inventory")
+    remedy = f"use {option('engine')} runc here, or an image of bench image build"
+    raise RequestError(f"{where}: image {image.digest[:12]} is this machine's own tree", remedy=remedy)
 
 
 def _cards_of(request: RunRequest, image: Image) -> tuple[Card, ...]:
@@ -335,8 +350,7 @@ def _cards_of(request: RunRequest, image: Image) -> tuple[Card, ...]:
     cards, _, _ = examined()
     words = request.gpus.gpus or os.environ.get("CUDA_VISIBLE_DEVICES")
     usable = [card for card in cards if not card.fault]
-    needed = workers_here(request)
-    first = tuple(usable[: needed * (request.gpus.devices or 1)])
+    needed = workers_here(request) * (request.gpus.devices or 1)
     source = "CUDA_VISIBLE_DEVICES"
     if request.gpus.gpus:
         source = option("gpus")
@@ -344,6 +358,9 @@ def _cards_of(request: RunRequest, image: Image) -> tuple[Card, ...]:
         named = gpu_words(words) if words else ()
     except RequestError as error:
         raise RequestError(f"{source}: {error.message}", remedy=error.remedy) from error
-    given = first if words is None else chosen(cards, named, source)
-    check_gpus(request, image, given)
-    return given
+    if words is None:
+        selected = tuple(usable[:needed])
+    else:
+        selected = chosen(cards, named, source)
+    check_gpus(request, image, selected)
+    return selected

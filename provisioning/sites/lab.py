@@ -36,25 +36,16 @@ class LabSite(Here):
         """Return the fields with the instances on the nodes. Raises RequestError for a lab that cannot be."""
         if os.geteuid():
             raise RequestError("a lab network needs root: it makes network namespaces", remedy="run bench as root")
-        request = inputs.request
-        scenario = inputs.scenario
-        wanted = inputs.request.joining
-        count = scenario.instances(request)
-        if wanted.lab:
-            lab = parse_lab(wanted.lab)
-        else:
-            lab = LabSpec(nodes=max(2, count), rate="1gbit")
-        if lab.nodes < count:
-            remedy = f"write nodes={count}, or ask for fewer"
-            raise RequestError(f"{option('lab')} {lab}: {needs(request, scenario, 'node')}", remedy=remedy)
+        network = inputs.request.joining.network
+        lab = _lab_of(inputs)
         if VMS.intersection(self.targets):
             get_provider(self.choices.provider).check_lab()
         if "container" in self.targets:
-            self.choices.container_engine.check_network(wanted.network, in_lab=True)
-            if wanted.network == "bridge":
+            self.choices.container_engine.check_network(network, in_lab=True)
+            if network == "bridge":
                 with local_node((), None) as node:
                     rules_for(node)
-        joined = joined_fields(inputs, self.targets, self.choices.accelerator, network=wanted.network, lab=lab)
+        joined = joined_fields(inputs, self.targets, self.choices.accelerator, network=network, lab=lab)
         fields = super().part(inputs)
         check_instances(joined, fields["envelope"], inputs.note)
         return {**fields, "distributed": joined}
@@ -63,22 +54,43 @@ class LabSite(Here):
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
         """Open the instances by rank. Raises MeasurementError of kind ``network`` if one does not reach another."""
         job = joined_job(trial)
-        if job.lab and trial.properties.link:
-            job = job.model_copy(update={"lab": job.lab.model_copy(update=trial.properties.link)})
-        if job.lab is None:
+        spec = job.lab
+        if spec is None:
             remedy = f"give its {option('inventory')}"
             raise MeasurementError("this job was planned for machines", kind="plan", remedy=remedy)
+        if trial.properties.link:
+            spec = spec.model_copy(update=trial.properties.link)
+            job = job.model_copy(update={"lab": spec})
         with ExitStack() as stack:
             volume = stack.enter_context(volume_of(trial))
             directory = str(volume.directory) if volume else None
-            shares = zip(trial.instances, self.choices_of(trial, shared=True), strict=True)
-            stacks = [self.layers(trial, planned.envelope, choices, volume) for planned, choices in shares]
-            lab = stack.enter_context(open_lab(job.lab))
+            stacks = []
+            for planned, choices in zip(trial.instances, self.choices_of(trial, shared=True), strict=True):
+                stacks.append(self.layers(trial, planned.envelope, choices, volume))
+            lab = stack.enter_context(open_lab(spec))
+            used_nodes = lab.nodes[: len(stacks)]
             places = []
-            for planned, lab_node, layers in zip(trial.instances, lab.nodes[: len(stacks)], stacks, strict=True):
+            for planned, lab_node, layers in zip(trial.instances, used_nodes, stacks, strict=True):
                 machine = stack.enter_context(self.machine(planned.envelope, directory))
                 places.append(_lower(stack, machine, lab_node, layers))
-            yield linked(open_containers(stack, job, places, stacks, [node.namespace for node in lab.nodes]), job)
+            namespaces = [node.namespace for node in lab.nodes]
+            instances = open_containers(stack, job, places, stacks, namespaces)
+            yield linked(instances, job)
+
+
+def _lab_of(inputs: RunInputs) -> LabSpec:
+    """Return the lab of a request, as large as its job by default. Raises RequestError for one that is too small."""
+    request = inputs.request
+    scenario = inputs.scenario
+    count = scenario.instances(request)
+    if request.joining.lab:
+        lab = parse_lab(request.joining.lab)
+    else:
+        lab = LabSpec(nodes=max(2, count), rate="1gbit")
+    if lab.nodes < count:
+        remedy = f"write nodes={count}, or ask for fewer"
+        raise RequestError(f"{option('lab')} {lab}: {needs(request, scenario, 'node')}", remedy=remedy)
+    return lab
 
 
 def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[Layer]) -> Instance:
@@ -86,8 +98,10 @@ def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[
     first = layers[0]
     if isinstance(first, VmLayer):
         plugged = stack.enter_context(tap(lab_node, machine))
-        guest = stack.enter_context(first.plugged(plugged).opened(lab_node.node(machine)))
-        return Instance(guest, plugged.address, join(guest, plugged))
+        layer = first.plugged(plugged)
+        guest = stack.enter_context(layer.opened(lab_node.node(machine)))
+        device = join(guest, plugged)
+        return Instance(guest, plugged.address, device)
     node: Node = lab_node.node(machine)
     if not isinstance(first, ContainerLayer):
         node = stack.enter_context(first.opened(node))

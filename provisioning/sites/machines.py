@@ -114,17 +114,21 @@ class Machines(Site):
 
     def part(self, inputs: RunInputs) -> dict[str, Any]:
         fields = super().part(inputs)
-        as_listed = (node.model_dump(include={*ListedMachine.model_fields}) for node in self.inventory.nodes)
-        shares = zip(as_listed, self.envelopes(inputs), strict=True)
-        machines = (OwnMachine(**node, cpus=share.cpus) for node, share in shares)
+        machines = []
+        for node, share in zip(self.inventory.nodes, self.envelopes(inputs), strict=True):
+            as_listed = node.model_dump(include={*ListedMachine.model_fields})
+            machines.append(OwnMachine(**as_listed, cpus=share.cpus))
         return {**fields, "machines": tuple(machines)}
 
     def capability(self, envelope: Envelope, note: Note, *, always: bool) -> CpuCapability | None:  # noqa: ARG002
         """Return the vector instructions that all of the machines and their guests have; see ``isa.shared``."""
-        machines = self.discovery.machines
         guests_alone = VMS.issuperset(self.targets)
-        levels = {found.capability for found in machines if not (guests_alone and found.guest_capability)}
-        levels |= {found.guest_capability for found in machines if found.guest_capability}
+        levels = set()
+        for reached in self.discovery.machines:
+            if reached.guest_capability:
+                levels.add(reached.guest_capability)
+            if not (guests_alone and reached.guest_capability):
+                levels.add(reached.capability)
         return lowest_of(levels, note, always=always)
 
     @contextmanager
@@ -158,9 +162,10 @@ class Machines(Site):
                         prepare_disk(reached, directory_of(planned, dataset), disk, dataset, note)
                 if "container-vm" in targets and engine.guest_store:
                     sync_file(reached, image, engine.guest_store.file, note)
-                for loader in loading if "container" in targets else ():
-                    note(f"comparing what the {loader.name} of {reached.name} holds with the image")
-                    load(reached, [loader], image)
+                if "container" in targets:
+                    for loader in loading:
+                        note(f"comparing what the {loader.name} of {reached.name} holds with the image")
+                        load(reached, [loader], image)
 
     @contextmanager
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
@@ -192,9 +197,9 @@ class JoinedMachines(Machines):
         inventory = read_inventory(path)
         count = inputs.scenario.instances(inputs.request)
         if len(inventory.nodes) < count:
+            needed = needs(request, inputs.scenario, "machine")
             raise RequestError(
-                f"{option('inventory')} {path}: {needs(request, inputs.scenario, 'machine')}, and it lists "
-                f"{len(inventory.nodes)}",
+                f"{option('inventory')} {path}: {needed}, and it lists {len(inventory.nodes)}",
                 remedy=f"list more, or ask for fewer with {option('workers')} and {option('ps')}",
             )
         listed = [node.name for node in inventory.nodes if "targets" in node.model_fields_set]
@@ -208,12 +213,11 @@ class JoinedMachines(Machines):
         first_nodes = inventory.nodes[:count]
         inventory = inventory.model_copy(update={"nodes": first_nodes})
         discovery = discover(inventory, inputs, request.targets.target, request.joining.network, lambda _: None)
-        pairs = zip(discovery.machines, discovery.places, strict=True)
-        for found, place in pairs:
-            inputs.note(f"{found.name}: {place.interface} {place.address}, {len(found.cpus)} CPUs")
-            if abs(found.clock_offset_s) > CLOCKS_APART_S:
-                off = f"its clock is {found.clock_offset_s:+.1f} s off this machine's"
-                inputs.note(f"{found.name}: {off}; all is timed here")
+        for reached, place in zip(discovery.machines, discovery.places, strict=True):
+            inputs.note(f"{reached.name}: {place.interface} {place.address}, {len(reached.cpus)} CPUs")
+            if abs(reached.clock_offset_s) > CLOCKS_APART_S:
+                off = f"its clock is {reached.clock_offset_s:+.1f} s off this machine's"
+                inputs.note(f"{reached.name}: {off}; all is timed here")
         choices = discovered_choices(inputs, discovery)
         targets = request.targets.target
         return cls(choices, targets, inventory=inventory, discovery=discovery)
@@ -222,15 +226,16 @@ class JoinedMachines(Machines):
         discovery = self.discovery
         fields = Site.part(self, inputs)
         check_memory(fields["envelope"], 1)
-        machines = (
-            MachineSpec(
-                name=found.name,
+        envelopes = self.envelopes(inputs)
+        machines = []
+        for reached, place, envelope in zip(discovery.machines, discovery.places, envelopes, strict=True):
+            spec = MachineSpec(
+                name=reached.name,
                 address=place.address,
                 interface=place.interface,
                 cpus=envelope.cpus,
             )
-            for found, place, envelope in zip(discovery.machines, discovery.places, self.envelopes(inputs), strict=True)
-        )
+            machines.append(spec)
         fields["distributed"] = joined_fields(
             inputs,
             self.targets,
@@ -244,8 +249,9 @@ class JoinedMachines(Machines):
     @contextmanager
     def opened(self, trial: Trial) -> Iterator[tuple[Instance, ...]]:
         choices_of_instances = self.choices_of(trial, shared=False)
-        shares = zip(trial.instances, choices_of_instances, strict=True)
-        stacks = [self.layers(trial, planned.envelope, choices) for planned, choices in shares]
+        stacks = []
+        for planned, choices in zip(trial.instances, choices_of_instances, strict=True):
+            stacks.append(self.layers(trial, planned.envelope, choices))
         image = self.choices.image
         dataset = trial.job.dataset
         with open_on_machines(joined_job(trial), self.inventory, stacks, image, dataset) as instances:
@@ -258,11 +264,11 @@ def listed_for(targets: Sequence[str], path: Path) -> Inventory:
     for target in targets:
         names = [node.name for node in inventory.of_target(target)]
         if len(names) != 1:
-            wrong = f"{option('inventory')} {path} lists {' and '.join(names) or 'no machine'} for {target}"
+            listed = " and ".join(names) or "no machine"
+            wrong = f"{option('inventory')} {path} lists {listed} for {target}"
             raise RequestError(wrong, remedy=f'write targets = ["{target}"] at one node')
-    included = (node for node in inventory.nodes if not {*targets}.isdisjoint(node.targets))
-    nodes = tuple(included)
-    return inventory.model_copy(update={"nodes": nodes})
+    nodes = [node for node in inventory.nodes if not {*targets}.isdisjoint(node.targets)]
+    return inventory.model_copy(update={"nodes": tuple(nodes)})
 
 
 def discovered_choices(inputs: RunInputs, discovery: Discovery) -> Choices:
@@ -270,8 +276,8 @@ def discovered_choices(inputs: RunInputs, discovery: Discovery) -> Choices:
     gpus = inputs.request.gpus
     words = tuple[str, ...]()
     if gpus.device != "cpu":
-        words_wanted = gpus.gpus or ",".join(map(str, range(gpus.devices or 1)))
-        words = gpu_words(words_wanted)
+        first = map(str, range(gpus.devices or 1))
+        words = gpu_words(gpus.gpus or ",".join(first))
         cards = [Card(word) for word in words]
         check_gpus(inputs.request, inputs.image, cards)
     provider = inputs.request.targets.provider
@@ -292,21 +298,17 @@ def open_on_machines(
     not containers.
     """
     with ExitStack() as stack:
-        machines = [
-            replace(
-                stack.enter_context(on_machine(planned, spec.cpus, image, dataset)),
-                address=spec.address,
-                interface=spec.interface,
-            )
-            for planned, spec in zip(inventory.nodes, job.machines, strict=True)
-        ]
+        machines = []
+        for planned, spec in zip(inventory.nodes, job.machines, strict=True):
+            opened = stack.enter_context(on_machine(planned, spec.cpus, image, dataset))
+            machines.append(replace(opened, address=spec.address, interface=spec.interface))
         _check_ways(machines)
         first = []
-        places_taken = zip(stacks, machines, inventory.nodes, strict=True)
-        for (layer, *_), machine, planned in places_taken:
+        for (layer, *_), machine, planned in zip(stacks, machines, inventory.nodes, strict=True):
             if dataset and isinstance(layer, VmLayer):  # all others read the machine's directory
                 volume = volume_on(machine.node, planned, dataset)
-                layer = replace(layer, spec=replace(layer.spec, volume=volume))
+                guest_spec = replace(layer.spec, volume=volume)
+                layer = replace(layer, spec=guest_spec)
             first.append(layer)
         places = _on_machines(stack, machines, first)
         if job.network in BRIDGES and isinstance(stacks[0][0], ContainerLayer):
@@ -321,24 +323,30 @@ def open_on_machines(
 
 @contextmanager
 def on_machine(
-    planned: InventoryNode, cpus: tuple[int, ...], image: Image, dataset: Dataset | None
+    planned: InventoryNode,
+    cpus: tuple[int, ...],
+    image: Image,
+    dataset: Dataset | None,
 ) -> Iterator[Instance]:
     """Open a machine of an inventory, which holds the image and the data set, for a target with these CPUs."""
-    with machine(planned, tree_of(planned, image)) as node:
+    tree = tree_of(planned, image)
+    with machine(planned, tree) as node:
         node.cpus = cpus
         node.data = directory_of(planned, dataset) if dataset else None
-        machine_disk = disk_under(node, tree_of(planned, image))
+        machine_disk = disk_under(node, tree)
         node.facts = {**node.facts, "host_cpus": list(cpus), "machine_disk": machine_disk}
         if planned.is_vm:
             node.facts["accelerator"] = None  # unknown of a machine that the suite has not booted
-        elif planned.virtual and reports_hypervisor(node.run(["cat", str(CPUINFO)]).stdout):
-            node.substitutes = ("machine:virtual",)
+        elif planned.virtual:
+            cpuinfo = node.run(["cat", str(CPUINFO)])
+            if reports_hypervisor(cpuinfo.stdout):
+                node.substitutes = ("machine:virtual",)
         yield Instance(node, clock_offset_s=node.agent.clock_offset_s())
 
 
 def _check_ways(machines: Sequence[Instance]) -> None:
     """Raise MeasurementError if a machine does not reach another, or does through another interface."""
-    ends = [end_of(each.node.name, each) for each in machines]
+    ends = [end_of(instance.node.name, instance) for instance in machines]
     for pair in reach(ends):
         if pair.source_address != pair.source.address:
             raise MeasurementError(
