@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,10 +184,7 @@ class UserlandLayer:
             raise RequestError("no image on this node", remedy="run: bench image build")
         with ExitStack() as stack:
             group = ledger.fresh("virtbench")
-            if node.local:
-                stack.enter_context(ledger.holding("cgroup", group))
-            else:
-                stack.enter_context(undone(node, cgroups.remove_argv(group)))
+            stack.enter_context(_removing(node, group))
             pinned = self.properties.pinned
             disks = cgroups.disks_under((tree, node.data)) if self.properties.disk_limits else ()
             enter = cgroups.create(node, group, self.envelope, self.properties, disks)
@@ -232,6 +229,13 @@ class UserlandLayer:
             with node.opening.running("tree"):
                 inside.run(["true"])
             yield inside
+
+
+def _removing(node: Node, group: str) -> AbstractContextManager[object]:
+    """Return the context at whose end the control group is removed, by the ledger or by the other machine."""
+    if node.local:
+        return ledger.holding("cgroup", group)
+    return undone(node, cgroups.remove_argv(group))
 
 
 @dataclass(frozen=True)
