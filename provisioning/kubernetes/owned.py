@@ -112,21 +112,27 @@ def demand_queue(cluster: Cluster, name: str) -> None:
     list the queues is not refused: nothing else needs that right.
     """
     wanted = f"engine.queue = {name!r}"
-    group = find(cluster, f"/apis/{KUEUE}")
-    if group is None:
-        remedy = "install Kueue there; without engine.queue the Jobs start at once"
-        raise RequestError(f"{wanted}: the cluster of the context {cluster.context} has no Kueue", remedy=remedy)
-    path = cluster.path("localqueues", group=group["preferredVersion"]["groupVersion"])
     try:
-        items = cluster.get(path)["items"]
+        queues = _queues(cluster)
     except ApiError as error:
         if error.status != FORBIDDEN:
             raise
         return
-    queues = [item["metadata"]["name"] for item in items]
+    if queues is None:
+        remedy = "install Kueue there; without engine.queue the Jobs start at once"
+        raise RequestError(f"{wanted}: the cluster of the context {cluster.context} has no Kueue", remedy=remedy)
     if name not in queues:
         remedy = f"choose from: {', '.join(queues)}" if queues else f"create a LocalQueue in {cluster.namespace}"
         raise RequestError(f"{wanted}: the namespace {cluster.namespace} has no such queue", remedy=remedy)
+
+
+def _queues(cluster: Cluster) -> list[str] | None:
+    """Return the names of Kueue's queues in the namespace; None if the cluster does not have its API."""
+    group = find(cluster, f"/apis/{KUEUE}")
+    if group is None:
+        return None
+    path = cluster.path("localqueues", group=group["preferredVersion"]["groupVersion"])
+    return [item["metadata"]["name"] for item in cluster.get(path)["items"]]
 
 
 def own_node() -> str | None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioning.kubernetes.cluster import Object
-from provisioning.kubernetes.refusals import ApiError
 from tests.provisioning.kubernetes.namespace import Namespace
 
 GROUP = "kueue.x-k8s.io"
@@ -28,8 +27,6 @@ class QueuedNamespace(Namespace):
 
     status: dict[str, Object] = field(default_factory=dict)
     queues: tuple[str, ...] = ("training",)
-    listable: bool = True
-    """Whether the user may list the queues."""
     quota: int = 1
     preempted: list[str] = field(default_factory=list)
     """The Jobs that are suspended once more as soon as they have begun, for one of a higher priority."""
@@ -40,10 +37,12 @@ class QueuedNamespace(Namespace):
 
     def request(self, method: str, path: str, body: Object | None = None, **more: Any) -> Object:
         with self._turn:
+            if path in self.refusals:
+                raise self.refusals[path]
             if path == f"/apis/{GROUP}":
                 return {"kind": "APIGroup", "preferredVersion": {"groupVersion": VERSION}}
             if path == self.path("localqueues", group=VERSION):
-                return self._queues()
+                return {"items": [{"metadata": {"name": name}} for name in self.queues]}
             of_jobs = path == self.path("jobs", group="batch/v1")
             if body and of_jobs:
                 suspend = QUEUE_NAME in body["metadata"]["labels"]
@@ -54,11 +53,6 @@ class QueuedNamespace(Namespace):
             if method == "DELETE":
                 self._remove_pods(answer)
             return answer
-
-    def _queues(self) -> Object:
-        if not self.listable:
-            raise ApiError("localqueues.kueue.x-k8s.io is forbidden", 403)
-        return {"items": [{"metadata": {"name": name}} for name in self.queues]}
 
     def _admit(self) -> None:
         jobs = [made for made in self.objects.values() if made["kind"] == "Job"]

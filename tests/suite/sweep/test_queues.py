@@ -14,11 +14,12 @@ from commands.sweep.backends.kubernetes import SWEEP_LABEL, JobProcess
 from provisioning.batch.options import KubernetesOptions
 from provisioning.kubernetes import owned
 from provisioning.kubernetes.owned import demand_queue
+from provisioning.kubernetes.refusals import ApiError
 from suite.errors import RequestError
 from suite.sweep.file_transfer import ENDED, GIVEN, encode, packed
 from tests.provisioning.conftest import raises
 from tests.provisioning.kubernetes.namespace import Namespace
-from tests.stand_ins.kueue import QueuedNamespace
+from tests.stand_ins.kueue import GROUP, VERSION, QueuedNamespace
 
 SWEEP = "bench-smoke-1a2b3c4d"
 OPTIONS = KubernetesOptions(image="registry.example.org/virtbench-suite:0123456789ab", queue="training")
@@ -113,5 +114,8 @@ def test_without_kueue_a_queue_is_refused_for_its_jobs_would_not_wait() -> None:
         demand_queue(Namespace(), "training")
 
 
-def test_whoever_may_not_list_the_queues_is_not_refused() -> None:
-    demand_queue(QueuedNamespace(listable=False), "unknown")
+@pytest.mark.parametrize("path", [f"/apis/{GROUP}", f"/apis/{VERSION}/namespaces/lab/localqueues"])
+def test_whoever_may_not_list_the_queues_is_not_refused(path: str) -> None:
+    demand_queue(QueuedNamespace(refusals={path: ApiError("it is forbidden", 403)}), "unknown")
+    with raises(ApiError, "it is broken"):
+        demand_queue(QueuedNamespace(refusals={path: ApiError("it is broken", 500, remedy="mend it")}), "training")
