@@ -2,10 +2,10 @@
 
 import json
 import platform
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,6 @@ from suite.version import suite_version
 AUDIT, COMPARISON, PAGE = "audit.json", "comparison.json", "report.html"
 _READ = {PLAN, MANIFEST, QUALITY, SWEEP}
 """The files of a run or a sweep, next to its records, that a comparison reads."""
-_WORDS = re.compile(rf"{re.escape(PAGE)} |{re.escape(COMPARISON)}: warnings\.\d+\.advice: ")
-"""The places of what holds no number of its own."""
 _SHOWN = 10
 _README = """\
 Records of deep-learning training on bare metal, in containers and in virtual machines, made with virtbench.
@@ -70,14 +68,25 @@ class VerifiedPack(Output):
     numbers: int
     """The numbers of the audit and the comparison that were computed again."""
     differing: tuple[str, ...]
-    """The places of the values that differ: ``comparison.json: rows.3.ratio: 0.98 to 0.97``."""
+    """The values that differ: ``comparison.json: rows.3.ratio: 0.98 in the pack, 0.97 now``."""
+    reworded: tuple[str, ...]
+    """Those of them that hold no number: the page, and the advice of warnings."""
 
     @property
     def decisive(self) -> tuple[str, ...]:
         """Return the differences but those of the page and of advice, if another version of the suite wrote them."""
         if self.made_by == self.verified_by:
             return self.differing
-        return tuple(place for place in self.differing if not _WORDS.match(place))
+        return tuple(text for text in self.differing if text not in self.reworded)
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """A value of a pack that was computed again and differs."""
+
+    text: str
+    is_wording: bool = False
+    """Whether it holds no number of its own: another version of the suite may write it in another way."""
 
 
 @click.command()
@@ -125,6 +134,7 @@ def verify(file: Path, as_json: bool) -> None:
             if name in listed.files:
                 packed[name] = files.read(directory / name)
         audited = parse(remade[AUDIT])
+    differences = list(_differences(packed, remade))
     refused = set()
     for finding in audited["findings"]:
         if finding["severity"] == "refused":
@@ -137,7 +147,8 @@ def verify(file: Path, as_json: bool) -> None:
         records=audited["records"],
         refused=len(refused),
         numbers=_count_numbers(audited) + _count_numbers(parse(remade[COMPARISON])),
-        differing=tuple(_differences(packed, remade)),
+        differing=tuple(difference.text for difference in differences),
+        reworded=tuple(difference.text for difference in differences if difference.is_wording),
     )
     if as_json:
         verified.tell()
@@ -317,19 +328,22 @@ def recompute(directory: Path, runs: Sequence[str], margin: float | None) -> dic
         }
 
 
-def _differences(packed: Mapping[str, bytes], remade: Mapping[str, bytes]) -> Iterator[str]:
-    """Yield the places in which the files of a pack differ from those that were computed again."""
+def _differences(packed: Mapping[str, bytes], remade: Mapping[str, bytes]) -> Iterator[_Difference]:
+    """Yield the values in which the files of a pack differ from those that were computed again."""
     for name, content in remade.items():
         before = packed.get(name)
         if before is None:
-            yield f"{name} is missing"
+            yield _Difference(f"{name} is missing", is_wording=name == PAGE)
         elif before != content and name == PAGE:
-            yield f"{name} has other bytes (other packages than in environment.json can draw it otherwise)"
+            text = f"{name} has other bytes (other packages than in environment.json can draw it otherwise)"
+            yield _Difference(text, is_wording=True)
         elif before != content:
             first = dict(_leaves(parse(before)))
             second = dict(_leaves(parse(content)))
             for fact in differ(first, second):
-                yield f"{name}: {fact.path}: {fact.first} in the pack, {fact.second} now"
+                text = f"{name}: {fact.path}: {fact.first} in the pack, {fact.second} now"
+                of_warning = name == COMPARISON and fact.path.startswith("warnings.")
+                yield _Difference(text, is_wording=of_warning and fact.path.endswith(".advice"))
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:

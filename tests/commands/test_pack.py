@@ -98,6 +98,8 @@ def test_the_page_and_the_advice_of_another_version_of_the_suite_may_be_other_wo
     done = bench("results", "verify", str(other))
     assert done.exit_code == 0
     assert "bit for bit; the page and advice are written in another way by 0.2.0" in done.output
+    verified = json.loads(bench("results", "verify", str(other), "--json").stdout)
+    assert verified["reworded"] == verified["differing"]
     record = next(name for name in members(other) if "/trials/" in name)
     edited_text = members(other)[record].replace(b'"elapsed_s": ', b'"elapsed_s": 1')
     assert bench("results", "verify", str(repacked(other, {record: edited_text}))).exit_code == 1
