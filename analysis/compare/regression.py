@@ -156,7 +156,6 @@ class Regression:
         return tuple(change for change in self.changes if change.outcome == outcome)
 
 
-ELAPSED = "elapsed"
 _NO_DIFFERENCE = MeanDifference(0.0, None, 1.0, 0)
 
 
@@ -322,7 +321,7 @@ def _standing(change: Change, sides: Mapping[str, tuple[Disturbed, ...]], old: _
     verdict = change.verdict
     if verdict is None or verdict.name != "slower" or standing.verdict == verdict:
         return standing
-    if change.metric.name != ELAPSED:
+    if not change.metric.of_whole_job:
         return standing
     unloaded = {}
     for side, disturbances in sides.items():

@@ -38,6 +38,9 @@ class Metric:
     compared: Compared = "ratio"
     of_target: bool = False
     """Whether the target takes it, and not the training in it: those of layers add, and no gate is failed by it."""
+    of_whole_job: bool = False
+    """Whether it is the time of a job from its launch to its end: no job has waited longer for a CPU than others had
+    it."""
 
     @property
     def more_is_faster(self) -> bool:
@@ -76,7 +79,7 @@ def by_ratio(metrics: Iterable[Metric]) -> list[Metric]:
 
 METRICS = (
     Metric("throughput", "throughput_per_s", "1/s", "more"),
-    Metric("elapsed", "elapsed_s", "s"),
+    Metric("elapsed", "elapsed_s", "s", of_whole_job=True),
     Metric("opening", "open_s", "s", of_target=True),
     Metric("step-tail", "step_tail", "x", supporting=True),
 )

@@ -18,7 +18,7 @@ from suite.job.envelope import GIB
 from suite.job.lab import LabSpec
 from suite.records.environment import Environment, Environments
 from suite.records.usage import Conditions
-from tests.analysis.conftest import Save, judged, known, measured, printed
+from tests.analysis.conftest import Save, judged, known, measured, printed, probe
 
 
 def runs(save: Save, fail_above: float | None = 0.05, *, open_ended: bool = False) -> Regression:
@@ -136,6 +136,16 @@ def test_beside_other_work_a_run_is_slower_only_by_more_than_that_work_can_delay
     steal = Conditions(interval_s=20.0, steal_s=others_s, thermal_throttles=3)
     make(save, "new", 5.0, seed=1, conditions=steal)
     assert the(runs(save), "elapsed", target="bare-metal").outcome == "cannot tell", "heat delays by any time"
+
+
+def test_a_probes_number_that_is_called_elapsed_is_not_the_time_of_its_job(save: Save) -> None:
+    for run, seconds in (("old", 10.0), ("new", 20.0)):
+        busy = Conditions(interval_s=seconds, other_cpu_s=7.0)
+        for block in range(8):
+            number = seconds * (1 + 0.001 * block)
+            save(run, block=block, **probe("disk", elapsed=(number, "s", "less")), conditions=busy, elapsed_s=number)
+    change = the(runs(save), "elapsed", target="bare-metal")
+    assert (change.outcome, change.beside_load) == ("cannot tell", False)
 
 
 def test_slow_trials_that_trimming_leaves_out_cannot_tell(save: Save) -> None:
