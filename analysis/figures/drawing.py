@@ -39,7 +39,7 @@ from analysis.load.metrics import Metric
 from analysis.report.formatting import notes_by_target
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
-from suite.results.files import output
+from suite.results.files import output, remove_temporaries
 from suite.results.layout import PLOTS, USUAL_FORMATS
 from suite.targets import TARGETS
 
@@ -158,11 +158,12 @@ def write(charts: Iterable[tuple[str, Figure]], directory: Path, formats: Sequen
     # Whoever may write the run could have made a link of its plots/; a directory that the user names may be one.
     below = directory.parent if directory.name == PLOTS else None
     paths = [directory]
+    remove_temporaries(directory)
     try:
         for name, chart in charts:
             for suffix in formats:
                 paths.append(directory / f"{name}.{suffix}")
-                with style(), output(paths[-1], below=below, sync=False) as file:
+                with style(), output(paths[-1], below=below, sync=False, one_of_many=True) as file:
                     _FORMATS[suffix](chart, file)
                 # Laid out once: that takes as long as to draw, and both formats then look alike. ``savefig`` draws
                 # before it saves wherever there is an engine, one called "none" too.

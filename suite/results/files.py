@@ -159,13 +159,15 @@ def whole(path: Path, *, below: Path | None = None, new: bool = False, sync: boo
 
 
 @contextmanager
-def output(path: Path, *, below: Path | None = None, sync: bool = True) -> Iterator[IO[bytes]]:
+def output(
+    path: Path, *, below: Path | None = None, sync: bool = True, one_of_many: bool = False
+) -> Iterator[IO[bytes]]:
     """Yield a file to write at a path that a user named. All such paths come here. ``below``, ``sync``: see ``whole``.
 
-    A regular file is replaced, and what killed processes have left of theirs beside it is removed. A pipe, a character
-    device and an inherited descriptor (/dev/stdout) are written to. A link stands for its target. Raises OSError;
-    SpecialFileError for all others, and for what another user owns, who may have put it there for root to write to or
-    to wait for.
+    A regular file is replaced, and what killed processes have left of theirs beside it is removed; for ``one_of_many``
+    files of a directory, the caller does that once. A pipe, a character device and an inherited descriptor
+    (/dev/stdout) are written to. A link stands for its target. Raises OSError; SpecialFileError for all others, and for
+    what another user owns, who may have put it there for root to write to or to wait for.
     """
     with ExitStack() as stack:
         if os.path.realpath(path.parent) == f"/proc/{os.getpid()}/fd" and path.name.isdecimal():
@@ -180,7 +182,8 @@ def output(path: Path, *, below: Path | None = None, sync: bool = True) -> Itera
             stack.callback(os.close, descriptor)
             status = os.fstat(descriptor)
         if status is None or stat.S_ISREG(status.st_mode):
-            remove_temporaries(path.parent)
+            if not one_of_many:
+                remove_temporaries(path.parent)
             yield stack.enter_context(whole(path, below=below, sync=sync))
         elif status.st_uid not in (os.geteuid(), 0):
             raise SpecialFileError(errno.EPERM, "it is not a regular file, and belongs to another user", str(path))

@@ -145,6 +145,21 @@ def test_a_target_that_failed_or_has_no_ratio_is_said_to_and_not_drawn_as_zero()
     assert {"failed", "5.00\nnot normalised"} <= texts(throughput([a_group(JOB, "resnet50", *targets, of=numbers)]))
 
 
+def test_what_killed_processes_have_left_is_looked_for_once_for_all_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[object] = []
+
+    def remove(directory: Path) -> list[Path]:
+        listed.append(directory)
+        return []
+
+    for module in ("suite.results.files", "analysis.figures.drawing"):
+        monkeypatch.setattr(f"{module}.remove_temporaries", remove)
+    assert len(draw(a_comparison(group()), tmp_path)) == 4
+    assert listed == [tmp_path]
+
+
 def test_a_directory_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="cannot write"):
