@@ -14,6 +14,7 @@ from typing import Any
 
 from suite.errors import BenchError, RequestError, option
 from suite.interfaces import Node
+from suite.records.environment import Gpu
 
 DRIVER = "/run/nvidia"
 """The place of the driver's libraries in a target."""
@@ -84,15 +85,9 @@ class Card:
     @property
     def fact(self) -> dict[str, object]:
         """Return the card as fields of ``records.Gpu``, with the UUID of the whole GPU."""
-        return {
-            "capability": ".".join(map(str, self.capability)) or None,
-            "name": self.name,
-            "memory_bytes": self.memory_bytes,
-            "driver": self.driver,
-            "uuid": self.uuid,
-            "whole_uuid": self.whole_uuid,
-            "pci_address": self.pci_address,
-        }
+        capability = ".".join(map(str, self.capability)) or None
+        fields: dict[str, object] = {name: getattr(self, name) for name in Gpu.model_fields}
+        return {**fields, "capability": capability, "whole_uuid": self.whole_uuid}
 
 
 def examined(node: Node | None = None, libraries: str = "") -> tuple[list[Card], str | None, str | None]:
