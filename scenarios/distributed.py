@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from scenarios.events import SERVER_ORDER, Silent
@@ -169,7 +169,7 @@ class RankTurns:
         turns = self._each(TrainingTurns.turn)
         span_s = max(turn.span_s for turn in turns)
         heard_s = max(turn.heard_s for turn in turns)
-        return turns[0].model_copy(update={"span_s": span_s, "heard_s": heard_s})
+        return replace(turns[0], span_s=span_s, heard_s=heard_s)
 
     def end(self) -> Measurement:
         measured = self._each(TrainingTurns.end, to_the_end=True)

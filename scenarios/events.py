@@ -11,6 +11,7 @@ from suite.errors import MeasurementError
 from suite.interfaces import Observer
 from suite.job.profiles import Sizes
 from suite.plan import Trial
+from suite.records.fields import checked_part
 from suite.records.record import Timeline, TrialRecord
 from suite.records.usage import Usage
 from suite.untrusted.parse import parse_object
@@ -159,7 +160,7 @@ class EventLog:
         """Return what the whole job used, as the worker counted it at its end."""
         reported = self.said("done", "usage")
         if reported:
-            return Usage.model_validate(reported)
+            return checked_part(Usage, reported)
         return None
 
     def ends(self, elapsed_s: float) -> dict[str, float]:

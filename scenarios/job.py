@@ -26,6 +26,7 @@ from suite.part import first_problem
 from suite.plan import Trial, planned
 from suite.records.columns import counted_steps
 from suite.records.environment import Environment, Gpu
+from suite.records.fields import checked_part
 from suite.records.record import DataUse, Generated, KeptModel, MetricValue, Steps
 from suite.registries import WORKLOADS
 from worker.spec import Checkpointing, Data, Membership, Spec, StepInjury, Strict, Turns
@@ -290,12 +291,12 @@ def recordable(argv: list[str]) -> Iterator[None]:
 def measurement_of(job: AttestedJob[Transcript], elapsed_s: float) -> Measurement:
     """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
     reported = job.log.said("steps", "steps")
-    steps = Steps.model_validate({**reported, "losses": job.log.said("steps", "losses")})
+    steps = checked_part(Steps, {**reported, "losses": job.log.said("steps", "losses")})
     span_s = job.log.between("measuring", "measured")
     measured = with_models(job, measurement(job, elapsed_s, steps, span_s))
     if not job.trial.job.generate:
         return measured
-    generated = Generated.model_validate(job.log.said("generated", "generated"))
+    generated = checked_part(Generated, job.log.said("generated", "generated"))
     metrics = {**measured.metrics, **metrics_of(job.log.said("generated", "metrics"))}
     return measured.changed(generated=generated, metrics=metrics)
 
@@ -308,7 +309,7 @@ def with_models(job: AttestedJob[Transcript], measured: Measurement) -> Measurem
         wanted = [*range(1, (epochs or 0) + 1)] if asked_for == "each" else [epochs]
     else:
         wanted = []
-    kept = [KeptModel.model_validate({**model, "size_bytes": len(file)}) for model, file in job.log.models]
+    kept = [checked_part(KeptModel, {**model, "size_bytes": len(file)}) for model, file in job.log.models]
     if [model.epoch for model in kept] != wanted:
         raise MeasurementError(f"the worker kept {len(kept)} models, and {len(wanted)} were asked for", kind="protocol")
     kept_files = zip(kept, job.log.models, strict=True)
@@ -368,12 +369,12 @@ def data_use_of(job: AttestedJob[Transcript]) -> DataUse | None:
         return None
     expected = {name: getattr(dataset, name) for name in ("kind", "sha256", "images", "size_bytes")}
     reported = job.log.said("done", "data_use")
-    return DataUse.model_validate({**reported, **expected, **job.seen})
+    return checked_part(DataUse, {**reported, **expected, **job.seen})
 
 
 def metrics_of(said: Mapping[str, object]) -> dict[str, MetricValue]:
     """Return the metrics that the worker has said, by name. Raises ValidationError on what cannot be recorded."""
-    return {name: MetricValue.model_validate(value) for name, value in said.items()}
+    return {name: checked_part(MetricValue, value) for name, value in said.items()}
 
 
 def throughput_of(log: EventLog) -> float | None:

@@ -10,7 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scenarios.datasets import resolve as datasets
@@ -26,6 +26,7 @@ from suite.job.envelope import Envelope, parse_cpu_changes
 from suite.job.profiles import PROFILES
 from suite.job.sharing import architecture
 from suite.plan import Trial
+from suite.records.fields import checked_part
 from suite.records.record import LOST_STEPS, MAKESPAN, OPENINGS, Epochs, MetricValue, Timeline
 from suite.registries import WORKLOADS
 from suite.request.request import RunRequest
@@ -207,7 +208,7 @@ def with_whole_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Me
         written = {**checkpoints, "filesystem": mounted_at(job.node, directory)[0]}
     seconds = reported.get("epochs_s")
     steps = job.trial.job.epoch_steps
-    epochs = Epochs.model_validate({"steps": steps, "seconds": seconds, "checkpoints": written})
+    epochs = checked_part(Epochs, {"steps": steps, "seconds": seconds, "checkpoints": written})
     if len(epochs.seconds) != sizes.epochs:
         message = f"the worker measured {len(epochs.seconds)} epochs, and {sizes.epochs} were asked for"
         raise MeasurementError(message, kind="protocol")
@@ -216,7 +217,7 @@ def with_whole_epochs(job: AttestedJob[Transcript], measured: Measurement) -> Me
     return measured.changed(
         epochs=epochs,
         throughput_per_s=sizes.batch * job.trial.job.devices.devices * sizes.steps / measured_s,
-        timeline=timeline.model_copy(update={"measured_s": measured_s, "between_epochs_s": between_s}),
+        timeline=replace(timeline, measured_s=measured_s, between_epochs_s=between_s),
         metrics={**measured.metrics, **epochs.metrics(measured_s, of_data=dataset is not None)},
     )
 

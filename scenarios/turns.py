@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from time import monotonic
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -14,6 +15,7 @@ from suite.errors import MeasurementError
 from suite.interfaces import Measurement
 from suite.plan import planned
 from suite.records.columns import counted_steps
+from suite.records.fields import checked_part
 from suite.records.record import Steps, Timeline, Turn
 from suite.records.usage import Usage
 from worker.protocol import BURST
@@ -92,7 +94,7 @@ class WorkerTurns(Generic[_Said]):
         with recordable(self.job.argv):
             measured = self.measurement(elapsed_s, span_s)
             return measured.changed(
-                timeline=(measured.timeline or Timeline()).model_copy(update={"measured_s": span_s}),
+                timeline=replace(measured.timeline or Timeline(), measured_s=span_s),
                 usage=Usage(
                     cpu_s=math.fsum(usage.cpu_s for usage in used),
                     minor_faults=sum(usage.minor_faults for usage in used),
@@ -143,10 +145,10 @@ class TrainingTurns(WorkerTurns[StepsBurst]):
                 columns[name] = [value for part in parts for value in part[name]]
             return columns
 
-        bursts = [burst.steps.model_dump() for burst in self.bursts]
+        bursts = [asdict(burst.steps) for burst in self.bursts]
         phases = joined([burst.pop("phases") for burst in bursts])
         losses = self.job.log.said("steps", "losses")
         fields = {**joined(bursts), "phases": phases, "losses": losses}
-        steps = Steps.model_validate(fields)
+        steps = checked_part(Steps, fields)
         measured = measurement(self.job, elapsed_s, steps, span_s)
         return measured.changed(data_use=data_use_of(self.job))

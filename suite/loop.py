@@ -9,7 +9,7 @@ import datetime
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Meter, Observer, OpenAccount, OpenTarget, Scenario, TurnScenario, TurnTaker
@@ -46,7 +46,7 @@ class _Player:
             ended_s=ended_s - first_s,
             cpu_s=_between(before, after),
             waiting_cpu_s=_between(self.spent_s, before),
-            **dict(turn),
+            **asdict(turn),
         )
         self.bursts.append(burst)
         self.spent_s = after

@@ -1,16 +1,26 @@
-"""The base class of the suite's models, types of several, and the message of what they refuse."""
+"""The base class of the suite's models, types of several, and the message of what they refuse.
+
+A type has its bounds for pydantic, which checks whatever the suite makes, and for msgspec, which decodes records.
+"""
 
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from msgspec import Meta
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from suite.errors import RequestError
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
-Words = Annotated[str, Field(max_length=500)]
-RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+LEAST_MEASURED = 1e-15
+MOST_MEASURED = 1e15
+"""The bounds of what can have been measured: seconds, bytes, and units per second. Beyond them sums and squares of
+numbers, which a stranger may have written, would not be finite."""
+MOST_COUNTED = 1 << 50
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Meta(ge=0, le=MOST_MEASURED)]
+Count = Annotated[int, Field(ge=0), Meta(ge=0, lt=MOST_COUNTED)]
+Words = Annotated[str, Field(max_length=500), Meta(max_length=500)]
+_RUN_ID = r"^[0-9a-f]{16}$"
+RunId = Annotated[str, Field(pattern=_RUN_ID), Meta(pattern=_RUN_ID)]
 """The identity of a run, drawn when the run is made: copies share it, and directories of one name do not."""
 MOST = 1_000_000
 """The most of anything that is counted in a request or a job: more is a slip of the finger, or would be walked for

@@ -8,15 +8,17 @@ second failed attempt ``NAME.2.json``.
 from collections.abc import Iterable
 from typing import Annotated
 
+from msgspec import Meta
 from pydantic import Field
 
 from suite.job.job import SEQUENTIAL, Name
-from suite.part import Count, Part
+from suite.part import MOST_COUNTED, Count, Part
 
 RECORD_FILES = "[!.]*.json"
 """The pattern of the files of records and attempts, without files that are still being written."""
 
-TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,239}$")]
+_TRIAL_ID = r"^[A-Za-z0-9][A-Za-z0-9_.+=-]{0,239}$"
+TrialId = Annotated[str, Field(pattern=_TRIAL_ID), Meta(pattern=_TRIAL_ID)]
 """The name of a trial is that of its file, and of no place elsewhere."""
 
 
@@ -35,7 +37,7 @@ class TrialKey(Part):
     block: Count
     position: Count
     """Place in its block, from 0, in the order in which the block was run."""
-    seed: int
+    seed: Annotated[int, Meta(ge=0, lt=MOST_COUNTED)]
 
 
 def arm_name(

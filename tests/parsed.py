@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import chdir
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -308,7 +308,7 @@ FORMS: Mapping[str, Callable[[Any], object]] = {
     "image": image,
     "platform": platform,
     "daemon": daemon,
-    "cache": lambda asked: cache_use(*asked).model_dump(exclude_none=True),
+    "cache": lambda asked: {name: value for name, value in asdict(cache_use(*asked)).items() if value is not None},
     "service": service,
     "iperf3": connectivity.parse,
     "whole-cpus": lambda written: ClusterNode({"status": {"allocatable": {"cpu": written}}}, {}).whole_cpus,

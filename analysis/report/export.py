@@ -6,6 +6,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -23,8 +24,9 @@ from suite.results.store import unwritable
 Format = Literal["parquet", "csv", "jsonl"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "jsonl")
 STEP_KEYS = ("run_id", "trial_id", "scenario", "model", "target", "replica", "ablation", "warm_up", "block")
-STEP_COLUMNS = (*STEP_KEYS, "step", *Steps.model_fields)
-_STEP_FLOATS = tuple(name for name in Steps.model_fields if name not in ("phases", "losses"))
+_OF_STEPS = tuple(column.name for column in fields(Steps))
+STEP_COLUMNS = (*STEP_KEYS, "step", *_OF_STEPS)
+_STEP_FLOATS = tuple(name for name in _OF_STEPS if name not in ("phases", "losses"))
 """The columns of steps that are numbers; the others are objects of JSON: what they name is the workload's affair."""
 NOT_EXPORTED = ("losses", "busiest", "computed", "rounds_freely", "facts", "forced")
 """Columns that serve the comparison alone; the records hold what they are made of."""
@@ -91,7 +93,7 @@ def _steps_table(keys: pd.DataFrame, steps_of_trials: Sequence[Any]) -> pd.DataF
     counts = [len(steps.elapsed_s) for steps in steps_of_trials]
     rows = keys.iloc[np.repeat(np.arange(len(steps_of_trials)), counts)].reset_index(drop=True)
     columns = {"step": np.concatenate([*map(np.arange, counts)])}
-    for name in Steps.model_fields:
+    for name in _OF_STEPS:
         columns[name] = np.concatenate([_column(steps, name) for steps in steps_of_trials])
     texts = dict.fromkeys(("run_id", "trial_id", "scenario", "model", "target", "ablation"), "str")
     return rows.assign(**columns).astype(texts)

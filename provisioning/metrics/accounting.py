@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 
 from provisioning.cgroup.counters import OWN, ControlGroup
@@ -147,12 +148,12 @@ class HostAccount:
         )
         threads_cpu_s = self._gpus.cpu_s + self._energy.cpu_s
         sampler_cpu_s = self._entering_cpu_s + threads_cpu_s + time.thread_time() - begin_s
-        added = {
-            "load_1min": self._load_1min,
-            "sampler_cpu_s": sampler_cpu_s,
-            "busiest": busy_processes,
-        }
-        self.conditions = conditions.model_copy(update=added)
+        self.conditions = replace(
+            conditions,
+            load_1min=self._load_1min,
+            sampler_cpu_s=sampler_cpu_s,
+            busiest=busy_processes,
+        )
 
     def meter(self, instances: Sequence[Instance]) -> "HostMeter":
         return HostMeter([instance.node for instance in instances])

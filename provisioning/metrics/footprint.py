@@ -17,6 +17,7 @@ from provisioning import processes
 from provisioning.cgroup.counters import ControlGroup, read
 from provisioning.nodes import HostProcesses, LocalNode, WrappedNode
 from suite.interfaces import Node
+from suite.records.fields import checked_part
 from suite.records.usage import Usage
 
 PROC = Path("/proc")
@@ -132,7 +133,7 @@ class Footprint:
             **_network(before, after),
             "peak_memory_bytes": peak,
         }
-        return Usage.model_validate(amounts)
+        return checked_part(Usage, amounts)
 
 
 def _group_used(group: ControlGroup) -> Amounts:

@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from itertools import chain
 from statistics import fmean
 from typing import Any
@@ -19,6 +20,7 @@ import psutil
 import pynvml
 
 from provisioning.gpu_driver import asked, pci_address
+from suite.records.fields import checked_part
 from suite.records.usage import GpuSamples, GpuUsage
 from suite.untrusted.terminal import clean
 
@@ -125,7 +127,7 @@ class _Gpu:
         begun_s = columns["at_s"][0]
         columns["at_s"] = [at_s - begun_s for at_s in columns["at_s"]]
         sampled_s = columns["at_s"][-1]
-        samples = GpuSamples.model_validate({name: columns[name] for name in GpuSamples.model_fields})
+        samples = GpuSamples(**{column.name: columns[column.name] for column in fields_of(GpuSamples)})
         fields = {**self.state, **self._strangers()}
         for name in SLOWER:
             fields[f"{name}_s"] = self._slower_s(name, columns["reasons"], sampled_s)
@@ -135,7 +137,7 @@ class _Gpu:
             fields[f"{name}_before"] = columns[name][0]
         fields["samples"] = samples
         fields["job"] = samples.span(0, sampled_s)
-        return GpuUsage.model_validate(fields)
+        return checked_part(GpuUsage, fields)
 
     def _strangers(self) -> dict[str, object]:
         """Return the fields about processes of others; their names are null where processes are hidden."""

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from msgspec import Meta
 from pydantic import Field
 
 from suite.job.command import CommandJob
@@ -22,9 +23,11 @@ from suite.job.sharing import Sharing
 from suite.part import MOST, Part
 from suite.targets import OwnMachine
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}$")]
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}$"
+_DIGEST = r"^[0-9a-f]{64}$"
+Name = Annotated[str, Field(pattern=_NAME), Meta(pattern=_NAME)]
 """Names come to stand in file names, so they are names and not paths."""
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, Field(pattern=_DIGEST), Meta(pattern=_DIGEST)]
 SEQUENTIAL = "sequential"
 CpuCapability = Literal["default", "avx2", "avx512"]
 CPU_CAPABILITIES: tuple[CpuCapability, ...] = ("default", "avx2", "avx512")

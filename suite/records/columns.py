@@ -1,6 +1,6 @@
 """The table of a record's columns: where each stands, what a table gets of it, and what a difference in it means.
 
-A field that is shown has a row here, and nothing else outside the model, which has its type and bounds.
+A field that is shown has a row here, and nothing else outside its part, which has its type and bounds.
 ``suite.records.reader`` decodes records by this table; headers, tables, the audit, the explanation and exports take
 what they need of it.
 """
@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from suite.job.job import comparison_key
-from suite.records.record import AggressorInstance, TrialRecord
+from suite.part import LEAST_MEASURED, MOST_MEASURED
+from suite.records.record import AggressorInstance, Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import GpuUsage
 
-LEAST = 1e-15
-MOST = 1e15
-"""The bounds of what can have been measured: seconds, bytes, and units per second. Beyond them sums and squares of
-numbers, which a stranger may have written, would not be finite."""
 CLOCKS_SHARE = 0.05
 """The share by which spans on the target's clock may exceed those on the host's."""
 LATE_SHARE = 0.9
@@ -80,7 +76,7 @@ class Column:
     def is_decoded(self) -> bool:
         """Return whether it is read as a whole; of an object that others are derived from, their fields alone are."""
         *_, field = declared(self.path)
-        return not (self.kind.derive and field and model_of(field.annotation))
+        return not (self.kind.derive and field and part_of(field.annotation))
 
     @property
     def pattern(self) -> str:
@@ -93,21 +89,27 @@ class Column:
 
 def declared(path: str) -> Iterator[FieldInfo | None]:
     """Yield the fields of the record that lead to a column; None for a property or a note, and for what follows it."""
-    model: type[BaseModel] | None = TrialRecord
+    part: type | None = TrialRecord
     for name in path.split("."):
         field = None
-        if model:
-            field = model.model_fields.get(name)
+        if part:
+            field = declared_fields(part).get(name)
         yield field
-        model = None
+        part = None
         if field:
-            model = model_of(field.annotation)
+            part = part_of(field.annotation)
 
 
-def model_of(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401 (of any field)
-    """Return the model that a field holds; None for a field of another type."""
+def declared_fields(part: type) -> Mapping[str, FieldInfo]:
+    """Return the fields of a part of a record by their names; none for another type."""
+    fields: Mapping[str, FieldInfo] = getattr(part, "__pydantic_fields__", {})
+    return fields
+
+
+def part_of(annotation: Any) -> type | None:  # noqa: ANN401 (of any field)
+    """Return the part that a field holds; None for a field of another type."""
     kind = without_null(annotation)
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
+    if isinstance(kind, type) and declared_fields(kind):
         return kind
     return None
 
@@ -129,12 +131,12 @@ def _tail(seconds: list[float]) -> float | None:
     return None
 
 
-def _phases(steps: Any) -> list[list[float]]:  # noqa: ANN401 (decoded by the table below)
+def _phases(steps: Steps) -> list[list[float]]:
     phases = (steps.data_s, steps.copy_s, steps.compute_s, steps.communicate_s)
     return [seconds for seconds in phases if seconds is not None]
 
 
-def counted_steps(steps: Any) -> int:  # noqa: ANN401
+def counted_steps(steps: Steps) -> int:
     """Return the number of steps; if not all columns are as long, the length of another one than the first."""
     times = () if steps.elapsed_s is None else (steps.elapsed_s,)
     columns = (*times, *_phases(steps), *steps.phases.values(), *steps.losses.values())
@@ -150,11 +152,11 @@ def _latest(losses: Mapping[str, list[float]]) -> dict[str, float] | None:
     return means or None
 
 
-def _spans(timeline: Any) -> list[float | None]:  # noqa: ANN401
+def _spans(timeline: Timeline) -> list[float | None]:
     return [getattr(timeline, f"{name}_s") for name in _TIMELINE]
 
 
-def timeline_s(timeline: Any) -> float | None:  # noqa: ANN401
+def timeline_s(timeline: Timeline) -> float | None:
     """Return the sum of all parts; None if an end is unknown. Not every job imports, has epochs, or generates."""
     ends = (timeline.launch_s, timeline.measured_s, timeline.teardown_s, timeline.exit_s)
     parts = (*_spans(timeline), timeline.between_epochs_s, timeline.generating_s)
@@ -168,15 +170,15 @@ def most_late_s(measured_s: Any, launch_s: Any) -> Any:  # noqa: ANN401 (numbers
     return CLOCKS_SHARE * measured_s + LATE_SHARE * launch_s + LATE_S
 
 
-def _ready_s(timeline: Any) -> float | None:  # noqa: ANN401
+def _ready_s(timeline: Timeline) -> float | None:
     """Return the seconds until the job was built; None if a part is unknown."""
     parts = (timeline.launch_s, timeline.imports_s, timeline.build_s)
     if None in parts:
         return None
-    return math.fsum(parts)
+    return math.fsum(filter(None, parts))
 
 
-def _whole_timeline(timeline: Any) -> bool | None:  # noqa: ANN401
+def _whole_timeline(timeline: Timeline) -> bool | None:
     """Return True if a measured span has all parts around it; a launch without an exit, or the reverse, is half."""
     launch_s, *spans, exit_s = _spans(timeline)
     if None not in spans and (launch_s is None) == (exit_s is None):
@@ -184,7 +186,7 @@ def _whole_timeline(timeline: Any) -> bool | None:  # noqa: ANN401
     return None
 
 
-def _contradiction(outcome: Any) -> str | None:  # noqa: ANN401
+def _contradiction(outcome: Outcome) -> str | None:
     texts = (outcome.kind, outcome.message, outcome.remedy, outcome.output_tail, *outcome.command)
     if outcome.status == "ok":
         texts_shown = (text[:_SHOWN] for text in texts if text)
@@ -224,7 +226,7 @@ def _foreign_share(gpu: GpuUsage) -> float | None:
 def _steal_s(usage: Any) -> float | None:  # noqa: ANN401 (as below)
     """Return the seconds that were taken from the CPUs seen inside in the measured steps; None for another note."""
     seconds = usage.get("steal_s") if isinstance(usage, dict) else None
-    if isinstance(seconds, float | int) and 0 <= seconds < MOST:
+    if isinstance(seconds, float | int) and 0 <= seconds < MOST_MEASURED:
         return float(seconds)
     return None
 
@@ -235,7 +237,7 @@ def _cpu_s(usage: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
         parts: list[Any] = [usage.get(name) for name in ("user_s", "system_s")]
     else:
         parts = [None]
-    numeric = all(isinstance(part, float | int) and 0 <= part < MOST for part in parts)
+    numeric = all(isinstance(part, float | int) and 0 <= part < MOST_MEASURED for part in parts)
     return sum(parts) if numeric else None
 
 
@@ -243,7 +245,7 @@ def _rate(rates: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
     """Return the median of the rates that a command has printed; None for another note."""
     if not isinstance(rates, list):
         return None
-    numeric = all(isinstance(rate, float | int) and LEAST <= rate <= MOST for rate in rates)
+    numeric = all(isinstance(rate, float | int) and LEAST_MEASURED <= rate <= MOST_MEASURED for rate in rates)
     if rates and numeric:
         return float(statistics.median(rates))
     return None
@@ -310,7 +312,7 @@ _USAGE = {
     "disk_written_bytes": COUNT,
 }
 SUBSTITUTES = FieldType("text", "\n".join)
-_NOTED = FieldType("count", lambda number: number if isinstance(number, int) and 0 < number < MOST else None)
+_NOTED = FieldType("count", lambda number: number if isinstance(number, int) and 0 < number < MOST_MEASURED else None)
 _STATUS = FieldType("flag", lambda status: status == "ok")
 
 TABLE = (

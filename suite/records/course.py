@@ -5,7 +5,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
@@ -165,7 +165,7 @@ class Course:
             counted = counted.with_measured(measured.timeline.measured_span)
         if measured is None or measured.usage is None:
             return counted
-        return (counted or Resources()).model_copy(update={"worker": measured.usage})
+        return replace(counted or Resources(), worker=measured.usage)
 
 
 def _check_times(measured: Measurement) -> None:

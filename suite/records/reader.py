@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from types import SimpleNamespace, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from types import SimpleNamespace
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -15,21 +15,19 @@ from pydantic.fields import FieldInfo
 
 from suite.errors import RequestError
 from suite.job.job import Job
-from suite.part import first_problem
-from suite.records.columns import LEAST, MOST, Column, model_of
+from suite.part import LEAST_MEASURED, MOST_MEASURED, first_problem
+from suite.records.columns import Column, declared_fields, part_of
 from suite.records.environment import Environments
+from suite.records.fields import LONGEST
 from suite.records.record import SCHEMA_VERSION, TrialRecord
 from suite.untrusted.parse import cleaned, parse
 
 _CURRENT = re.compile(rb'\s*\{\s*"schema_version":\s*%d\s*[,}]' % SCHEMA_VERSION)
 """The beginning of a record as the store writes it. The version of any other text is found by parsing it."""
 _MISSING = re.compile("Object missing required field `(.*)`")
-_LONGEST = 4000
-"""The characters of the longest text of a machine, a rank or an aggressor."""
 _REMEMBERED_BYTES = 1 << 16
 _MOST_REMEMBERED = 1000
 """The largest job or environment that is remembered, and how many are."""
-_MOST_COUNTED = 1 << 50
 _PARTS = ("job", "environment")
 """The fields that most records of a run have in common, and that are most of a record but for its steps."""
 _T = TypeVar("_T")
@@ -75,8 +73,8 @@ def clean_record(content: bytes) -> bytes:
 class Projection:
     """Some columns of records. ``columns`` are in the order of the values that ``row`` returns.
 
-    ``further`` are fields that are decoded, and no values of a row. ``parts`` are the fields that are kept as text,
-    ``model`` has the types and bounds of the others.
+    ``further`` are fields that are decoded, and no values of a row. ``parts`` are the fields that are kept as text;
+    ``model`` declares the others with their bounds.
     """
 
     def __init__(
@@ -173,65 +171,33 @@ def _names(columns: Sequence[Column]) -> dict[str, Any]:
     return tree
 
 
-def _struct(name: str, names: dict[str, Any], model: type[BaseModel] | None) -> Any:  # noqa: ANN401
-    """Return the type, for msgspec, of an object with these fields of a model; without one any value will do."""
+def _struct(name: str, names: dict[str, Any], part: type | None) -> Any:  # noqa: ANN401
+    """Return the type, for msgspec, of an object with these fields of a part; without one any value will do."""
     fields: list[Any] = []
+    types = get_type_hints(part, include_extras=True) if part else {}
     for key, inner in names.items():
         if inner is msgspec.Raw:
             fields.append((key, inner))
-        elif model is None:
+        elif part is None:
             fields.append((key, Any, None))
         else:
-            fields.append((key, *_field(key, inner, model.model_fields[key])))
+            declared = declared_fields(part)[key]
+            fields.append((key, *_field(key, inner, types[key], declared)))
     return msgspec.defstruct(name, fields, kw_only=True, gc=False)
 
 
-def _field(key: str, names: dict[str, Any] | None, field: FieldInfo) -> tuple[Any, ...]:
+def _field(key: str, names: dict[str, Any] | None, kind: Any, field: FieldInfo) -> tuple[Any, ...]:  # noqa: ANN401
     """Return the type of a field, and its default if it has one. Every record has a version."""
+    default = None
     if names is None:
-        kind = _type_of(field.annotation, field.metadata)
-        default = field.default
+        default = field.get_default(call_default_factory=True)
     else:
-        kind = _struct(key, names, model_of(field.annotation))
-        default = None
+        kind = _struct(key, names, part_of(kind))
     if field.is_required() or key == "schema_version":
         return (kind,)
     if default is None:
         kind |= None
     return kind, default
-
-
-def _type_of(annotation: Any, metadata: Iterable[Any] = ()) -> Any:  # noqa: ANN401 (of any field)
-    """Return the type, for msgspec, of an annotation of pydantic."""
-    origin = get_origin(annotation)
-    arguments = get_args(annotation)
-    if origin is Annotated:
-        kind, *marks = arguments
-        return _type_of(kind, [bound for mark in marks for bound in getattr(mark, "metadata", ())])
-    if origin in (Union, UnionType):
-        return Union[tuple(map(_type_of, arguments))]  # noqa: UP007 (of as many as there are)
-    kind = annotation
-    if arguments and origin is not Literal:
-        kind = origin[tuple(map(_type_of, arguments))]
-    given = {name: getattr(part, name) for part in metadata for name in _BOUNDS if hasattr(part, name)}
-    bounds = _table_bounds(kind, given)
-    if bounds:
-        return Annotated[kind, msgspec.Meta(**bounds)]
-    return kind
-
-
-def _table_bounds(kind: Any, given: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-    """Return bounds of which those of numbers go no further than what a table can hold."""
-    if kind is int:
-        least = given.pop("gt", -1) + 1
-        return {"ge": least, "lt": _MOST_COUNTED} | given
-    if kind is float:
-        least = LEAST if "gt" in given else -MOST
-        return {"ge": given.get("ge", least), "le": given.get("le", MOST)}
-    return given
-
-
-_BOUNDS = ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern")
 
 
 def _validated(model: type, value: Any) -> Any:  # noqa: ANN401 (a hook of msgspec)
@@ -249,7 +215,7 @@ def bounded(part: Any) -> None:  # noqa: ANN401 (any value of JSON)
     """Raise ValueError for numbers and texts that no table can hold."""
     for value in _inside(part):
         number = abs(value) if isinstance(value, int | float) else 0
-        if number > MOST or 0 < number < LEAST or (isinstance(value, str) and len(value) > _LONGEST):
+        if number > MOST_MEASURED or 0 < number < LEAST_MEASURED or (isinstance(value, str) and len(value) > LONGEST):
             raise ValueError("no job and no machine has such a number, or so long a text")
 
 

@@ -7,15 +7,19 @@ The machines are described in ``environment``, what the job used in ``usage``.
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Annotated, Any, Literal, Self
 
+from msgspec import Meta
 from pydantic import AfterValidator, Field, RootModel, model_validator
+from pydantic.dataclasses import dataclass
 
 from suite.job.command import UNITS
 from suite.job.distributed import Role
 from suite.job.job import Digest, Job, Name
-from suite.part import Count, Part, RunId, Seconds, Words
+from suite.part import LEAST_MEASURED, Count, Part, RunId, Seconds, Words
 from suite.records.environment import Environment, Environments
+from suite.records.fields import STRICT, Amount, AtLeastOne, AtLeastTwo, Negative, Number, Positive, Share, Text
 from suite.records.usage import Conditions, Resources, Usage
 from suite.trial_names import TrialId, TrialKey
 from suite.untrusted.grid import check_grid
@@ -25,7 +29,8 @@ EXACT = 1e-6
 """The share by which numbers may differ that were computed from each other: JSON keeps all digits."""
 
 
-class Steps(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Steps:
     """The measured steps, one column per phase, each of length ``steps``; a phase that a job does not have is null.
 
     ``elapsed_s`` is the whole step; the phases are parts of it: waiting for data, copying host to device, computing
@@ -38,9 +43,9 @@ class Steps(Part):
     copy_s: list[Seconds] | None = None
     compute_s: list[Seconds] | None = None
     communicate_s: list[Seconds] | None = None
-    phases: dict[Words, list[Seconds]] = {}
+    phases: dict[Words, list[Seconds]] = field(default_factory=dict)
     """The seconds of the phases of computing that the workload names; together at most ``compute_s``."""
-    losses: dict[Words, list[Annotated[float, Field(allow_inf_nan=False)]]] = {}
+    losses: dict[Words, list[Number]] = field(default_factory=dict)
     """What the workload's step gives, by name: its losses above all."""
 
     @model_validator(mode="after")
@@ -59,7 +64,8 @@ class Steps(Part):
         return self
 
 
-class Timeline(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Timeline:
     """The parts of the elapsed time, on the worker's monotonic clock; the launch and the exit on the host's.
 
     Of a job of whole epochs ``measured_s`` is the sum of these, and what is done between them is a part of its own.
@@ -91,34 +97,34 @@ class Timeline(Part):
         return begin_s, begin_s + self.measured_s + (self.between_epochs_s or 0.0)
 
 
-class Checkpoints(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Checkpoints:
     """The checkpoints of a trial, one after each epoch."""
 
-    seconds: Annotated[list[Seconds], Field(min_length=1)]
+    seconds: Annotated[list[Seconds], Field(min_length=1), Meta(min_length=1)]
     size_bytes: Count
     """The size of the last one."""
     filesystem: Words | None = None
     """The file system that they were written to, in the target: ``tmpfs`` is memory, without a disk."""
 
 
-class Epochs(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Epochs:
     """The epochs of a training, or the share of one that its steps were."""
 
-    steps: Annotated[int, Field(gt=0)]
+    steps: AtLeastOne
     """The steps of one epoch: the whole batches that the data set fills or, of drawn data, those between checkpoints.
     """
-    seconds: list[Seconds] = []
+    seconds: list[Seconds] = field(default_factory=list)
     """The time of each whole epoch, from asking for its first batch to the end of its last step."""
-    scaled_share: Annotated[float, Field(gt=0)] | None = None
+    scaled_share: Positive | None = None
     """The share of an epoch that was measured, and from which the time of a whole one was scaled; null for whole ones.
     """
     checkpoints: Checkpoints | None = None
 
-    @model_validator(mode="after")
-    def _whole_or_scaled(self) -> Self:
+    def __post_init__(self) -> None:
         if bool(self.seconds) == bool(self.scaled_share):
             raise ValueError("either whole epochs were measured, or a share of one")
-        return self
 
     def metrics(self, measured_s: float, *, of_data: bool) -> "dict[str, MetricValue]":
         """Return the metrics of epochs. An epoch of drawn data, the steps between checkpoints, has no time."""
@@ -166,10 +172,11 @@ class Grid(RootModel[Annotated[str, AfterValidator(check_grid)]], frozen=True):
     """Images beside each other, as one PNG in base64."""
 
 
-class Generated(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Generated:
     """The images that the trained network generated after the last step, from noise that the seed decides."""
 
-    images: Annotated[int, Field(gt=0)]
+    images: AtLeastOne
     weights_sha256: Digest | None = None
     """The digest of the network that made them, which may be one of several; null if it has no weights."""
     pixels_sha256: Digest
@@ -178,7 +185,8 @@ class Generated(Part):
     """The first of them, at most 16, in rows of four; null where not even one fits in 64 KiB."""
 
 
-class KeptModel(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class KeptModel:
     """A network that makes images, kept as ``models/WEIGHTS_SHA256.pt`` of the run: equal ones are one file."""
 
     weights_sha256: Digest
@@ -189,30 +197,31 @@ class KeptModel(Part):
     size_bytes: Count
 
 
-class DataUse(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class DataUse:
     """The data set of a job, and how the job has read it."""
 
-    kind: str
-    sha256: str
-    listing_sha256: str | None = None
+    kind: Text
+    sha256: Text
+    listing_sha256: Text | None = None
     """The digest of the names and sizes that the target listed right before the launch."""
     images: Count
     size_bytes: Count
-    decoder: str
+    decoder: Text
     loader_workers: Count
     """Processes that read and decode; 0 is the training process itself."""
-    page_cache_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    page_cache_share: Share | None = None
     """The share of the data set that the target's page cache held right before the launch, by mincore(2)."""
-    filesystem: str | None = None
+    filesystem: Text | None = None
     """The file system on which the target has it: ``ext4``, ``overlay``, ``virtiofs``."""
-    device: str | None = None
+    device: Text | None = None
     """The device that is mounted there, as the target calls it: ``/dev/vdb``."""
     images_read: Count
     bytes_read: Count
     """The size of those images' files, warm-up and prefetch included; reads from the disk are in the resources."""
     damaged: Count = 0
     """Images that could not be decoded; their neighbours took their places."""
-    damaged_files: list[str] = []
+    damaged_files: list[Text] = field(default_factory=list)
     """The first of them, relative to the data set."""
 
     @property
@@ -226,46 +235,47 @@ Compared = Literal["ratio", "difference"]
 that can be zero, and estimates that can be below."""
 
 
-class MetricValue(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class MetricValue:
     """One number of a probe; its name is the key under which it stands."""
 
-    value: Annotated[float, Field(allow_inf_nan=False)]
-    unit: str
+    value: Number
+    unit: Text
     better: Literal["more", "less"]
     compared: Compared = "ratio"
-    samples: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    samples: list[Amount] | None = None
     """The repetitions from which the value was taken; null if there was one."""
 
-    @model_validator(mode="after")
-    def _above_zero(self) -> Self:
-        if self.compared == "ratio" and self.value <= 0:
+    def __post_init__(self) -> None:
+        if self.compared == "ratio" and self.value < LEAST_MEASURED:
             raise ValueError("a number that is compared by ratios is above zero")
-        return self
 
 
-class Link(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Link:
     """The connection from one rank to another over TCP, measured right before the job."""
 
     rank: Count
     """The rank at the other end."""
-    source_address: str
+    source_address: Text
     """The address that the kernel chose, which shows the interface."""
     connect_s: Seconds
-    rate_bits_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    rate_bits_per_s: Positive | None = None
     """The rate without headers; null if the CPUs are emulated, whose speed would limit it."""
 
 
-class Rank(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Rank:
     """One process of a distributed job. Seconds are sums over the measured steps."""
 
     rank: Count
     role: Role
-    address: str
-    interface: str
-    node_address: str | None = None
+    address: Text
+    interface: Text
+    node_address: Text | None = None
     """The address of the node below, if ``address`` is that of a container behind it."""
     environment: Environment
-    throughput_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    throughput_per_s: Positive | None = None
     """The throughput of a worker; null for a server."""
     measured_s: Seconds | None = None
     data_s: Seconds | None = None
@@ -278,35 +288,37 @@ class Rank(Part):
     interface_sent_bytes: Count | None = None
     """What its interface sent meanwhile, with headers and with whatever else it carried."""
     interface_received_bytes: Count | None = None
-    links: list[Link] = []
+    links: list[Link] = field(default_factory=list)
     """The connections to all other ranks."""
-    clock_offset_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    clock_offset_s: Number | None = None
     """Seconds by which its machine's time of day is ahead of the launcher's; null if both are one machine."""
 
 
-class Aggression(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Aggression:
     """The work of an aggressor. Seconds count from the victim's launch, on the host's clock, as its lines came in."""
 
-    unit: str
+    unit: Text
     """The unit of its work: images, bytes, operations."""
-    begun_s: Annotated[float, Field(lt=0, allow_inf_nan=False)]
+    begun_s: Negative
     """The begin of its measured steps: before the victim was launched."""
-    ended_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    ended_s: Positive
     """The end of the last of them: after the victim had ended."""
-    heard_s: list[Annotated[float, Field(allow_inf_nan=False)]]
+    heard_s: list[Number]
     """The times at which it reported that so many ``steps`` and so much ``work`` were done."""
     steps: list[Count]
-    work: list[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None]
+    work: list[Amount | None]
     """Null if it could not be counted."""
-    before_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    before_per_s: Amount | None = None
     """Work per second until the victim was launched."""
-    beside_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    beside_per_s: Amount | None = None
     """Work per second while the victim took its measured steps."""
     usage: Usage | None = None
     """Its own accounting, from its start to its end, including the programs that it started."""
 
 
-class AggressorInstance(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class AggressorInstance:
     """One instance beside the victim's."""
 
     environment: Environment
@@ -314,20 +326,22 @@ class AggressorInstance(Part):
     """Null where the instance was idle."""
 
 
-class Turn(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Turn:
     """The worker's account of one of its turns; ``waiting`` is since the turn before, or since it was ready."""
 
-    span_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    span_s: Positive
     """From the begin of its first step to the end of its last, on the worker's clock; of several workers, the most."""
     heard_s: Seconds
     """From giving the turn to hearing of the end of its last step, on the host's clock."""
-    steps: Annotated[int, Field(gt=0)]
+    steps: AtLeastOne
     own_cpu_s: Seconds
     own_waiting_cpu_s: Seconds
     faults: Count
     """Minor page faults during its turn."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
 class Burst(Turn):
     """One turn of a job that takes turns; its steps follow those of its earlier bursts in ``steps``.
 
@@ -345,14 +359,15 @@ class Burst(Turn):
     waiting_cpu_s: Seconds | None = None
 
 
-class Alternation(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Alternation:
     """The turns of one trial of the alternating design, and the block that it took them in."""
 
-    instances: Annotated[int, Field(gt=1)]
+    instances: AtLeastTwo
     """The instances that were open at once."""
     block_s: Seconds
     """From opening the first of them until the last was closed."""
-    bursts: Annotated[list[Burst], Field(min_length=1)]
+    bursts: Annotated[list[Burst], Field(min_length=1), Meta(min_length=1)]
 
     @property
     def span_s(self) -> float:
@@ -394,13 +409,14 @@ class Alternation(Part):
         return None
 
 
-class Outcome(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Outcome:
     """``ok``, or ``failed`` with what is needed to see why."""
 
     status: Literal["ok", "failed"]
     kind: Words | None = None
     message: str | None = None
-    command: list[str] = []
+    command: list[str] = field(default_factory=list)
     output_tail: str = ""
     remedy: str | None = None
 
@@ -436,7 +452,7 @@ class _Head(TrialKey, _Version):
 class TrialNumbers(Part):
     """The numbers of a trial that its scenario measures. Those of a failed trial are absent."""
 
-    throughput_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    throughput_per_s: Positive | None = None
     elapsed_s: Seconds | None = None
     """The time from launching the job in the ready target until it has ended, on the host's monotonic clock. Null for
     a job that takes turns, as are ``open_s`` and ``close_s``: while it waited, others had the machine."""
@@ -470,7 +486,7 @@ class TrialNumbers(Part):
     """Null for a job without data set and checkpoints, or one that is distributed or takes turns."""
     ranks: list[Rank] = []
     aggressors: list[AggressorInstance] = []
-    clock_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    clock_ratio: Positive | None = None
     """The measured span on the target's clock over the same on the host's, from line to line as they arrived."""
     clock_span_s: Seconds | None = None
     """That span on the host's clock: over a short one the lateness of its lines counts for more."""
@@ -490,7 +506,7 @@ class TrialRecord(TrialNumbers, _Head):
     close_s: Seconds | None = None
     alternation: Alternation | None = None
     """The turns of a job of the alternating design."""
-    substitutes: Annotated[list[Words], Field(max_length=50)] = []
+    substitutes: Annotated[list[Words], Field(max_length=50), Meta(max_length=50)] = []
     """The substitutes for what this host lacks, shown wherever the numbers are shown."""
     environment: Environments
     conditions: Conditions | None = None

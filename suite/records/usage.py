@@ -3,27 +3,30 @@
 import bisect
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Annotated
 
+from msgspec import Meta
 from pydantic import Field
+from pydantic.dataclasses import dataclass
 
-from suite.part import Count, Part, Seconds
+from suite.part import Count, Seconds
+from suite.records.fields import STRICT, Amount, Positive, ProcessName, Share, Text
 
-Share = Annotated[float, Field(ge=0, le=1)]
 
-
-class Conditions(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Conditions:
     """The host while the job ran: counters after it minus those before. Null where the host does not count it.
 
     CPU seconds are those of the envelope's CPUs, all together.
     """
 
-    interval_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    interval_s: Positive | None = None
     steal_s: Seconds | None = None
     other_cpu_s: Seconds | None = None
     """Busy time of the envelope's CPUs, without everything that served the target and the suite itself."""
-    busiest: dict[Annotated[str, Field(max_length=64)], Seconds] | None = None
+    busiest: dict[ProcessName, Seconds] | None = None
     """The CPU seconds, on any CPU, of the processes that took most of it, by name. Those that ended are not seen."""
     throttled_s: Seconds | None = None
     """Time lost to a CPU quota: the most that one of the control groups around the suite or the job was held back."""
@@ -31,22 +34,23 @@ class Conditions(Part):
     """The count of the CPU that was throttled most often."""
     swapped_bytes: Count | None = None
     """Bytes swapped in and out by the whole host."""
-    governor: str | None = None
+    governor: Text | None = None
     frequency_mhz: tuple[Seconds, Seconds] | None = None
     """The mean of the envelope's CPUs right before the launch, when they are idle, and right after the end."""
     siblings_shared: bool | None = None
     """Whether a core has hardware threads both inside and outside of the envelope."""
     numa_nodes: list[Count] | None = None
     """The nodes of the envelope's CPUs and of the job's GPUs."""
-    load_1min: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    load_1min: Amount | None = None
     """The load average right before the launch."""
     sampler_cpu_s: Seconds | None = None
     """The CPU time that reading these counters, and those of the resources, has cost."""
-    absent: str | None = None
+    absent: Text | None = None
     """The reason why nothing that is counted by CPU could be read."""
 
 
-class Usage(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Usage:
     """The resources that a job has used; null if they could not be read."""
 
     cpu_s: Seconds | None = None
@@ -65,7 +69,8 @@ class Usage(Part):
     """The most memory that torch kept for tensors."""
 
 
-class GpuSpan(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class GpuSpan:
     """The use of one GPU over a span of time."""
 
     energy_j: Seconds | None = None
@@ -75,10 +80,11 @@ class GpuSpan(Part):
     """The mean clock of the multiprocessors."""
 
 
-class GpuSamples(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class GpuSamples:
     """Samples of one GPU, a column for each quantity; null if the GPU does not answer."""
 
-    at_s: Annotated[list[Seconds], Field(min_length=2)]
+    at_s: Annotated[list[Seconds], Field(min_length=2), Meta(min_length=2)]
     """The times of the samples, since the launch."""
     energy_j: list[Seconds | None]
     """The GPU's own counter."""
@@ -108,15 +114,16 @@ def _at(time_s: float, points: Sequence[tuple[float, float]]) -> float:
     return left + (right - left) * (time_s - left_s) / (right_s - left_s)
 
 
-class GpuUsage(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class GpuUsage:
     """One GPU of the job, or an instance of one by MIG, while it ran, by NVML on the host.
 
     Null where it does not answer. NVML counts the energy and the utilisation of a whole card alone: those of an
     instance are null. Its clocks, temperature and limits are its card's.
     """
 
-    uuid: str | None = None
-    pci_address: str | None = None
+    uuid: Text | None = None
+    pci_address: Text | None = None
     job: GpuSpan | None = None
     """From the launch to the end."""
     measured: GpuSpan | None = None
@@ -128,7 +135,7 @@ class GpuUsage(Part):
     """The time for which the power limit held its clocks down."""
     throttled_s: Seconds | None = None
     """The time for which heat, or its board, held its clocks down."""
-    strangers: list[str] | None = None
+    strangers: list[Text] | None = None
     """Processes of others that computed or drew on it while the job ran, ten at most. Null where processes on it are
     not visible: whose they are is unknown."""
     strangers_utilisation: Share | None = None
@@ -149,11 +156,13 @@ class GpuUsage(Part):
 
     def with_measured(self, begin_s: float, end_s: float) -> "GpuUsage":
         """Return it with the use of the measured steps, which lie between these times since the launch."""
-        measured = self.samples and self.samples.span(begin_s, end_s)
-        return self.model_copy(update={"measured": measured})
+        if self.samples is None:
+            return replace(self, measured=None)
+        return replace(self, measured=self.samples.span(begin_s, end_s))
 
 
-class CacheUse(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class CacheUse:
     """Counts of the hardware, on the host, from the launch to the end; null if they could not be read."""
 
     cpus: list[Count] | None = None
@@ -164,11 +173,12 @@ class CacheUse(Part):
     memory_read_bytes: Count | None = None
     """Bytes read through the memory controllers of the whole host, which serve all jobs."""
     memory_written_bytes: Count | None = None
-    absent: str | None = None
+    absent: Text | None = None
     """The reason why a count is null."""
 
 
-class Resources(Part):
+@dataclass(frozen=True, kw_only=True, slots=True, config=STRICT)
+class Resources:
     """The resources that the job used, as seen from outside and from inside.
 
     ``serving`` is everything on the host that serves the target, the job included, by the host's accounting, from the
@@ -182,7 +192,7 @@ class Resources(Part):
     energy_j: dict[str, Seconds] | None = None
     """Energy by counter: ``package-0``, ``dram-0`` of the whole host (RAPL), ``gpu-0`` of the job alone (NVML). They
     do not overlap. Null if one of them is unknown."""
-    energy_absent: str | None = None
+    energy_absent: Text | None = None
     """The reason why a host or a GPU with a counter has no energy here."""
     idle_w: Seconds | None = None
     """The power of the host's counters while it idled, in watts, measured once before the first block of the run."""
@@ -198,4 +208,4 @@ class Resources(Part):
         if not (self.gpus and span):
             return self
         gpus = [gpu.with_measured(*span) for gpu in self.gpus]
-        return self.model_copy(update={"gpus": gpus})
+        return replace(self, gpus=gpus)

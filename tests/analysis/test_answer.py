@@ -168,7 +168,7 @@ def test_the_reason_names_the_processes_that_took_the_cpus_and_their_shares(save
     run(save, 0.8)
     spent = {"cc1": 2.2, "make": 1.1, "sh": 0.1}
     for block in range(disturbed):
-        named = BUSY.model_copy(update={"busiest": spent})
+        named = replace(BUSY, busiest=spent)
         save(block=block, target="container", environment=PLACE, throughput_per_s=8, conditions=named)
     (line,) = (line for line in answer(save.compare()).lines if line.startswith("why: "))
     assert re.search(r"; most of it: cc1 5\.5 %, make 2\.8 %\)$", line), line

@@ -18,6 +18,7 @@ from analysis.report.document import document
 from analysis.report.rows import as_csv
 from suite.job.sharing import Sharing
 from suite.records.environment import Engine, Environment, Environments
+from suite.records.fields import checked_part
 from suite.records.record import AggressorInstance
 from suite.records.usage import GpuUsage, Resources
 from tests.analysis.conftest import Save, as_markdown, bench_compare, json_of, measured, printed, record, without_plan
@@ -115,7 +116,7 @@ def on_host(**facts: Any) -> dict[str, Any]:
 
 
 def with_gpu(**state: Any) -> dict[str, Any]:
-    return {"resources": Resources(gpus=[GpuUsage.model_validate(state)])}
+    return {"resources": Resources(gpus=[checked_part(GpuUsage, state)])}
 
 
 @pytest.mark.parametrize(

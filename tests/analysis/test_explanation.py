@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from suite.job.lab import LabSpec
 from suite.job.preemption import Preemption
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment
+from suite.records.fields import checked_part
 from suite.records.record import MetricValue, Rank, Steps, Timeline
 from tests.analysis.conftest import Save, bench_compare, edited, explained_by, known, printed, probe
 from worker.spec import SERVERLESS
@@ -38,7 +40,7 @@ def trial(rng: np.random.Generator, injured: str = "", by_s: float = 0.0) -> dic
         "open_s": base["opening"],
         "elapsed_s": steps_s + 0.001 + math.fsum(around.values()),
         "timeline": Timeline(**around, measured_s=steps_s + 0.001),
-        "steps": Steps.model_validate({"elapsed_s": [steps_s / 4] * 4, **columns}),
+        "steps": checked_part(Steps, {"elapsed_s": [steps_s / 4] * 4, **columns}),
     }
 
 
@@ -248,7 +250,7 @@ def test_checkpoints_are_predicted_by_the_disk_where_they_wait_for_it(save: Save
     for block in range(8):
         for target, written_s, rate in (("bare-metal", 1.0, 500), ("vm", 2.0, 250)):
             own = training(rng)
-            timeline = own["timeline"].model_copy(update={"between_epochs_s": written_s})
+            timeline = replace(own["timeline"], between_epochs_s=written_s)
             save(block=block, target=target, checkpoint=mode, **{**own, "timeline": timeline})
             disk = probe("disk", sequential_write_throughput=(rate * math.exp(rng.normal(0, 0.003)), "MiB/s", "more"))
             save("probes", block=block, target=target, **disk, **OPTIONS)
@@ -365,7 +367,7 @@ def test_collectives_predict_the_communicating_share_beside_the_measured_one(
 def test_the_bytes_of_a_step_are_shown_by_shapes_and_by_the_interface(save: Save) -> None:
     for target in ("bare-metal", "vm"):
         numbers = joined("split", sent_bytes=4_000_000)
-        ranks = [rank.model_copy(update={"interface_sent_bytes": 4_400_000}) for rank in numbers["ranks"]]
+        ranks = [replace(rank, interface_sent_bytes=4_400_000) for rank in numbers["ranks"]]
         save("training", target=target, **(numbers | {"ranks": ranks}))
     (line,) = prediction_lines(explained(save, "training"))
     bytes_sent = "communication: a rank sends 1 MB in a step (1.1 MB by its interface)"

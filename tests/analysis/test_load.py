@@ -4,13 +4,16 @@ import errno
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import pandas as pd
 import pytest
+from msgspec import Meta
 from pyarrow import parquet
+from pydantic import ValidationError
 
 from analysis.compare.comparison import compare
 from analysis.load import records as loading
@@ -21,6 +24,7 @@ from suite.errors import RequestError
 from suite.part import Seconds
 from suite.records.columns import AUDIT, FURTHER, NUMBER, TABLE, Column, Field
 from suite.records.differences import fields_of
+from suite.records.fields import checked_part
 from suite.records.reader import Projection, UnusableRecordError
 from suite.records.record import MetricValue, Steps, TrialRecord
 from suite.results.files import open_small
@@ -242,6 +246,53 @@ def test_a_new_field_that_is_shown_is_the_models_and_one_row(
     monkeypatch.setattr(loading, "COLUMNS", (*loading.COLUMNS, "toy_s"))
     column = trials_table(save.load())["toy_s"]
     assert (str(column.dtype), column.fillna(0).tolist()) == ("float64", [1.5, 0])
+
+
+def test_a_part_is_read_as_what_the_suite_makes(save: Save) -> None:
+    rate = MetricValue(value=2.0, unit="GB/s", better="more", samples=[1.0, 2.0, 3.0])
+    steps = Steps(elapsed_s=[0.5], data_s=[0.1], compute_s=[0.4])
+    read = read_record(str(file_of(save, metrics={"triad": rate}, steps=steps)))
+    assert (read.metrics, read.steps.elapsed_s) == ({"triad": rate}, [0.5])
+
+
+def test_what_a_later_suite_adds_to_a_part_is_left_out_and_the_suite_makes_no_such_part(save: Save) -> None:
+    rate = {"value": 2.0, "unit": "GB/s", "better": "more"}
+    path = file_of(save)
+    edited(path, lambda record: record["metrics"].update(triad={**rate, "later": 1}))
+    assert read_record(str(path)).metrics["triad"] == MetricValue(value=2.0, unit="GB/s", better="more")
+    with pytest.raises(ValidationError, match="later"):
+        checked_part(MetricValue, {**rate, "later": 1})
+
+
+def bounds_of_numbers(kind: Any, *, bounded: bool = False) -> Iterator[bool]:
+    """Yield whether msgspec has bounds for each number that an annotation allows."""
+    if get_origin(kind) is Annotated:
+        inner, *marks = get_args(kind)
+        yield from bounds_of_numbers(inner, bounded=any(isinstance(mark, Meta) for mark in marks))
+    elif kind in (int, float):
+        yield bounded
+    else:
+        for inner in get_args(kind):
+            yield from bounds_of_numbers(inner)
+
+
+def parts_in(kind: Any) -> Iterator[type]:
+    """Yield the dataclasses in an annotation, and all that are in them."""
+    if is_dataclass(kind):
+        yield cast("type", kind)
+        for hint in get_type_hints(kind).values():
+            yield from parts_in(hint)
+    for inner in get_args(kind):
+        yield from parts_in(inner)
+
+
+def test_every_number_of_a_file_has_bounds_for_whatever_reads_it() -> None:
+    hints = get_type_hints(TrialRecord)
+    parts = {part for hint in hints.values() for part in parts_in(hint)}
+    assert len(parts) > 20
+    for part in (TrialRecord, *parts):
+        for name, kind in get_type_hints(part, include_extras=True).items():
+            assert all(bounds_of_numbers(kind)), f"{part.__name__}.{name}"
 
 
 @pytest.mark.parametrize(

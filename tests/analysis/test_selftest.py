@@ -13,6 +13,7 @@ from analysis.report.elements import line
 from analysis.selftest.judging import cells_of, certificate_document, judge, speaks_for
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
+from suite.records.fields import checked_part
 from suite.records.record import Steps
 from suite.registries import INJURIES
 from suite.results.store import Run
@@ -31,7 +32,7 @@ def timed(span_s: float, late_s: float = 0.0, phase: str = "compute_s") -> dict[
     steps = {"elapsed_s": [span_s / 30] * 30, "data_s": [1e-4] * 30, "compute_s": [(span_s - late_s) / 30] * 30}
     steps[phase] = [value + late_s / 30 for value in steps[phase]]
     speed = {"throughput_per_s": 60 / span_s, "elapsed_s": 10 + span_s}
-    return {"sizes": SIZES, "steps": Steps.model_validate(steps), **speed}
+    return {"sizes": SIZES, "steps": checked_part(Steps, steps), **speed}
 
 
 def sweep(save: Save, injured: Callable[[float], dict[str, Any]], *, noise: float = 0.003) -> InjuryFinding:

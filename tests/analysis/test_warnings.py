@@ -13,6 +13,7 @@ from analysis.warnings.types import AnalysisWarning, notices, skipped_record
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.environment import Environment, Environments
+from suite.records.fields import checked_part
 from suite.records.record import Outcome, Steps
 from suite.records.usage import Conditions, GpuUsage, Resources
 from suite.results.store import Run
@@ -177,7 +178,7 @@ SOUND = {"discriminator-real": 0.7, "discriminator-fake": 0.7, "generator": 0.7,
 
 def steps(losses: dict[str, float]) -> Steps:
     columns = {"elapsed_s": [0.2] * 3, "data_s": [0.0] * 3, "compute_s": [0.2] * 3}
-    return Steps.model_validate({**columns, "losses": {name: [loss] * 3 for name, loss in losses.items()}})
+    return checked_part(Steps, {**columns, "losses": {name: [loss] * 3 for name, loss in losses.items()}})
 
 
 def kinds(save: Save) -> set[str]:
@@ -277,7 +278,7 @@ def test_an_open_ended_sweep_misses_only_what_its_blocks_lack(tmp_path: Path, sa
 
 def gpu(**state: Any) -> dict[str, Any]:
     """The fields of a trial on one GPU, 100 s long."""
-    usage = GpuUsage.model_validate({"strangers": [], **state})
+    usage = checked_part(GpuUsage, {"strangers": [], **state})
     return {"resources": Resources(gpus=[usage]), "conditions": Conditions(interval_s=100)}
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
+from suite.records.fields import checked_part
 from suite.records.record import Generated
 from suite.untrusted.grid import MOST_PIXEL_BYTES, MOST_PNG_BYTES, check_grid
 
@@ -83,7 +84,7 @@ def test_a_picture_that_is_no_grid_is_refused_at_once(picture: bytes) -> None:
 @pytest.mark.parametrize("text", ["", "no base64", "ä" * 40, "=" * 200_000, "A" * (8 << 20)])
 def test_a_text_that_is_no_picture_is_refused_with_its_record(text: str) -> None:
     with pytest.raises(ValueError, match="png"):
-        Generated.model_validate({"images": 1, "pixels_sha256": "ab" * 32, "png": text})
+        checked_part(Generated, {"images": 1, "pixels_sha256": "ab" * 32, "png": text})
 
 
 def test_pictures_of_the_worker_s_kind_pass() -> None:

@@ -1,7 +1,7 @@
 """The state of a host and what a control group has used, from trees as the kernel has them."""
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -99,7 +99,7 @@ def test_a_host_that_hides_everything_gives_nulls_and_no_zeros(tmp_path: Path, m
     monkeypatch.setattr(conditions, "SYS", tmp_path)
     blind = EnvelopeHost((0,), [ControlGroup({}, tmp_path)])
     seen = blind.conditions(blind.read(1.0, 0.0), blind.read(2.0, 0.0), 1.0)
-    assert {name for name, value in seen.model_dump().items() if value is not None} == {"interval_s"}
+    assert {name for name, value in asdict(seen).items() if value is not None} == {"interval_s"}
 
 
 def test_counters_that_are_not_the_kernels_are_absent_with_the_reason(host: EnvelopeHost, tmp_path: Path) -> None:

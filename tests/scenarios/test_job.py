@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from suite.interfaces import Measurement
 from suite.job.envelope import GIB, Envelope
 from suite.job.job import Devices
 from suite.plan import Trial
+from suite.records.fields import checked_part
 from suite.records.record import Generated, KeptModel, MetricValue, Steps
 from suite.records.usage import Usage
 from tests.clock import Clock
@@ -154,7 +156,7 @@ def test_the_parts_of_a_trial_make_up_the_whole(run: Any) -> None:
     pauses = [0.2, *(later - earlier for earlier, later in pairwise(json.loads(line)["t"] for line in STORY))]
     measured = run(*(item for pause, line in zip(pauses, STORY, strict=True) for item in (pause, line)), 0.3)
     assert measured.elapsed_s == pytest.approx(0.2 + 9.75 + 0.3)
-    parts_s = [each for each in measured.timeline.model_dump().values() if each is not None]
+    parts_s = [each for each in asdict(measured.timeline).values() if each is not None]
     assert sum(parts_s) == pytest.approx(measured.elapsed_s)
     assert measured.clock_ratio == pytest.approx(1.0)
 
@@ -264,8 +266,8 @@ def generating(run: Any, **said: object) -> Any:
 
 def test_generating_is_a_part_of_the_timeline_and_of_no_throughput(run: Any, observer: Any) -> None:
     measured = generating(run)
-    assert measured.generated == Generated.model_validate(GENERATED)
-    assert measured.metrics == {"image": MetricValue.model_validate(IMAGE_METRIC["image"])}
+    assert measured.generated == checked_part(Generated, GENERATED)
+    assert measured.metrics == {"image": checked_part(MetricValue, IMAGE_METRIC["image"])}
     assert measured.throughput_per_s == 2 * 3 / 4.0
     timeline = measured.timeline
     assert (timeline.measured_s, timeline.generating_s, timeline.teardown_s) == pytest.approx((4.0, 0.1, 0.15))

@@ -5,6 +5,7 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,7 +51,7 @@ def measure(probe: Trial, observer: Any) -> Callable[..., Any]:
 def test_what_the_worker_says_becomes_metrics(measure: Any, observer: Any, scripted: Any) -> None:
     place = {"facts": {"accelerator": "kvm"}, "attestation": '{"userland_sha256": "ab"}'}
     measured = measure(scripted(*STORY, node=place))
-    assert measured.metrics["triad-one-thread"].model_dump() == {**RATE, "compared": "ratio"}
+    assert asdict(measured.metrics["triad-one-thread"]) == {**RATE, "compared": "ratio"}
     assert (measured.throughput_per_s, measured.steps) == (None, None)
     assert (measured.weights_sha256, measured.drawn_sha256) == (None, None), "it computed nothing that anyone asked for"
     seen = measured.environment

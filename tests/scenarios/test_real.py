@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def test_the_record_says_what_was_read_and_in_which_state(planned: Trial, used: 
     node = reading(page_cache_share=0.002)
     by_target = {"listing_sha256": LISTING, "page_cache_share": 0.002, "filesystem": "ext4", "device": "/dev/vdb"}
     known = {"kind": "imagefolder", "sha256": SHA256, "images": 20, "size_bytes": 4000}
-    assert used(node, loading=Loading(loader_workers=2)).model_dump() == {**USE, **known, **by_target}
+    assert asdict(used(node, loading=Loading(loader_workers=2))) == {**USE, **known, **by_target}
     argv, timeout_s = node.asked[0]
     assert argv[-5:] == ["-m", "worker", "--page-cache", "cold", "/mnt/data"]
     assert timeout_s == planned.trial_timeout_s

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from commands.sweep.backends import slurm
 from provisioning.batch.options import SlurmOptions
@@ -39,6 +39,7 @@ from suite.part import first_problem
 from suite.plan import Plan, lower
 from suite.progress import summary
 from suite.records.course import envelope_differences
+from suite.records.fields import checked_part
 from suite.records.record import Outcome, Steps, TrialRecord
 from suite.records.usage import Conditions, Usage
 from suite.registries import AGGRESSORS, PROBES
@@ -172,10 +173,10 @@ def truth(asked: list[Any]) -> object:
     return found and (round(found.low, 9), round(found.high, 9))
 
 
-def held(model: type[BaseModel], fields: Mapping[str, Any]) -> str:
+def held(part: type, fields: Mapping[str, Any]) -> str:
     """Return that a record can hold a part with these fields."""
     try:
-        model.model_validate(fields)
+        checked_part(part, fields)
     except ValidationError as error:
         raise ValueError(first_problem(error, "the whole")) from error
     return "holds"

@@ -13,6 +13,7 @@ from suite.interruption import cleaning_up
 from suite.loop import Loop
 from suite.plan import Plan, Trial
 from suite.records.environment import Environment
+from suite.records.fields import checked_part
 from suite.records.record import Epochs, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 from suite.results.store import Run, StoreError, read_record
@@ -71,7 +72,7 @@ def test_checkpoints_on_a_disk_that_is_memory_are_named_whatever_the_data_lies_o
     """Without a scratch volume they go to /tmp, which is memory in every target."""
     scenario.seen = {"filesystem": "ext4"}
     checkpoints = {"seconds": [0.1], "size_bytes": 4096, "filesystem": filesystem}
-    scenario.epochs = Epochs.model_validate({"steps": 3, "seconds": [0.6], "checkpoints": checkpoints})
+    scenario.epochs = checked_part(Epochs, {"steps": 3, "seconds": [0.6], "checkpoints": checkpoints})
     record: Any = go(make_plan(page_cache="warm", scratch_bytes=scratch_bytes))[0]
     assert record.substitutes == named
 

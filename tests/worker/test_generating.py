@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from provisioning.machines.ssh import free_port
+from suite.records.fields import checked_part
 from suite.records.record import GENERATING_METRICS, Generated, MetricValue
 from suite.registries import WORKLOADS
 from suite.untrusted.grid import MOST_PNG_BYTES, check_grid
@@ -85,11 +86,11 @@ def test_the_images_follow_from_weights_and_seed_alone_and_are_those_of_an_evalu
 
 def test_images_are_made_in_batches_and_timed_one_by_one() -> None:
     said = generator("gan").measured(BATCH + 6, 3)
-    metrics = {name: MetricValue.model_validate(value) for name, value in said["metrics"].items()}
+    metrics = {name: checked_part(MetricValue, value) for name, value in said["metrics"].items()}
     assert tuple(metrics) == GENERATING == GENERATING_METRICS
     assert [(one.unit, one.better) for one in metrics.values()] == [("s", "less"), ("images/s", "more"), ("s", "less")]
     assert [len(one.samples or ()) for one in metrics.values()] == [0, 2, 16]
-    generated = Generated.model_validate(said["generated"])
+    generated = checked_part(Generated, said["generated"])
     assert generated.images == BATCH + 6
     assert generated.png
 
@@ -134,7 +135,7 @@ def test_keeping_and_generating_leave_weights_and_losses_as_they_are(last: dict[
     assert [event["event"] for event in before] == [*names[:-4], "done"]
     for name in ("weights_sha256", "losses"):
         assert events[-5][name] == before[-2][name]
-    assert Generated.model_validate(events[-2]["generated"]).weights_sha256 != events[-5]["weights_sha256"]
+    assert checked_part(Generated, events[-2]["generated"]).weights_sha256 != events[-5]["weights_sha256"]
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
     assert GAN.image_network == "generator"
 

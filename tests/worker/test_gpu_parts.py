@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch.overrides import TorchFunctionMode
 
+from suite.records.fields import checked_part
 from suite.records.usage import Usage
 from tests.clock import Clock
 from tests.worker.conftest import fails, saying
@@ -80,7 +81,7 @@ def test_torchs_own_peak_of_memory_is_recorded_on_a_gpu_alone(gpu: Device, monke
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 << 30)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 4 << 30)
     assert devices.peak_memory(CPU) == {}
-    usage = Usage.model_validate(devices.peak_memory(gpu))
+    usage = checked_part(Usage, devices.peak_memory(gpu))
     assert (usage.peak_gpu_memory_bytes, usage.peak_gpu_reserved_bytes) == (3 << 30, 4 << 30)
 
 

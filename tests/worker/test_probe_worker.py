@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from suite.records.environment import Environment
+from suite.records.fields import checked_part
 from suite.records.record import MetricValue
 from suite.records.usage import Usage
 from suite.registries import PROBES
@@ -46,8 +47,8 @@ def metrics_of(given: dict[str, Any]) -> dict[str, MetricValue]:
     assert [event["event"] for event in events] == ["started", "environment", "metrics", "done"]
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
     Environment.model_validate(events[1]["environment"])
-    Usage.model_validate(events[3]["usage"])
-    return {name: MetricValue.model_validate(metric) for name, metric in events[2]["metrics"].items()}
+    checked_part(Usage, events[3]["usage"])
+    return {name: checked_part(MetricValue, metric) for name, metric in events[2]["metrics"].items()}
 
 
 def units(metrics: dict[str, MetricValue]) -> dict[str, tuple[str, str]]:

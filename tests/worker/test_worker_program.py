@@ -18,6 +18,7 @@ from suite.job.job import Devices
 from suite.plan import Trial
 from suite.records.columns import counted_steps
 from suite.records.environment import Environment
+from suite.records.fields import checked_part
 from suite.records.record import Steps
 from suite.records.usage import Usage
 from suite.registries import WORKLOADS
@@ -47,14 +48,14 @@ def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) 
     assert status == 0, (events[-1:], complaints)
     assert [event["event"] for event in events] == ORDER
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
-    steps = Steps.model_validate(events[-2]["steps"])
+    steps = checked_part(Steps, events[-2]["steps"])
     assert counted_steps(steps) == 1
     assert steps.copy_s is None
     seen = Environment.model_validate(events[2]["environment"])
     assert seen.threads == 1
     assert seen.torch is not None
     assert seen.torch_cpu_capability is not None
-    used: Any = Usage.model_validate(events[-1]["usage"])
+    used: Any = checked_part(Usage, events[-1]["usage"])
     assert used.cpu_s > 0.3, "the import of torch alone takes more"
     assert used.peak_memory_bytes > 100 << 20, "torch alone takes more"
     assert used.network_sent_bytes is None, "nothing counts what one process sends"
@@ -129,7 +130,7 @@ def test_a_network_that_returns_no_tensor_is_named_by_the_line_of_its_forward() 
 @pytest.mark.parametrize("recipe", ["reference", "tuned"])
 def test_the_phases_of_a_step_make_up_the_whole(recipe: str, spec: dict[str, Any]) -> None:
     events = events_of({**spec, **own_workload(devices=2, parallel="parameter-cpu", recipe=recipe)})
-    steps = Steps.model_validate(events[-2]["steps"])
+    steps = checked_part(Steps, events[-2]["steps"])
     assert steps.communicate_s is not None
     columns = (column or [] for column in (steps.elapsed_s, steps.data_s, steps.compute_s, steps.communicate_s))
     for whole, *parts in zip(*columns, strict=True):
