@@ -34,7 +34,10 @@ HARMLESS = {
     "epochs.checkpoints.size_bytes": "shown nowhere",
 }
 """Fields whose value may be changed without a word, each with the reason."""
-ADDED = {"kept": "the weights of the whole training are compared, and each of its fields is ignored"}
+ADDED = {
+    "kept": "the weights of the whole training are compared, and each of its fields is ignored",
+    "conditions.busiest": "names the processes of the CPU time that other_cpu_s counts, and warns by it alone",
+}
 """Fields that may be added as a whole without a word, each with the reason."""
 UNKNOWN = {
     "clock_ratio": "a job that is too short for it has none",
