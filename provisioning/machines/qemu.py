@@ -1,11 +1,10 @@
 """QEMU: boots the image's kernel and disk on the node itself; the guest is reached by SSH when it is ready."""
 
 import re
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
@@ -18,9 +17,10 @@ from provisioning.machines import qemu_command as qemu
 from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.machines.qemu_command import Topology, topology_on
+from provisioning.machines.running import GuestConsole, RunningQemu, explained
 from provisioning.nodes import local_node
 from provisioning.processes import build_of, check_answer, installing, packages_of
-from suite.errors import BenchError, MeasurementError, ending, option, signal_of
+from suite.errors import BenchError, MeasurementError, option
 from suite.interfaces import Node, Process
 from suite.job.job import CpuCapability
 from suite.job.properties import Properties
@@ -28,13 +28,6 @@ from suite.measurable import EMULATED_CPU
 
 READY_WITHIN_S = {"kvm": accelerator.GUEST_WITHIN_S, "tcg": 240.0}
 ENDS_WITHIN_S = 30.0
-LOCKED_UP_REMEDY = (
-    "run it again with the same --out; emulated CPUs can lock each other up while others want the host's CPUs"
-)
-_GONE_WITHIN_S = 1.0
-"""How long after a lost connection QEMU's end is waited for: the kernel closes its sockets first."""
-FLOOD_REMEDY = "see what in the guest writes to its console"
-KILLED_REMEDY = "see who ended it: the host's kernel log tells whether it was for want of memory"
 EMULATES_AVX2 = (7, 2)
 """The first QEMU whose emulation has AVX2 and FMA (its change log, "TCG: x86")."""
 ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
@@ -42,47 +35,6 @@ ADDRESS = "10.0.2.15/24"  # what QEMU's user-mode network forwards to
 HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 NUMA_BALANCING = "/proc/sys/kernel/numa_balancing"
 MADE_WITHIN_S = 30.0
-READY = "virtbench-ready"
-LOCKED_UP = "soft lockup"
-"""The message of a kernel about a CPU that has done nothing else for twenty seconds."""
-KEPT_CHARACTERS = 6000
-"""The end of what the guest says; the rest is forgotten. A guest that floods its console is ended: see ``hearing``."""
-
-
-class GuestConsole:
-    """Keeps the end of the guest's serial output (QEMU's standard output), read in a thread that mostly sleeps."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self.text = ""
-        self._changed = threading.Event()
-        self.ready = False
-        self.locked_up = False
-        self.flood: BenchError | None = None
-        """Why it was ended for its output, if it was."""
-        self._reading = threading.Thread(target=self._read, daemon=True, name="guest console")
-        self._reading.start()
-
-    def wait_until_ready(self, within_s: float) -> bool:
-        """Wait until the guest is ready, has ended, or the time is over; return whether it is ready."""
-        self._changed.wait(within_s)
-        return self.ready
-
-    def close(self) -> None:
-        self._reading.join(_GONE_WITHIN_S)
-
-    def _read(self) -> None:
-        try:
-            for line in self._process.lines(float("inf")):
-                self.text = (self.text + line + "\n")[-KEPT_CHARACTERS:]
-                self.locked_up = self.locked_up or LOCKED_UP in line
-                if READY in line:
-                    self.ready = True
-                    self._changed.set()
-        except BenchError as error:
-            self.flood = error
-        finally:
-            self._changed.set()
 
 
 class Qemu(MachineProvider):
@@ -152,12 +104,10 @@ class Qemu(MachineProvider):
             if spec.shared_directory:
                 cpus = spec.envelope.cpus if spec.properties.pinned else None
                 virtiofs.serve(node, str(spec.shared_directory), f"{directory}/{virtiofs.SOCKET}", cpus)
-            process = stack.enter_context(self.running(node, started))
-            console = GuestConsole(process)
-            stack.callback(console.close)
-            stack.callback(process.kill)
+            machine = RunningQemu(started, partial(self.running, node), stack)
+            machine.start(started)
             try:
-                _wait_until_ready(console, process, self.command(started), within_s)
+                _wait_until_ready(machine.console, machine.process, self.command(started), within_s)
                 with node.opening.paused():
                     threads = qemu.vcpu_threads(self.ask(node, started, "query-cpus-fast"))
                     if spec.properties.pinned:
@@ -168,12 +118,12 @@ class Qemu(MachineProvider):
                     guest = replace(_guest(spec, started, access, limits), threads=tuple(threads))
                 stack.enter_context(ssh.connection(node, access, within_s))
                 yield guest
-                if console.flood:
-                    raise console.flood
+                if machine.console.flood:
+                    raise machine.console.flood
                 node.run(access.wrap(["busybox", "poweroff"]), check=False)
-                _wait_for_end(process, ENDS_WITHIN_S)  # one that does not end in order is killed
+                machine.wait_for_end(ENDS_WITHIN_S)  # one that does not end in order is killed
             except BenchError as error:
-                raise _explained(error, process, console) from error
+                raise explained(error, machine) from error
 
 
 QEMU = Qemu()
@@ -300,46 +250,4 @@ def _wait_until_ready(console: GuestConsole, process: Process, command: Sequence
         kind="boot",
         command=command,
         remedy=f"see what its console says; on a slow host try {option('accel')} tcg or fewer CPUs",
-    )
-
-
-def _wait_for_end(process: Process, within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while process.running() and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
-def _explained(error: BenchError, process: Process, console: GuestConsole) -> MeasurementError:
-    """Return the error with the last output of the guest and of QEMU, and with the cause that these show.
-
-    A kernel that locked up explains every other failure, and so does the end of QEMU: others see a lost connection.
-    """
-    status = None
-    _wait_for_end(process, _GONE_WITHIN_S)
-    if not process.running():
-        status = process.wait(_GONE_WITHIN_S)
-        console.close()  # its last output is read before it is judged
-    outputs = {"the guest's console": console.text, "QEMU": process.output_tail()}
-    parts = (f"--- {source} ---\n{text}" for source, text in outputs.items() if text)
-    message = error.message
-    kind = error.kind
-    remedy = error.remedy
-    if console.locked_up:
-        message = f"the guest's kernel locked up: {message}"
-        kind = "guest-locked-up"
-        remedy = LOCKED_UP_REMEDY
-    elif console.flood:
-        message = f"the guest's console: {console.flood.message}"
-        kind = "output"
-        remedy = FLOOD_REMEDY
-    elif status is not None and signal_of(status):
-        message = f"QEMU {ending(status)}: {message}"
-        kind = "killed"
-        remedy = KILLED_REMEDY
-    return MeasurementError(
-        message,
-        kind=kind,
-        command=getattr(error, "command", ()),
-        output_tail="\n".join(filter(None, (getattr(error, "output_tail", ""), *parts))),
-        remedy=remedy,
     )

@@ -11,17 +11,26 @@ from typing import Any, TextIO
 ANSWERED_WITHIN_S = 45.0
 
 
-def ask(qemu: TextIO, command: str) -> Any:  # noqa: ANN401 (an answer is whatever the command defines)
-    """Send a command and return its answer, passing over events. Exits with QEMU's message if it refuses."""
-    qemu.write(json.dumps({"execute": command}) + "\n")
+class RefusedError(Exception):
+    """QEMU refuses a command, or has ended."""
+
+
+def ask(qemu: TextIO, command: str, **arguments: object) -> Any:  # noqa: ANN401 (an answer is what the command defines)
+    """Send a command and return its answer, passing over events. Raises RefusedError with QEMU's message."""
+    qemu.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
     qemu.flush()
+    return answer_to(command, qemu)
+
+
+def answer_to(command: str, qemu: TextIO) -> Any:  # noqa: ANN401 (as there)
+    """Return the answer to a command that was sent. Raises RefusedError."""
     for line in qemu:
         answer = json.loads(line)
         if "return" in answer:
             return answer["return"]
         if "error" in answer:
-            sys.exit(f"{command}: {answer['error'].get('desc')}")
-    sys.exit(f"{command}: QEMU has ended")
+            raise RefusedError(f"{command}: {answer['error'].get('desc')}")
+    raise RefusedError(f"{command}: QEMU has ended")
 
 
 def main(path: str, command: str) -> None:
@@ -30,8 +39,11 @@ def main(path: str, command: str) -> None:
         connection.connect(path)
         with connection.makefile("rw", encoding="utf-8") as qemu:
             qemu.readline()  # it greets
-            ask(qemu, "qmp_capabilities")
-            print(json.dumps(ask(qemu, command)))
+            try:
+                ask(qemu, "qmp_capabilities")
+                print(json.dumps(ask(qemu, command)))
+            except RefusedError as error:
+                sys.exit(str(error))
 
 
 if __name__ == "__main__":

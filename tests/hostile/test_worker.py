@@ -9,16 +9,17 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from provisioning import bounded_output
-from provisioning.machines import qemu
-from provisioning.machines.qemu import GuestConsole, _explained
+from provisioning.machines import running
+from provisioning.machines.running import RunningQemu, explained
 from provisioning.nodes import LocalNode, local_node
 from suite.errors import CommandError, MeasurementError
 from tests.hostile.test_fuzz import recorded
+from tests.provisioning.conftest import running_qemu
 from tests.scenarios.conftest import ScriptedNode, ScriptedProcess
 from tests.scenarios.test_job import STORY, event
 
@@ -110,40 +111,39 @@ def test_a_daemon_that_holds_standard_error_open_keeps_nobody_waiting(node: Loca
     assert time.monotonic() - begin_s < 60
 
 
-def guest(node: LocalNode, code: str) -> tuple[Any, GuestConsole]:
-    process = node.start([sys.executable, "-c", code])
-    return process, GuestConsole(process)
+def guest(node: LocalNode, code: str) -> RunningQemu:
+    return running_qemu(node.start([sys.executable, "-c", code]))
 
 
 def test_a_guest_that_floods_its_console_is_ended_and_the_reason_said(
     node: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded_output, "MOST_OUTPUT_BYTES", 1 << 18)
-    process, heard = guest(node, f"print({qemu.READY!r}, flush=True)\nwhile True: print('x' * 50)")
-    assert heard.wait_until_ready(30)
-    process.wait(60)
-    error = _explained(MeasurementError("ssh ended with exit status 255"), process, heard)
-    heard.close()
+    machine = guest(node, f"print({running.READY!r}, flush=True)\nwhile True: print('x' * 50)")
+    assert machine.console.wait_until_ready(30)
+    machine.process.wait(60)
+    error = explained(MeasurementError("ssh ended with exit status 255"), machine)
+    machine.console.close()
     assert (error.kind, "wrote more than" in error.message) == ("output", True)
-    assert len(heard.text) <= qemu.KEPT_CHARACTERS
+    assert len(machine.console.text) <= running.KEPT_CHARACTERS
 
 
 def test_a_killed_qemu_is_named_as_that(node: LocalNode) -> None:
-    process, heard = guest(node, f"print({qemu.READY!r}, flush=True); import time; time.sleep(60)")
-    assert heard.wait_until_ready(30)
-    os.kill(process.popen.pid, signal.SIGKILL)
-    error = _explained(MeasurementError("the worker ended with exit status 255"), process, heard)
+    machine = guest(node, f"print({running.READY!r}, flush=True); import time; time.sleep(60)")
+    assert machine.console.wait_until_ready(30)
+    os.kill(cast("Any", machine.process).popen.pid, signal.SIGKILL)
+    error = explained(MeasurementError("the worker ended with exit status 255"), machine)
     assert error.message == "QEMU was ended by SIGKILL: the worker ended with exit status 255"
     assert error.kind == "killed"
     assert error.remedy
 
 
 def test_a_guest_that_is_never_ready_or_ends_is_waited_for_no_longer_than_that(node: LocalNode) -> None:
-    process, heard = guest(node, "import time; time.sleep(60)")
-    assert not heard.wait_until_ready(0.2)
-    process.kill()
-    heard.close()
-    _, heard = guest(node, "print('qemu: no such disk')")
+    machine = guest(node, "import time; time.sleep(60)")
+    assert not machine.console.wait_until_ready(0.2)
+    machine.process.kill()
+    machine.console.close()
+    heard = guest(node, "print('qemu: no such disk')").console
     begin_s = time.monotonic()
     assert not heard.wait_until_ready(30)
     assert time.monotonic() - begin_s < 20

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +12,7 @@ import pytest
 from provisioning import ledger, nodes
 from provisioning import paths as home_module
 from provisioning.images.image import PACKED, Image, stamp
+from provisioning.machines.running import RunningQemu
 from provisioning.nodes import LocalNode, NodeState, local_node
 from suite import userland
 from suite.errors import BenchError, CommandError
@@ -62,6 +63,14 @@ class FakeNode(NodeState):
 def fake_node(*given: Any, **more: Any) -> Any:
     """Return a node for whoever takes a kind of its own: ``fake_node({("stat",): Completed(0, "tmpfs", "")})``."""
     return FakeNode(*given, **more)
+
+
+def running_qemu(process: Process) -> RunningQemu:
+    """Return a process in the place of a QEMU, and its console."""
+    nothing: Any = None
+    machine = RunningQemu(nothing, lambda _: nullcontext(process), ExitStack())
+    machine.start(nothing)
+    return machine
 
 
 @contextmanager

@@ -19,8 +19,9 @@ from provisioning.machines import accelerator, qemu_command, qmp
 from provisioning.machines import qemu as qemu_machine
 from provisioning.machines.accelerator import PROGRAM, KvmProbe, choose, choose_common, probe_kvm
 from provisioning.machines.libvirt import LIBVIRT
-from provisioning.machines.qemu import GuestConsole, _explained, _guest, _kernel_settings
+from provisioning.machines.qemu import _guest, _kernel_settings
 from provisioning.machines.qemu_command import Topology, topology_of
+from provisioning.machines.running import explained
 from provisioning.nodes import LocalNode
 from provisioning.remote.machine import Machine
 from provisioning.remote.network import DEVICE, routed
@@ -34,7 +35,7 @@ from suite.job.properties import AS_IT_IS
 from suite.process_identity import boot_id
 from suite.results.store import StoreError
 from tests.own_directories import held_in
-from tests.provisioning.conftest import MakeImage, Program, fake_node, raises
+from tests.provisioning.conftest import MakeImage, Program, fake_node, raises, running_qemu
 from tests.rendered import TAP, VM
 
 MTU = Completed(0, json.dumps([{"mtu": 1450}]), "")
@@ -108,9 +109,9 @@ def test_the_answer_of_qemu_is_found_behind_events_and_one_that_refuses_or_is_go
 
     cpus = [{"cpu-index": 1, "thread-id": 11}, {"cpu-index": 0, "thread-id": 10}]
     assert qemu_command.vcpu_threads(told({"return": cpus})) == [10, 11]
-    with pytest.raises(SystemExit, match="query-cpus-fast: no such command"):
+    with pytest.raises(qmp.RefusedError, match="query-cpus-fast: no such command"):
         told({"error": {"desc": "no such command"}})
-    with pytest.raises(SystemExit, match="query-cpus-fast: QEMU has ended"):
+    with pytest.raises(qmp.RefusedError, match="query-cpus-fast: QEMU has ended"):
         told()
     with pytest.raises(CommandError):
         qemu_command.execute(node, "/no/such/socket", "quit")
@@ -140,9 +141,9 @@ def test_what_libvirt_cannot_do_is_refused_with_the_reason() -> None:
 def test_a_kernel_that_locked_up_is_the_reason_and_says_what_to_do(node: LocalNode) -> None:
     hung = "[   32.4] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [runc:145]\n"
     process = node.start(["sh", "-c", 'printf %s "$1"', "sh", hung + "and more\n" * 1000])
-    heard = GuestConsole(process)
-    heard.close()
-    error = _explained(MeasurementError("ssh outlived its time limit", kind="command"), process, heard)
+    machine = running_qemu(process)
+    machine.console.close()
+    error = explained(MeasurementError("ssh outlived its time limit", kind="command"), machine)
     said = "the guest's kernel locked up: ssh outlived its time limit"
     assert (error.kind, error.message) == ("guest-locked-up", said)
     assert "--out" in str(error.remedy)
