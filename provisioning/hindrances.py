@@ -30,13 +30,17 @@ def refuse_ablation(name: str, site: Site, recipe: str, scenario: Traits) -> Non
 
 
 def refuse_snapshots(site: Site) -> None:
-    """Raise RequestError for starts of a server from a snapshot, with the reason of every target."""
+    """Raise RequestError if a target starts no server from a snapshot, with the reason of each that does not."""
     targets: dict[str, list[str]] = {}
     for target in site.targets:
-        targets.setdefault(site.choices.no_snapshot_of(target), []).append(target)
+        reason = site.choices.no_snapshot_of(target)
+        if reason:
+            targets.setdefault(reason, []).append(target)
+    if not targets:
+        return
     reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in targets.items())
     cold, warm = (f"{option('cache')} {state}" for state in ("cold", "warm"))
-    remedy = f"measure how the command starts: once with {cold}, and once with {warm}"
+    remedy = f"use {option('target')} vm, or measure how the command starts: once with {cold}, and once with {warm}"
     raise RequestError(f"{option('from_snapshot')} cannot be had ({reasons})", remedy=remedy)
 
 

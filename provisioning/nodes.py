@@ -12,7 +12,7 @@ from provisioning.cgroup.limits import BlockDevice
 from provisioning.paths import runtime
 from provisioning.processes import LocalProcess
 from suite.errors import BenchError
-from suite.interfaces import COMMAND_WITHIN_S, Completed, Node, Process, Resize, Stopwatch
+from suite.interfaces import COMMAND_WITHIN_S, Completed, Node, Process, Resize, Snapshot, Stopwatch
 from suite.interruption import uninterrupted
 
 UNDO_WITHIN_S = 10.0
@@ -128,6 +128,7 @@ class WrappedNode(NodeState):
     host_processes: HostProcesses | None = None
     """None if the layer adds nothing on this machine: it is in a guest, or one process that carries the token."""
     resize: Resize | None = None
+    snapshot: Snapshot | None = None
 
     def __post_init__(self) -> None:
         inherited = self.parent.python if self.parent.python[1] else IMAGE_PYTHON

@@ -51,9 +51,17 @@ class Choices:
         return get_provider(properties.provider or self.provider)
 
     def no_snapshot_of(self, target: str) -> str:
-        """Return why a server in the target cannot be saved and resumed: its lowest layer would have to do it."""
+        """Return why a server in the target cannot be saved and resumed; empty if it can.
+
+        Its lowest layer would have to do it.
+        """
         if target in VMS:
-            return f"{get_provider(self.provider).no_snapshot} ({self.provider})"
+            reason = get_provider(self.provider).no_snapshot
+            if reason:
+                return f"{reason} ({self.provider})"
+            if target in CONTAINERS:
+                return "a server is detached in a guest, and not in a container of one"
+            return ""
         if target in CONTAINERS:
             return f"{self.container_engine.no_snapshot} ({self.engine})"
         return "a process is not saved together with bench's end of its pipes"

@@ -157,12 +157,16 @@ class AttestedJob(Generic[Log]):
 
     def launch_ordered(self) -> None:
         """Launch the job, which reads further lines."""
+        self.log.begin()
+        self.launch_waiting(self.argv)
+        self.order(self.spec.encoded())
+
+    def launch_waiting(self, argv: Sequence[str]) -> None:
+        """Launch the job by this command. It gets no line yet, and its clock runs already."""
         reading, writing = os.pipe()
         self.orders = os.fdopen(writing, "wb")
-        self.log.begin()
         lines = os.fdopen(reading, "rb")
-        self.process = self.node.start(self.argv, stdin=lines)
-        self.order(self.spec.encoded())
+        self.process = self.node.start(argv, stdin=lines)
 
     def order(self, line: bytes) -> None:
         """Write a line to the job. One that has ended says why, or its exit status does."""

@@ -14,7 +14,7 @@ from scenarios.distributed import record_of
 from scenarios.events import EventLog, Silent
 from scenarios.job import metrics_of, recordable, throughput_of, worker_argv
 from scenarios.reading import TEMPORARY, empty_page_cache
-from scenarios.served_pair import Launch, ServedPair, ServiceScenario
+from scenarios.served_pair import Launch, OwnPair, SavedPair, ServedPair, ServiceScenario, StartedPair
 from scenarios.served_requests import bodies_of, digest_of
 from scenarios.serving_options import CHAT, MODELS, READY_WITHIN_S, ServingOptions, load_of
 from suite.errors import MeasurementError, RequestError, option
@@ -106,7 +106,7 @@ class OwnServing(ServiceScenario):
         observer.phase("measuring the path")
         path = served.path_metrics()
         observer.phase("attesting")
-        pair = served.pair(observer, served.load())
+        pair = served.pair(observer)
         try:
             page_cache_share = served.arrange_page_cache(observer)
             elapsed_s = pair.to_its_end(account)
@@ -115,7 +115,7 @@ class OwnServing(ServiceScenario):
         measured = served.measurement(pair, elapsed_s, path)
         if page_cache_share is not None:
             measured = measured.changed(details={**measured.details, "page_cache_share": page_cache_share})
-        for note in (*_notes_on(measured.details), *served.notes_on_knee(measured.metrics)):
+        for note in (*pair.notes(), *_notes_on(measured.details), *served.notes_on_knee(measured.metrics)):
             observer.note(f"{trial.trial_id}: {note}")
         return measured
 
@@ -132,6 +132,7 @@ def _server_of(asked: ServingOptions, path: str, bodies: tuple[str, ...], page_c
         bodies_sha256=digest_of(bodies),
         limit=parse_limit(asked.limit) if asked.limit else None,
         page_cache=page_cache,
+        from_snapshot=asked.from_snapshot,
     )
 
 
@@ -189,16 +190,49 @@ class _ServedTrial:
     def arrange_page_cache(self, observer: Observer) -> float | None:
         """Bring the page cache of the server into its planned state. Returns the share that a cold one still holds."""
         state = self.server.page_cache
-        if state is None:
+        if state is None or self.server.from_snapshot:
             return None
         observer.phase("page cache", state)
         if state == "cold":
             return empty_page_cache(self.trial, self.instances[0].node, worker_argv)
-        once = self.load(requests=1, rates=(), clients=1)
-        self.pair(Silent(), once).to_its_end(nullcontext())
+        client = Launch(self.once, "--load", CLIENT_PHASES)
+        started = StartedPair.of(self.trial, self.instances, self.launch(), client, Silent(), tokens=self.tokens)
+        started.to_its_end(nullcontext())
         return None
 
-    def pair(self, observer: Observer, load: LoadRequest) -> ServedPair:
+    @property
+    def once(self) -> LoadRequest:
+        """Return a few requests, after which a server has been in use."""
+        return self.load(requests=1, rates=(), clients=1)
+
+    @property
+    def tokens(self) -> bool:
+        return self.server.api == "openai"
+
+    def pair(self, observer: Observer) -> OwnPair:
+        """Attest both instances. Raises MeasurementError for an instance that cannot be saved though it has to be."""
+        server = self.launch()
+        client = Launch(self.load(), "--load", CLIENT_PHASES)
+        if not self.server.from_snapshot:
+            return StartedPair.of(self.trial, self.instances, server, client, observer, tokens=self.tokens)
+        snapshot = self.instances[0].snapshot
+        if snapshot is None:
+            raise MeasurementError(f"{self.instances[0].node.name} cannot be saved", kind="snapshot")
+        return SavedPair.of(
+            self.trial,
+            self.instances,
+            server,
+            client,
+            observer,
+            waits_at="started",
+            snapshot=snapshot,
+            once=self.once,
+            page_cache=self.server.page_cache,
+            tokens=self.tokens,
+        )
+
+    def launch(self) -> Launch:
+        """Return the launch of the server by its command."""
         command = planned(self.trial.job.command, "its command")
         envelope = self.trial.job.envelope
         node = self.instances[0].node
@@ -210,9 +244,7 @@ class _ServedTrial:
             scratch=TEMPORARY if node.userland else ".",
             port=self.server.port,
         )
-        server = Launch(request, "--server", SERVER_PHASES)
-        client = Launch(load, "--load", CLIENT_PHASES)
-        return ServedPair.of(self.trial, self.instances, server, client, observer)
+        return Launch(request, "--server", SERVER_PHASES)
 
     def explained(self, error: MeasurementError, log: EventLog) -> MeasurementError:
         """Return the failure, with the addresses at which the server listened if it never got ready."""
@@ -231,7 +263,7 @@ class _ServedTrial:
             message, kind=error.kind, command=error.command, output_tail=error.output_tail, remedy=remedy
         )
 
-    def measurement(self, pair: ServedPair, elapsed_s: float, path: Mapping[str, MetricValue]) -> Measurement:
+    def measurement(self, pair: OwnPair, elapsed_s: float, path: Mapping[str, MetricValue]) -> Measurement:
         served = pair.server.job.log
         asked = pair.client.job.log
         launched_s = served.events["launched"].arrived_s
@@ -249,14 +281,15 @@ class _ServedTrial:
                     measured_s=asked.between("answered", "metrics"),
                 ),
                 environment=pair.server.job.environment(),
-                metrics={**self._openings(pair), **latencies, **path, **self._derived(latencies, path)},
+                metrics={**pair.openings(), **latencies, **path, **self._derived(latencies, path)},
                 answers_sha256=_answers_sha256(asked.said("metrics", "details")),
                 ranks=[record_of(rank) for rank in (pair.server, pair.client)],
                 **asked.clocks("answered", "metrics"),
-                usage=served.usage(),
+                usage=pair.usage(),
                 details={
                     **asked.said("metrics", "details"),
                     **served.said("done", "details"),
+                    **pair.details(),
                     "client_usage": dict(asked.said("done", "usage")),
                 },
                 substitutes=tuple(
@@ -273,26 +306,6 @@ class _ServedTrial:
         latency = metrics.get(latency_name(limit, lowest))
         was = f"is {latency.value:.3g} ms" if latency else "was not measured"
         yield f"no knee: {limit.percentile} at the lowest rate, {lowest:g}/s, {was}, and the limit is {limit}"
-
-    def _openings(self, pair: ServedPair) -> dict[str, MetricValue]:
-        """Return the times of the cold start, from the launch in a ready target and from the start of the command."""
-        served = pair.server.job.log
-        asked = pair.client.job.log
-        launched_s = served.events["launched"].arrived_s
-        answered = asked.events["answered"]
-        ready_s = asked.events["ready"].arrived_s - launched_s
-        cold_s = answered.arrived_s - served.begun_s
-        seconds = {
-            "cold-start": cold_s,
-            "cold-start-with-opening": cold_s + pair.server.instance.node.opening.seconds,
-            "start-to-ready": ready_s,
-        }
-        first_token_s = answered.fields.get("first_token_after_s")
-        if self.server.api == "openai" and isinstance(first_token_s, float):
-            seconds["start-to-first-token"] = ready_s + first_token_s
-        # The lines of the two processes come by two pipes: one of them that is read late is dated after the other.
-        in_order = {name: value for name, value in seconds.items() if value > 0}
-        return {name: MetricValue(value=value, unit="s", better="less") for name, value in in_order.items()}
 
     def _derived(self, served: Mapping[str, MetricValue], path: Mapping[str, MetricValue]) -> dict[str, MetricValue]:
         """Return the medians without the path, and the knee; a median that the path explains wholly is left out."""

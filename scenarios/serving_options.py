@@ -117,8 +117,16 @@ class ServingOptions(OptionGroup):
     )
     from_snapshot: bool = about(
         False,
-        "Start your own server from a snapshot of its instance in place of its command. No target can do so yet: the "
-        "refusal has the reason of each.",
+        "Start your own server from a snapshot of its guest, saved after its first answers, in place of its command. "
+        "For target vm.",
+        excludes=(
+            Need(
+                option("ablate"),
+                lambda asked: bool(asked("ablate")),
+                "",
+                "a snapshot is that of the target as it is",
+            ),
+        ),
         idle_without=_OWN,
     )
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
 from suite.job.profiles import Sizes
@@ -158,6 +159,39 @@ class Node(Protocol):
         """Start and return at once. ``stdin`` is all of the input, or the reading end of a pipe, then the command's."""
 
 
+class Snapshot(Protocol):
+    """Saves an instance of this machine to a file, with all that runs in it, and loads it again.
+
+    All of its methods raise BenchError.
+    """
+
+    method: str
+    """How it saves, in words."""
+
+    @property
+    def following(self) -> Sequence[str]:
+        """The command in the instance that follows the detached one.
+
+        It prints the output of that from its first line on, hands on the lines of its own input, and ends as that does.
+        At the end of its input it leaves the other running.
+        """
+
+    def detach(self, argv: Sequence[str], first_line: bytes) -> None:
+        """Start a command in the instance that needs no connection, and give it a line of input."""
+
+    def save(self) -> Path:
+        """Save the instance to a file, and end it. Returns the directory that holds this file alone."""
+
+    def start(self) -> None:
+        """Start the hypervisor that is to load the file, and return at once."""
+
+    def connect(self) -> None:
+        """Wait until the hypervisor answers: from then on it holds what is sent to the instance."""
+
+    def load(self) -> None:
+        """Load the file, and return when the instance runs on."""
+
+
 @dataclass(frozen=True)
 class Instance:
     """One opened instance of a trial's target.
@@ -186,6 +220,8 @@ class Instance:
     """Changes its CPUs while it is open; None where that cannot be done."""
     another: Callable[[], AbstractContextManager[Node]] | None = None
     """Opens a further instance like it, with the same CPUs; None where that cannot be done."""
+    snapshot: Snapshot | None = None
+    """Saves and loads it; None if it cannot be saved."""
     clock_offset_s: float | None = None
     """How many seconds its machine's time of day is ahead of this one's; None on this machine."""
 

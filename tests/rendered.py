@@ -116,6 +116,7 @@ OF_VMS: list[dict[str, Any]] = [
     {"cpus": (0, 8, 1, 9), "threads": 2, "nodes": ((0, (0, 1, 2, 3)),)},
     {"cpus": (0, 8, 1, 9), "accelerator": "kvm", **TWO_SOCKETS},
     {"data_socket": "/d/s", "accelerator": "kvm"},
+    {"incoming": True},
     {"kernel_settings": ("transparent_hugepage=madvise", "numa_balancing=disable")},
 ]
 OF_DOMAINS: list[dict[str, Any]] = [

@@ -187,6 +187,7 @@ SHARE_THE_TERMINAL = {
 
 
 OWN_SETTINGS = {
+    "provisioning/machines/detached.py",  # a command in a guest, which outlives its connection
     "provisioning/gpu_driver.py",  # a program of any node, which the suite starts with its settings
     "provisioning/processes.py",  # a bench that outlives this one, with the user's settings
 }

@@ -46,6 +46,7 @@ class VmLayer:
                 backing=own_environment(node, self.spec.envelope.cpus) if shared else None,
                 substitutes=(*booted.substitutes, *elsewhere),
                 resize=_resizing(groups, node, booted.threads),
+                snapshot=booted.snapshot,
             )
             if shared:
                 with node.opening.running("mount"):

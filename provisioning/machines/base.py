@@ -11,7 +11,7 @@ from provisioning.lab.tap import Tap
 from provisioning.machines import accelerator
 from provisioning.machines.accelerator import Accelerator
 from provisioning.volumes import Volume
-from suite.interfaces import Node, Note
+from suite.interfaces import Node, Note, Snapshot
 from suite.job.envelope import Envelope
 from suite.job.job import CpuCapability
 from suite.job.properties import AS_IT_IS, Properties
@@ -57,6 +57,8 @@ class Guest:
     """The image's tree in the guest, for containers in it."""
     threads: tuple[int, ...] = ()
     """The threads of its virtual CPUs on the node below, where they are known."""
+    snapshot: Snapshot | None = None
+    """Saves the guest and loads it again; None if it cannot be saved."""
 
 
 class MachineProvider(Protocol):
@@ -65,10 +67,8 @@ class MachineProvider(Protocol):
     """The programs that it needs on the machine that runs guests, and the Debian packages that have them."""
     local_tools: Mapping[str, str]
     """The further programs that it needs on this machine, wherever the guests run."""
-    no_snapshot: str = (
-        "a guest's memory is saved without its SSH connection, and a server ends with the connection that started it"
-    )
-    """Why a server in its guest cannot be saved and resumed."""
+    no_snapshot: str = "it saves no guest"
+    """Why a server in its guest cannot be saved and resumed; empty if it can."""
     most_cpus: int | None = None
     """The most virtual CPUs of a guest; None if there is no limit."""
 

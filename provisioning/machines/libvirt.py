@@ -57,6 +57,7 @@ class Libvirt(qemu.Qemu):
     """See ``base.MachineProvider``. Whatever is not about starting QEMU is inherited."""
 
     name = "libvirt"
+    no_snapshot: str = "its daemon starts QEMU, and the suite has no hold of that QEMU's monitor"
     tools: Mapping[str, str] = MappingProxyType({**qemu.Qemu.tools, **processes.packages_of("virsh")})
 
     def version(self, node: Node) -> str:

@@ -18,6 +18,7 @@ from provisioning.machines.accelerator import Accelerator
 from provisioning.machines.base import Guest, GuestSpec, MachineProvider
 from provisioning.machines.qemu_command import Topology, topology_on
 from provisioning.machines.running import GuestConsole, RunningQemu, explained
+from provisioning.machines.snapshot import GuestSnapshot
 from provisioning.nodes import local_node
 from provisioning.processes import build_of, check_answer, installing, packages_of
 from suite.errors import BenchError, MeasurementError, option
@@ -41,6 +42,7 @@ class Qemu(MachineProvider):
     name = "qemu"
     tools: Mapping[str, str] = MappingProxyType(packages_of(accelerator.PROGRAM, "ssh", "taskset"))
     local_tools: Mapping[str, str] = MappingProxyType(packages_of("ssh-keygen", "cpio"))
+    no_snapshot: str = ""
     most_cpus = 255  # APIC IDs have 8 bits; more need an IOMMU that remaps interrupts, which no guest of the suite has
 
     def version(self, node: Node) -> str:
@@ -117,6 +119,9 @@ class Qemu(MachineProvider):
                     limits = qemu.disk_limits(self.ask(node, started, "query-block"))
                     guest = replace(_guest(spec, started, access, limits), threads=tuple(threads))
                 stack.enter_context(ssh.connection(node, access, within_s))
+                if node.local and not self.no_snapshot and not spec.shared_directory:
+                    snapshot = GuestSnapshot(machine, node, access, spec.image.python[0], stack)
+                    guest = replace(guest, snapshot=snapshot)
                 yield guest
                 if machine.console.flood:
                     raise machine.console.flood

@@ -153,6 +153,8 @@ class QemuSpec(Topology):
     tap: Tap | None = None
     kernel_settings: tuple[str, ...] = ()
     """Words of the kernel's command line that give it settings of the node's kernel."""
+    incoming: bool = False
+    """Whether it waits for the state of a guest in place of booting one."""
 
     @property
     def preallocated(self) -> bool:
@@ -181,6 +183,7 @@ def qemu_argv(spec: QemuSpec) -> list[str]:
         *_network(spec.ssh_port),
         *(qemu_words(spec.tap) if spec.tap else ()),
         *(virtiofs.qemu_words(spec.data_socket) if spec.data_socket else ()),
+        *(("-incoming", "defer") if spec.incoming else ()),
     ]
     if spec.microvm:
         return _over_mmio(argv, spec.accelerator)

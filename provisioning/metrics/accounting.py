@@ -63,7 +63,9 @@ def open_account(
     if elsewhere or (trial.job.distributed and trial.job.distributed.machines):
         return NoAccount()
     victims = 1 if trial.job.sharing else len(nodes)
-    return HostAccount(trial.envelope.cpus, nodes, victims=victims, idle_w=idle_w)
+    server = trial.job.serving.server if trial.job.serving else None
+    starts_within = server is not None and server.from_snapshot
+    return HostAccount(trial.envelope.cpus, nodes, victims=victims, idle_w=idle_w, starts_within=starts_within)
 
 
 class NoAccount(AbstractContextManager[None]):
@@ -82,7 +84,8 @@ class HostAccount:
     """See ``suite.interfaces.Account``. It is entered once.
 
     Of nodes that share the machine the first ``victims`` are those that the resources are of; what serves the others is
-    told apart, and is no stranger to the conditions.
+    told apart, and is no stranger to the conditions. If the target itself ``starts_within`` the account, its
+    processes are looked for once more at the end.
     """
 
     def __init__(
@@ -92,8 +95,10 @@ class HostAccount:
         *,
         victims: int | None = None,
         idle_w: float | None = None,
+        starts_within: bool = False,
     ) -> None:
         self._cpus = cpus
+        self._starts_within = starts_within
         self._idle_w = idle_w
         self._nodes = nodes
         self._victims = nodes[:victims]
@@ -122,6 +127,8 @@ class HostAccount:
 
     def __exit__(self, *_: object) -> None:
         begin_s = time.thread_time()
+        if self._starts_within:
+            self._footprint = self._footprint.with_started(self._nodes)
         host, reading, of_victims = self._read()
         used_now_s = used_s()
         of_host, missed = self._energy.stop()

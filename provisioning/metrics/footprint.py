@@ -69,6 +69,11 @@ class Footprint:
         pids |= {process.pid for process in running if process.info["name"] in threads}
         return cls(sorted(pids), host_processes)
 
+    def with_started(self, nodes: Sequence[Node]) -> "Footprint":
+        """Return the footprint with the processes that have begun since, such as a hypervisor that loaded a guest."""
+        started = Footprint.of(nodes)
+        return Footprint(sorted({*self.pids, *started.pids}), self.host_processes)
+
     def read(self) -> FootprintReading:
         living = {}
         for pid in self.pids:

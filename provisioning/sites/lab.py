@@ -12,7 +12,7 @@ from provisioning.lab.tap import join, tap
 from provisioning.layers.container import ContainerLayer
 from provisioning.layers.vm import VmLayer
 from provisioning.machines.base import get_provider
-from provisioning.nodes import local_node
+from provisioning.nodes import WrappedNode, local_node
 from provisioning.sites.base import RunInputs, joined_job
 from provisioning.sites.here import Here
 from provisioning.volumes import volume_of
@@ -101,7 +101,8 @@ def _lower(stack: ExitStack, machine: Node, lab_node: LabNode, layers: Sequence[
         layer = first.plugged(plugged)
         guest = stack.enter_context(layer.opened(lab_node.node(machine)))
         device = join(guest, plugged)
-        return Instance(guest, plugged.address, device)
+        snapshot = guest.snapshot if isinstance(guest, WrappedNode) else None
+        return Instance(guest, plugged.address, device, snapshot=snapshot)
     node: Node = lab_node.node(machine)
     if not isinstance(first, ContainerLayer):
         node = stack.enter_context(first.opened(node))

@@ -88,7 +88,9 @@ class OwnServer(Part):
     """The percentile of the latency that a sustained rate must keep; None if no such rate is looked for."""
     page_cache: PageCache | None = None
     """``cold``: neither programs nor files are in memory when it starts. ``warm``: it has run once before. None: as the
-    trials before have left it."""
+    trials before have left it. Of a server from a snapshot it is the state of the snapshot's file."""
+    from_snapshot: bool = False
+    """Whether its instance was saved when it had answered, and starts from that file in place of its command."""
 
 
 class Serving(Load):

@@ -88,6 +88,37 @@ def test_a_cold_start_reads_programs_and_model_anew(own_llama: Path, tmp_path: P
         assert ratios[target, "start-to-ready"] < 1, "a warm one starts sooner"
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(3000)
+def test_a_server_from_a_snapshot_neither_boots_nor_loads_again(tmp_path: Path) -> None:
+    place = tmp_path / "own"
+    place.mkdir()
+    shutil.copy(STAND_IN, place)
+    loading_s = 20
+    load = ("--api", "openai", "--max-tokens", "4", "--requests", "10", "--rates", "2", "--clients", "2")
+    server = ("--command", f"python model_server.py 8000 --loading-s {loading_s}")
+    words = (*SERVE, *load, *server, *files(place), *on("vm"), *COLD)
+    (started,) = measured(tmp_path / "started", *words, timeout_s=1400)
+    (restored,) = measured(tmp_path / "restored", *words, "--from-snapshot", timeout_s=1400)
+    cold = {name: metric.value for name, metric in started.metrics.items()}
+    saved = {name: metric.value for name, metric in restored.metrics.items()}
+    assert cold["start-to-ready"] > loading_s > saved["start-to-ready"], "the command does not load again"
+    assert saved["cold-start-with-opening"] < cold["cold-start-with-opening"] - loading_s
+    snapshot = restored.details["snapshot"]
+    assert snapshot["size_bytes"] > 50 << 20, "a guest's kernel, its page cache and the server"
+    assert 0 <= snapshot["page_cache_share"] <= 0.01
+    assert snapshot["client_resent"] == 0, "what the client sent waited for the guest"
+    assert some(restored.answers_sha256) == started.answers_sha256
+    assert some(some(restored.job.serving).server).from_snapshot
+    for name in ("started", "restored"):
+        bench("audit", str(tmp_path / name))
+    compared = bench(
+        "compare", str(tmp_path / "started"), str(tmp_path / "restored"), "--by", "from_snapshot", "--json"
+    )
+    rows = [row for row in json.loads(compared.stdout)["rows"] if row["metric"] == "start-to-ready"]
+    assert [row["cell"] for row in rows if row["ratio"] < 1] == [["from_snapshot=True"]]
+
+
 STEP_S, STALL_S = 0.02, 0.1
 ON_ENGINES = ("--target", "bare-metal", "--target", "container", "--engine", "runc", "--engine", "podman")
 

@@ -121,6 +121,19 @@ def test_a_process_that_lives_on_is_counted_for_the_time_of_the_job(node: LocalN
     assert time.process_time() - begin < 0.2, "nothing runs here in between"
 
 
+@pytest.mark.parametrize("starts_within", [True, False])
+def test_a_process_that_begins_within_the_account_is_counted_where_the_target_starts_there(
+    node: LocalNode, starts_within: bool
+) -> None:
+    account: Any = HostAccount(CPUS, [place(node)], starts_within=starts_within)
+    with account:
+        busy = node.start([sys.executable, "-S", "-c", f"{BURN[-1]}\nprint('burnt', flush=True)\ntime.sleep(600)"])
+        next(busy.lines(60))
+    used = account.resources.serving
+    assert (used.cpu_s > 0.9 * BURN_S) is starts_within
+    assert (used.peak_memory_bytes is not None) is starts_within
+
+
 def test_what_other_trials_started_does_not_serve_this_one(node: LocalNode) -> None:
     other = LocalNode(f"{node.token}-other", node.cpus, None)
     other.start([sys.executable, "-S", "-c", "input()"])

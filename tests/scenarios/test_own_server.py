@@ -4,24 +4,29 @@ import itertools
 import json
 import math
 import random
+import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event as Moment
 from types import SimpleNamespace
 from typing import Any, cast
 
 import psutil
 import pytest
 
+from provisioning.machines import detached
 from provisioning.machines.ssh import free_port
 from scenarios.events import Event, EventLog
 from scenarios.own_server import _ServedTrial, knee_per_s
 from scenarios.reading import empty_page_cache
+from scenarios.served_pair import StartedPair
 from scenarios.served_requests import bodies_of
 from scenarios.serving_options import CHAT, ServingOptions
-from suite.errors import RequestError
+from suite.errors import MeasurementError, RequestError
 from suite.interfaces import Completed, Instance, Measurement, Node
 from suite.job.profiles import PROFILES
 from suite.job.serving import Limit, Serving, parse_limit
@@ -42,7 +47,7 @@ STAND_IN = Path(__file__).parents[1] / "stand_ins/model_server.py"
 def measured(trial: Trial, here: HereNode, observer: Any) -> Any:
     """``measured("--step-s 0.01", requests=20)``: measure the stand-in with these words and options of a request."""
 
-    def measure(words: str = "", **options: Any) -> Measurement:
+    def measure(words: str = "", snapshot: PausedServer | None = None, **options: Any) -> Measurement:
         port = free_port()
         command = f"{sys.executable} {STAND_IN} {port} {words}"
         given = {
@@ -66,13 +71,65 @@ def measured(trial: Trial, here: HereNode, observer: Any) -> Any:
             envelope=ENVELOPE,
             **part,
         )
-        return scenario.measure(planned, instances(here), observer, nullcontext())
+        return scenario.measure(planned, instances(here, snapshot), observer, nullcontext())
 
     return measure
 
 
-def instances(node: HereNode) -> list[Instance]:
-    return [Instance(node, "127.0.0.1", "lo") for _ in range(2)]
+def instances(node: HereNode, snapshot: "PausedServer | None" = None) -> list[Instance]:
+    return [Instance(node, "127.0.0.1", "lo", snapshot=snapshot) for _ in range(2)]
+
+
+@dataclass
+class PausedServer:
+    """A snapshot of one process: it is stopped as if it were saved, and goes on where it is loaded."""
+
+    node: HereNode
+    place: Path
+    fails_at: str = ""
+    method: str = "its process was stopped"
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def following(self) -> Sequence[str]:
+        return self._program("follow")
+
+    def _program(self, action: str) -> list[str]:
+        return [sys.executable, "-I", "-c", Path(detached.__file__).read_text(), action, str(self.place / "detached")]
+
+    def detach(self, argv: Sequence[str], first_line: bytes) -> None:
+        self.place.mkdir()
+        self.node.run([*self._program("start"), *argv], stdin=first_line + b"\n")
+        self.calls.append("detach")
+
+    def save(self) -> Path:
+        self.send(signal.SIGSTOP)
+        saved = self.place / "saved"
+        saved.mkdir()
+        (saved / "guest").write_bytes(b"x" * 5000)
+        self.calls.append("save")
+        return saved
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def connect(self) -> None:
+        self.calls.append("connect")
+
+    def load(self) -> None:
+        if self.fails_at == "load":
+            raise MeasurementError("the guest's snapshot: no room", kind="snapshot")
+        time.sleep(LOADED_S)
+        self.send(signal.SIGCONT)
+        self.calls.append("load")
+
+    def send(self, number: int) -> None:
+        for process in psutil.process_iter(["cmdline"]):
+            if str(STAND_IN) in (process.info["cmdline"] or ()):
+                process.send_signal(number)
+
+
+LOADED_S = 0.4
 
 
 def is_left(path: Path) -> bool:
@@ -151,9 +208,8 @@ def test_a_start_whose_line_was_read_after_the_answer_has_no_time() -> None:
         )
 
     opened = SimpleNamespace(node=SimpleNamespace(opening=SimpleNamespace(seconds=0.5)))
-    pair: Any = SimpleNamespace(server=lines(launched=3.0), client=lines(ready=2.9, answered=3.1))
-    served: Any = SimpleNamespace(server=SimpleNamespace(api="http"))
-    told = {name: metric.value for name, metric in _ServedTrial._openings(served, pair).items()}
+    pair = StartedPair(lines(launched=3.0), lines(ready=2.9, answered=3.1), Moment(), tokens=False)
+    told = {name: metric.value for name, metric in pair.openings().items()}
     assert told == pytest.approx({"cold-start": 2.1, "cold-start-with-opening": 2.6})
 
 
@@ -273,6 +329,52 @@ def test_a_warm_server_has_run_once_before(measured: Any, here: HereNode) -> Non
     found = measured("--step-s 0.01", cache="warm")
     assert len(here.processes) - launched == 2 * 2 + 2, "the path, the first run, the measured one"
     assert found.metrics["start-to-ready"].value > 0
+
+
+def test_a_server_from_a_snapshot_starts_when_that_is_loaded(measured: Any, here: HereNode, tmp_path: Path) -> None:
+    loading_s = 1.0
+    paused = PausedServer(here, tmp_path / "guest")
+    words = {"from_snapshot": True, "snapshot": paused, "ready": "/wait", "cache": "warm"}
+    found = measured(f"--step-s 0.01 --loading-s {loading_s}", **words)
+    assert paused.calls == ["detach", "save", "start", "connect", "load"]
+    metrics = {name: metric.value for name, metric in found.metrics.items()}
+    assert LOADED_S <= metrics["restore-memory"] <= metrics["start-to-ready"] < loading_s, "the command loads no more"
+    parts = ("restore-hypervisor", "restore-memory", "restore-answer")
+    assert sum(metrics[name] for name in parts) == pytest.approx(metrics["start-to-ready"])
+    assert metrics["cold-start-with-opening"] >= metrics["start-to-ready"]
+    assert "cold-start" not in metrics, "there is no ready target before"
+    snapshot = found.details["snapshot"]
+    assert (snapshot["size_bytes"], snapshot["page_cache_share"]) == (5000, 1)
+    assert snapshot["save_s"] > 0
+    before_s = found.timeline.launch_s + found.timeline.imports_s + found.timeline.build_s
+    assert before_s == pytest.approx(metrics["cold-start-with-opening"])
+    assert found.usage is None, "its account began before it was saved"
+    assert found.details["ended_by"] == "TERM"
+    assert not is_left(STAND_IN)
+
+
+@pytest.mark.parametrize(
+    ("words", "fails_at", "message"),
+    [
+        ("--die-after-s 0.8 --loading-s 60", "", "the server ended by itself with exit status 3"),
+        ("--loading-s 60", "", "/ answered 503; it listens at 0.0.0.0"),
+        ("", "load", "no room"),
+    ],
+)
+def test_a_server_that_cannot_be_saved_is_named_with_the_reason(
+    measured: Any, here: HereNode, tmp_path: Path, words: str, fails_at: str, message: str
+) -> None:
+    paused = PausedServer(here, tmp_path / "guest", fails_at)
+    options = {"from_snapshot": True, "snapshot": paused, "ready_limit": 2}
+    error = failure(measured, f"--step-s 0.01 {words}", **options)
+    assert message in error.message
+    assert ("save" in paused.calls) is bool(fails_at)
+    paused.send(signal.SIGKILL)  # a guest would have ended with it
+    assert not is_left(STAND_IN)
+
+
+def test_an_instance_that_nothing_saves_fails_the_trial(measured: Any) -> None:
+    assert failure(measured, "--step-s 0.01", from_snapshot=True).kind == "snapshot"
 
 
 def test_a_cold_start_is_refused_where_the_programs_are_the_machines_own(measured: Any) -> None:
