@@ -39,9 +39,10 @@ SHARED_METRICS = (
     Metric("step-p99", "step_p99_s", "s"),
     Metric("cpu-time", "serving_cpu_s", "s"),
     Metric("llc-misses", "llc_load_misses", ""),
+    Metric("involuntary-switches", "involuntary_switches", ""),
 )
 """The metrics of a victim. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it means
-slower computing."""
+slower computing. Involuntary switches are those at which the kernel gave a CPU of the victim to another process."""
 KEPT = Metric("aggressor-speed", "aggressor_beside_per_s", "", "more")
 STEAL = Metric("steal-share", "steal_s", "")
 
@@ -89,7 +90,8 @@ def _ablations(ok: pd.DataFrame) -> Iterator[Sides]:
         yield Sides(switched, plain(ok), ["target"], name, "", facts_that_may_differ(name))
 
 
-def _aggressors(ok: pd.DataFrame) -> Iterator[Sides]:
+def beside_and_alone(ok: pd.DataFrame) -> Iterator[Sides]:
+    """Yield the victims beside each aggressor, with those of the same target alone."""
     trials = victims(ok)
     for (ablation, aggressor), beside in trials[trials["aggressor"] != ""].groupby(["ablation", "aggressor"]):
         alone = trials[(trials["aggressor"] == "") & (trials["ablation"] == ablation)]
@@ -112,7 +114,7 @@ ABLATION = ContrastKind(
 )
 AGGRESSOR = ContrastKind(
     "aggressor",
-    _aggressors,
+    beside_and_alone,
     "the same target alone",
     SHARED_METRICS,
     "alone",

@@ -112,7 +112,8 @@ def trials_with_workers(ok: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFram
     parts = evidence.drop_duplicates("path").set_index("path").loc[spread["path"], ["job", "ranks", "seed"]]
     parts = parts.set_axis(spread.index)
     steps_taken = of_jobs(parts, lambda job: job.sizes and job.sizes.warmup_steps + job.sizes.steps)
-    trials = spread.assign(
+    # The copy is of one part, to which pandas adds columns quietly; of over a hundred it warns.
+    trials = spread.copy().assign(
         workers=of_jobs(parts, lambda job: job.distributed and job.distributed.workers),
         strategy=of_jobs(parts, lambda job: job.distributed and job.distributed.strategy),
         share=of_jobs(parts, _key_of_share),

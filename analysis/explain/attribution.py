@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare.pairing import BLOCK, grouped, papers_order, plain, to_baseline, with_variants
-from analysis.compare.results import Comparison
+from analysis.compare.contrast_kinds import Sides, beside_and_alone
+from analysis.compare.pairing import BLOCK, baseline, grouped, order, pair, papers_order, plain, with_variants
+from analysis.compare.results import Arm, Comparison
 from analysis.compare.validity import usable
 from analysis.compare.verdicts import sides_of, withheld
 from analysis.explain.explanation import (
@@ -25,8 +26,9 @@ from analysis.explain.explanation import (
     UNEXPLAINED,
     Explained,
     Explanation,
-    Switches,
+    NumberDifference,
     TimeDifference,
+    Victim,
 )
 from analysis.explain.prediction import preempted_jobs, with_predictions
 from analysis.load.metrics import with_trait
@@ -36,12 +38,13 @@ from analysis.warnings.conditions import with_changes
 from analysis.warnings.types import AnalysisWarning
 from suite.targets import BASES, base_of
 
-_SWITCHES = {
-    "voluntary": "voluntary_switches",
-    "involuntary": "involuntary_switches",
+_COUNTERS = {
+    "voluntary_switches": "voluntary switches",
+    "involuntary_switches": "involuntary switches",
     "migrations": "migrations",
 }
-"""The counters of a worker by the fields of ``Switches``."""
+"""The columns of what a worker counts in the measured steps, with the names that are shown."""
+_OF_VICTIMS = {"elapsed_s": "elapsed s", **_COUNTERS}
 _BEFORE = {"launch": "launch_s", "imports": "imports_s", "build": "build_s", "warm-up": "warmup_s"}
 _STEPS = {"data": "data_s", "copy": "copy_s", "compute": "compute_s", "communicate": "communicate_s"}
 _AFTER = {
@@ -63,8 +66,6 @@ class Parts:
     total_s: float
     """The whole trial, opening included; of one that took turns those of its bursts."""
     steps_s: Sequence[float]
-    switches: Mapping[str, float]
-    """The fields of ``Switches`` that the target counted in the measured steps."""
 
     @classmethod
     def mean(cls, trials: Sequence["Parts"]) -> "Parts":
@@ -77,7 +78,6 @@ class Parts:
             phases=phases,
             total_s=fmean(trial.total_s for trial in trials),
             steps_s=[*chain.from_iterable(trial.steps_s for trial in trials)],
-            switches=_mean_switches(trials),
         )
 
     @classmethod
@@ -95,28 +95,7 @@ class Parts:
             phases={OPENING: record.opening or {}, COMPUTE: computing},
             total_s=total_s,
             steps_s=(steps and steps.elapsed_s) or (),
-            switches=_switches(record),
         )
-
-
-def _switches(record: Any) -> dict[str, float]:  # noqa: ANN401 (decoded by the table of columns, or whole)
-    details = record.details
-    if isinstance(details, dict):
-        usage = details.get("measured_usage")
-    else:
-        usage = details and details.measured_usage
-    counts = {}
-    for name, counter in _SWITCHES.items():
-        number = usage.get(counter) if isinstance(usage, dict) else None
-        if isinstance(number, int | float) and number >= 0:
-            counts[name] = float(number)
-    return counts if {"voluntary", "involuntary"} <= counts.keys() else {}
-
-
-def _mean_switches(trials: Sequence[Parts]) -> dict[str, float]:
-    """Return the means of the trials that counted their switches; empty if none did."""
-    counted = [trial.switches for trial in trials if trial.switches]
-    return _means(counted) if counted else {}
 
 
 def _means(trials: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -149,7 +128,7 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
     every = with_changes(with_variants(records.trials))
     trials = plain(every)
     ok = trials[trials["ok"] & ~with_trait(trials, "probes")]
-    formed, _ = usable(to_baseline(ok, []), force=force)
+    formed, _ = usable(_differences(Sides(plain(ok), baseline(ok)), _COUNTERS), force=force)
     read = _PartsOfTrials(ok)
     circumstances = {group.key: group.circumstances for group in comparison.groups}
     explanations = []
@@ -168,7 +147,7 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
                 step_times([trial.steps_s for trial in base if trial.steps_s]),
                 step_times([trial.steps_s for trial in own if trial.steps_s]),
                 tuple(notes),
-                switches=tuple(_switches_of_sides(sides, target)),
+                counts=tuple(_numbers(blocks, _COUNTERS)),
                 withheld=withheld(
                     job.profile,
                     len(own),
@@ -181,20 +160,56 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
     return Explained(
         explanations=tuple(predicted),
         preempted=tuple(preempted_jobs(every[every["ok"]], circumstances)),
+        victims=tuple(_victims(every[every["ok"]], force=force)),
         warnings=tuple(read.warnings),
         contrasts=comparison.contrasts,
     )
 
 
-Sides = tuple[Sequence[Parts], Sequence[Parts]]
+SidesOfParts = tuple[Sequence[Parts], Sequence[Parts]]
 """The trials of bare metal and of the target, block by block."""
 
 
-def _switches_of_sides(sides: Sides, target: str) -> Iterator[Switches]:
-    for name, trials in zip((base_of(target), target), sides, strict=True):
-        switches = _mean_switches(trials)
-        if switches:
-            yield Switches(name, **switches)
+def _victims(ok: pd.DataFrame, *, force: bool) -> Iterator[Victim]:
+    """Yield what changed in each victim beside each aggressor, the targets of each such pair together."""
+    victims = []
+    for sides in beside_and_alone(ok):
+        pairs, _ = usable(_differences(sides, _OF_VICTIMS), force=force, switched=sides.may_differ)
+        for (job, model, target), blocks in grouped(pairs):
+            arm = Arm(job, model, target, sides.ablation, sides.aggressor)
+            numbers = tuple(_numbers(blocks, _OF_VICTIMS))
+            victims.append((arm, Victim(*arm[:5], len(blocks), numbers)))
+    victims.sort(key=lambda victim: _targets_last(victim[0]))
+    return (victim for _, victim in victims)
+
+
+def _targets_last(arm: Arm) -> tuple[object, ...]:
+    job, model, target, *beside = order(arm)
+    return (job, model, *beside, target)
+
+
+def _differences(sides: Sides, names: Mapping[str, str]) -> pd.DataFrame:
+    """Pair two sides of blocks; these columns of the pairs become differences."""
+    return pair(sides.own, sides.base, [*names], same=sides.same, by_difference=names)
+
+
+def _numbers(blocks: pd.DataFrame, names: Mapping[str, str]) -> Iterator[NumberDifference]:
+    """Yield the numbers that both sides of some blocks have; ``blocks`` are pairs of differences."""
+    for column, name in names.items():
+        base_column = f"{column}_base"
+        counted = blocks[[column, base_column]].dropna()
+        if counted.empty:
+            continue
+        baseline_mean = float(counted[base_column].mean())
+        difference_mean = float(counted[column].mean())
+        location = locate(counted[column].to_numpy(), trim=0)
+        yield NumberDifference(
+            name,
+            baseline_mean,
+            baseline_mean + difference_mean,
+            difference_mean,
+            location.interval if location else None,
+        )
 
 
 class _PartsOfTrials:
@@ -224,7 +239,7 @@ class _PartsOfTrials:
                 self._parts[path] = Parts.of(record)
         return self._parts[path]
 
-    def sides(self, blocks: pd.DataFrame, target: str) -> Sides:
+    def sides(self, blocks: pd.DataFrame, target: str) -> SidesOfParts:
         """Return the trials of bare metal and of the target, of the blocks of which both could be read."""
         bases = []
         owns = []
@@ -242,7 +257,7 @@ class _PartsOfTrials:
                 yield from filter(None, notes.splitlines())
 
 
-def _parts(sides: Sides) -> Iterator[TimeDifference]:
+def _parts(sides: SidesOfParts) -> Iterator[TimeDifference]:
     """Yield the parts that all trials have, in the order of a trial, and what these leave unexplained."""
     trials = [*chain(*sides)]
     # A part that one side of one block lacks cannot be compared: it stays in what is unexplained.
@@ -258,7 +273,7 @@ def _parts(sides: Sides) -> Iterator[TimeDifference]:
     yield _difference(UNEXPLAINED, sides, unexplained_s)
 
 
-def _phases(part: str, sides: Sides) -> Iterator[TimeDifference]:
+def _phases(part: str, sides: SidesOfParts) -> Iterator[TimeDifference]:
     """Yield the phases of a part; none where a record does not name them."""
     phases = [trial.phases.get(part, {}) for trial in chain(*sides)]
     if not all(phases):
@@ -268,7 +283,7 @@ def _phases(part: str, sides: Sides) -> Iterator[TimeDifference]:
         yield _difference(name, sides, [of_trial.get(name, 0.0) for of_trial in phases])
 
 
-def _difference(name: str, sides: Sides, seconds: Sequence[float]) -> TimeDifference:
+def _difference(name: str, sides: SidesOfParts, seconds: Sequence[float]) -> TimeDifference:
     """Return the difference of one part, from its seconds in every trial, those of bare metal first."""
     blocks = len(sides[0])
     return difference(name, seconds[:blocks], seconds[blocks:])

@@ -29,17 +29,34 @@ class TimeDifference:
 
 
 @dataclass(frozen=True)
-class Switches:
-    """How often the kernel took the CPUs from the job in the measured steps: means over the trials of a side."""
+class NumberDifference:
+    """Mean of a number on both sides of the blocks that have it on both, and the mean of its differences.
 
-    side: str
-    """The target, or the one that it is compared with."""
-    voluntary: float
-    """The job waited, for data or for another process."""
-    involuntary: float
-    """Another process ran, or its time slice was over."""
-    migrations: float | None = None
-    """A thread was moved to another CPU; None where the kernel does not say."""
+    The 95 % interval of the difference takes two blocks or more.
+    """
+
+    name: str
+    """``elapsed s``; or what the kernel counted in the measured steps: ``voluntary switches``, when the job waited for
+    data or for another process, ``involuntary switches``, when another process ran or its time slice was over, and
+    ``migrations`` of a thread to another CPU."""
+    baseline: float
+    target: float
+    difference: float
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Victim:
+    """What changed in a job on one target when an aggressor ran beside it; the baseline is the same target alone."""
+
+    job: ComparedJob
+    model: str
+    target: str
+    ablation: str
+    aggressor: str
+    blocks: int
+    numbers: tuple[NumberDifference, ...]
+    """The elapsed time, and what was counted on both sides."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +113,8 @@ class Explanation:
     baseline_steps: StepTimes | None
     target_steps: StepTimes | None
     notes: tuple[str, ...]
-    switches: tuple[Switches, ...] = ()
-    """Those of each side that counted them."""
+    counts: tuple[NumberDifference, ...] = ()
+    """The switches and migrations that both sides counted."""
     prediction: Prediction | None = None
     """Present if probes of the same host, envelope and layers are among the records."""
     communicating: CommunicatingShare | None = None
@@ -153,4 +170,5 @@ class Explained(Selection):
 
     explanations: tuple[Explanation, ...]
     preempted: tuple[PreemptedJob, ...]
+    victims: tuple[Victim, ...]
     warnings: tuple[AnalysisWarning, ...]

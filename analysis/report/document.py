@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Literal
 
-from analysis.compare.contrast_kinds import tabled_kinds
+from analysis.compare.contrast_kinds import AGGRESSOR, tabled_kinds
 from analysis.compare.published import citation
-from analysis.compare.results import ComparedJob, Comparison, Group, JudgedClaim
+from analysis.compare.results import ClaimVerdict, ComparedJob, Comparison, Group, JudgedClaim
 from analysis.explain.explanation import Explained
 from analysis.figures.reference import PAPERS_KEY
 from analysis.report import formatting, tables
@@ -75,16 +75,26 @@ def _legend(comparison: Comparison, *, figures: bool) -> Iterator[Element]:
         yield Line(f"{count(comparison.warmup_trials, 'warm-up trial')} left out of everything.", "dim")
 
 
+_DECIDED_FIRST: Sequence[ClaimVerdict] = (
+    "contradicted",
+    "confirmed",
+    "confirmed in part",
+    "undecided",
+    "not testable",
+)
+
+
 def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
     """Yield each published claim with its verdict, what was measured, and what would decide it.
 
-    Those of which nothing was measured come last, in groups that one command decides.
+    Those that are decided come first; those of which nothing was measured last, in groups that one command decides.
     """
     counts = Counter(row.verdict for row in judged)
     if counts:
+        in_order = sorted(counts, key=_DECIDED_FIRST.index)
         yield Heading(
             "Published claims",
-            ", ".join(f"{number} {name}" for name, number in counts.items()),
+            ", ".join(f"{counts[verdict]} {verdict}" for verdict in in_order),
             rank=2,
         )
     cited: set[str] = set()  # each paper once
@@ -95,13 +105,16 @@ def published_elements(judged: Sequence[JudgedClaim]) -> Iterator[Element]:
         if last.verdict == "not testable":
             yield Line(last.claim.advice, "dim", indent=2)
         elif last.verdict in ("undecided", "confirmed in part"):
-            yield Line(f"to decide {'it' if len(group) == 1 else 'them'}: {last.claim.advice}", "dim", indent=2)
+            label = "to decide it" if len(group) == 1 else "to decide them"
+            for command in last.claim.advice.split("; "):
+                yield CommandLine(command, label)
+                label = "and"
 
 
 def _by_advice(judged: Sequence[JudgedClaim]) -> Iterator[Sequence[JudgedClaim]]:
-    """Yield each claim that records speak of alone, then the others by the command that decides them."""
+    """Yield each claim that records speak of alone, then the others by the commands that decide them."""
     unmeasured: dict[str, list[JudgedClaim]] = {}
-    for row in judged:
+    for row in sorted(judged, key=lambda row: _DECIDED_FIRST.index(row.verdict)):
         if row.evidence or row.verdict != "undecided":
             yield [row]
         else:
@@ -167,11 +180,18 @@ def more_options(comparison: Comparison, level: Level, *, costs: bool) -> str:
     left_out = {
         "--verbose": level == "overview",
         "--costs": not costs and any(group.costs for group in comparison.groups),
-        "--explain": any(group.job.traits.normalised and not group.job.traits.probes for group in comparison.groups),
+        "--explain": any(map(_has_parts, comparison.groups)),
         "--scaling": any(contrast.arm.division for contrast in comparison.contrasts),
     }
     hints = ", ".join(option for option, left in left_out.items() if left)
     return f"; more: {hints}" if hints else ""
+
+
+def _has_parts(group: Group) -> bool:
+    """Return whether ``--explain`` has anything on a group: the parts of its time, or what changed in its victims."""
+    if group.of_kind(AGGRESSOR.name):
+        return True
+    return group.job.traits.normalised and not group.job.traits.probes
 
 
 def _overview(comparison: Comparison, answered: Answer, *, costs: bool) -> Iterator[Element]:

@@ -1,15 +1,24 @@
 """Explanations as elements of a document: the parts of a difference in time, and what the probes predict."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from analysis.compare.results import ComparedJob
-from analysis.explain.explanation import UNEXPLAINED, Explained, Explanation, Predicted, PreemptedJob, TimeDifference
+from analysis.explain.explanation import (
+    UNEXPLAINED,
+    Explained,
+    Explanation,
+    NumberDifference,
+    Predicted,
+    PreemptedJob,
+    TimeDifference,
+    Victim,
+)
 from analysis.report.elements import Bar, Cell, Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import duration, noted_effects, seconds
 from analysis.warnings.types import notices
-from suite.job.ablations import named_arm
+from suite.job.ablations import label_of, named_arm
 from suite.targets import BASELINE, base_of
 from suite.units import count, number
 
@@ -37,16 +46,20 @@ def _share(explanation: Explanation, part: TimeDifference) -> str:
 
 NOTHING = (
     f"Nothing to explain: no training on another target shares a block with a {BASELINE} trial that it may be compared "
-    "with; bench compare says what there is"
+    "with, or holds a job both alone and beside another one; bench compare says what there is"
 )
 _LEGEND = (
     "seconds per trial; difference: mean over the blocks, with its 95 % t interval; the parts and what is unexplained "
     "sum to the whole; of it: the part's share, if the trials decide and the interval of the whole excludes zero"
 )
+_OF_SWITCHES = (
+    "switches and migrations: of the job's threads in the measured steps of a trial, counted by the kernel that they "
+    "run on; the kernel of a virtual machine does not see that its host takes a CPU away"
+)
 
 
 def explanation_document(explained: Explained) -> Iterator[Element]:
-    if not explained.explanations and not explained.preempted:
+    if not (explained.explanations or explained.preempted or explained.victims):
         yield Line(NOTHING, "strong")
     yield from _parts(explained)
     yield from warnings(notices(explained.warnings, {explanation.job for explanation in explained.explanations}))
@@ -56,10 +69,11 @@ def explained_job(explained: Explained, job: ComparedJob) -> Iterator[Element]:
     """Yield where the time of a job goes, for the page."""
     explanations = tuple(explanation for explanation in explained.explanations if explanation.job == job)
     preempted = tuple(preempted_job for preempted_job in explained.preempted if preempted_job.job == job)
+    victims = tuple(victim for victim in explained.victims if victim.job == job)
     if explanations:
         yield Heading("Where the time goes")
     yield from _parts(
-        replace(explained, explanations=explanations, preempted=preempted),
+        replace(explained, explanations=explanations, preempted=preempted, victims=victims),
         bars=True,
     )
 
@@ -82,16 +96,39 @@ def _parts(explained: Explained, *, bars: bool = False) -> Iterator[Element]:
         yield Line(_LEGEND, "dim")
     for job in explained.preempted:
         yield from _preempted(job)
+    for key, victims in groupby(explained.victims, _neighbourhood):
+        yield from _beside(*key, tuple(victims))
+    if explained.victims or any(explanation.counts for explanation in explained.explanations):
+        yield Line(_OF_SWITCHES, "dim")
+
+
+def _neighbourhood(victim: Victim) -> tuple[ComparedJob, str, str, str]:
+    return victim.job, victim.model, victim.ablation, victim.aggressor
+
+
+def _beside(
+    job: ComparedJob,
+    model: str,
+    ablation: str,
+    aggressor: str,
+    victims: Sequence[Victim],
+) -> Iterator[Element]:
+    """Yield what changed in a model beside an aggressor, a row for each number on each target."""
+    switched = f", {label_of(ablation)}" if ablation else ""
+    yield Heading(f"{model}{switched} beside {aggressor}, and alone", str(job))
+    rows: list[tuple[Head, tuple[Cell, ...]]] = []
+    for victim in victims:
+        for counted in victim.numbers:
+            rows.append((Head(f"{victim.target}: {counted.name}"), (*_counts(counted), str(victim.blocks))))
+    columns = tuple(map(Head, ("alone", "beside", "difference", "95 % interval", "blocks")))
+    table = Table("number", "", columns, tuple(rows), compact=True)
+    yield replace(table, narrower=table.only(0, 1, 2))
 
 
 def _notes(explanation: Explanation, explained: Explained) -> Iterator[str]:
     if explanation.withheld:
         yield "no part is a share of the difference, which has no verdict"
     yield from _step_lines(explanation)
-    for side in explanation.switches:
-        counts = f"{number(side.voluntary)} voluntary, {number(side.involuntary)} involuntary"
-        moved = "not given by the kernel" if side.migrations is None else number(side.migrations)
-        yield f"switches in the measured steps on {side.side}: {counts}; migrations: {moved}; mean of a trial"
     targets = (explanation.target, base_of(explanation.target))
     for arm, measured in explained.of_kind("ablation").items():
         if arm[:2] == (explanation.job, explanation.model) and arm.target in targets:
@@ -133,6 +170,8 @@ def _table(explanation: Explanation, *, bars: bool) -> Table:
         rows.append((head, (*_cells(explanation, part), bar)))
         for phase in part.phases:
             rows.append((Head(f"  {phase.name}", style="part"), (*_cells(explanation, phase), "")))
+    for counted in explanation.counts:
+        rows.append((Head(counted.name), (*_counts(counted), "", "")))
     table = Table("part", "", columns, tuple(rows), compact=not bars)
     if bars:
         return table
@@ -149,6 +188,20 @@ def _cells(explanation: Explanation, part: TimeDifference) -> tuple[str, ...]:
         " to ".join(map(seconds, part.interval or ())),
         _share(explanation, part),
     )
+
+
+def _counts(counted: NumberDifference) -> tuple[str, ...]:
+    return (
+        number(counted.baseline),
+        number(counted.target),
+        _signed(counted.difference),
+        " to ".join(map(_signed, counted.interval or ())),
+    )
+
+
+def _signed(value: float) -> str:
+    text = number(value)
+    return f"+{text}" if value > 0 else text
 
 
 def _bars(explanation: Explanation) -> Iterator[Bar]:

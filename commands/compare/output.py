@@ -7,7 +7,7 @@ from pydantic import AliasPath, Field
 from analysis.compare.matching import Missing
 from analysis.compare.regression import Outcome, Regression
 from analysis.compare.results import JudgedClaim
-from analysis.explain.explanation import Explanation, PreemptedJob
+from analysis.explain.explanation import Explanation, PreemptedJob, Victim
 from analysis.report.gate import answer
 from analysis.report.rows import AnswerOutput, AnswerText, Columns, Row, StepOutput, WarningOutput
 from analysis.statistics.ratios import CONFIDENCE
@@ -69,6 +69,8 @@ class ExplanationOutput(Output):
     explanations: tuple[Explanation, ...]
     preempted: tuple[PreemptedJob, ...]
     """Jobs that were preempted, beside their prediction."""
+    victims: tuple[Victim, ...]
+    """Jobs beside an aggressor, and alone: elapsed time, switches and migrations."""
     ablations: tuple[Row, ...]
     """What the ablations of these targets, and of bare metal, change in the same blocks."""
     warnings: tuple[WarningOutput, ...]

@@ -175,6 +175,7 @@ def _explanation(explained: Explained) -> ExplanationOutput:
         explanations=explained.explanations,
         preempted=explained.preempted,
         ablations=tuple(map(Row.model_validate, ablations)),
+        victims=explained.victims,
         warnings=warning_outputs(explained.warnings),
     )
 

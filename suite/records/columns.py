@@ -223,15 +223,18 @@ def _foreign_share(gpu: GpuUsage) -> float | None:
     return gpu.utilisation_before
 
 
-def _steal_s(usage: Any) -> float | None:  # noqa: ANN401 (as below)
-    """Return the seconds that were taken from the CPUs seen inside in the measured steps; None for another note."""
-    seconds = usage.get("steal_s") if isinstance(usage, dict) else None
-    if isinstance(seconds, float | int) and 0 <= seconds < MOST_MEASURED:
-        return float(seconds)
-    return None
+def _of_usage(counter: str) -> FieldType:
+    def count_of(usage: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
+        """Return what the worker counted in the measured steps; None for a note of another kind."""
+        amount = usage.get(counter) if isinstance(usage, dict) else None
+        if isinstance(amount, float | int) and 0 <= amount < MOST_MEASURED:
+            return float(amount)
+        return None
+
+    return FieldType("number", count_of)
 
 
-def _cpu_s(usage: Any) -> float | None:  # noqa: ANN401 (a note of the scenario)
+def _cpu_s(usage: Any) -> float | None:  # noqa: ANN401 (as above)
     """Return the CPU seconds of the worker in the measured steps; None for a note of another kind."""
     if isinstance(usage, dict):
         parts: list[Any] = [usage.get(name) for name in ("user_s", "system_s")]
@@ -383,7 +386,10 @@ TABLE = (
     Column("device", "job.devices.device", CATEGORY),
     Column("devices", "details.devices", _NOTED),
     Column("steps_cpu_s", "details.measured_usage", FieldType("number", _cpu_s)),
-    Column("inside_steal_s", "details.measured_usage", FieldType("number", _steal_s)),
+    Column("inside_steal_s", "details.measured_usage", _of_usage("steal_s")),
+    Column("voluntary_switches", "details.measured_usage", _of_usage("voluntary_switches")),
+    Column("involuntary_switches", "details.measured_usage", _of_usage("involuntary_switches")),
+    Column("migrations", "details.measured_usage", _of_usage("migrations")),
     Column("loader_workers", "data_use.loader_workers", COUNT),
     Column("data_sha256", "data_use.sha256", TEXT),
     Column("data_bytes", "data_use.asked_bytes", COUNT),

@@ -101,7 +101,7 @@ def test_a_part_that_one_side_does_not_have_stays_unexplained(save: Save) -> Non
     assert one.whole.interval is None
 
 
-def test_the_switches_of_each_side_are_shown_where_they_were_counted(save: Save) -> None:
+def test_the_switches_are_rows_where_both_sides_counted_them(save: Save) -> None:
     rng = np.random.default_rng(4)
     for block in range(2):
         for target, voluntary in (("bare-metal", 40), ("container", 60)):
@@ -110,10 +110,13 @@ def test_the_switches_of_each_side_are_shown_where_they_were_counted(save: Save)
                 counts["migrations"] = 6 + 2 * block
             save(block=block, target=target, details={"measured_usage": counts}, **trial(rng))
         save(block=block, target="vm", details={"measured_usage": {"voluntary_switches": "many"}}, **trial(rng))
-    shown = printed(explanation_document(save.explain()), 200)
-    assert "switches in the measured steps on bare-metal: 40.5 voluntary, 300 involuntary; migrations: 7" in shown
-    assert "on container: 60.5 voluntary, 300 involuntary; migrations: not given by the kernel" in shown
-    assert "switches in the measured steps on vm" not in shown
+    container, vm = save.explain().explanations
+    assert vm.counts == ()
+    counted = {row.name: (row.baseline, row.target, row.difference) for row in container.counts}
+    assert counted == {"voluntary switches": (40.5, 60.5, 20.0), "involuntary switches": (300, 300, 0)}
+    shown = [line.split() for line in printed(explanation_document(save.explain()), 200).splitlines()]
+    assert ["voluntary", "switches", "40.5", "60.5", "+20.0", "+20.0", "to", "+20.0"] in shown
+    assert not any("migrations" in line[:1] for line in shown)
 
 
 def test_what_may_not_be_compared_is_not_explained_unless_forced(save: Save) -> None:

@@ -18,14 +18,28 @@ from analysis.compare.results import ComparedJob, Comparison, Contrast, Measured
 from analysis.figures.drawing import printed_range
 from analysis.figures.plots import pictures
 from analysis.report.answers.answer import answer
+from analysis.report.document import more_options
 from analysis.report.elements import line
 from analysis.report.tables import interference_lines, interference_table, jobs_with_aggressors
+from analysis.report.waterfall import explanation_document
 from suite.errors import RequestError
 from suite.job.sharing import Sharing
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, Steps
 from suite.records.usage import CacheUse, Conditions, Resources, Usage
-from tests.analysis.conftest import WITHIN_2, Save, as_markdown, edited, explained_by, json_of, judged, known, only
+from tests.analysis.conftest import (
+    WITHIN_2,
+    Save,
+    as_markdown,
+    bench_compare,
+    edited,
+    explained_by,
+    json_of,
+    judged,
+    known,
+    only,
+    printed,
+)
 
 SHARING = Sharing(aggressors=("alexnet", "disk"))
 LEFT = {("bare-metal", "alexnet"): 0.6, ("bare-metal", "disk"): 0.9, ("vm", "alexnet"): 0.8, ("vm", "disk"): 0.95}
@@ -288,6 +302,38 @@ def test_a_victim_is_held_against_its_own_target_alone(save: Save) -> None:
     (group,) = found.groups
     kinds = {work.arm: (work.kind, work.trials) for work in group.same_work}
     assert kinds == {"bare-metal-beside-disk": ("other", 2), "vm-beside-disk": ("weights", 2)}, "no target with another"
+
+
+def switched_by(count: int, block: int) -> dict[str, Any]:
+    return {"details": {"measured_usage": {"voluntary_switches": 7, "involuntary_switches": count + block}}}
+
+
+def test_what_a_neighbour_changes_is_explained_by_switches_alone_and_beside_on_each_target(save: Save) -> None:
+    for block in range(6):
+        for target, threads, count in (("bare-metal", 2, 4000), ("vm", 1, 120)):
+            victim(save, target, None, 10.0, block, threads=threads, **switched_by(100, block))
+            victim(save, target, "disk", 6.0, block, threads=threads, **switched_by(count, block))
+    explained = save.explain()
+    assert explained.explanations == (), "bare metal alone has more CPUs"
+    counted = {(one.target, row.name): row for one in explained.victims for row in one.numbers}
+    switches = counted["bare-metal", "involuntary switches"]
+    assert (switches.baseline, switches.target, switches.difference) == (102.5, 4002.5, 3900)
+    assert (counted["vm", "involuntary switches"].difference, counted["vm", "voluntary switches"].difference) == (20, 0)
+    assert counted["vm", "elapsed s"].target == pytest.approx(200 / 6)
+    assert ("vm", "migrations") not in counted
+    shown = printed(explanation_document(explained), 100)
+    assert "Nothing to explain" not in shown
+    assert "resnet50 beside disk, and alone" in shown
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "bare-metal: involuntary switches 102 4002 +3900 +3900 to +3900 6" in rows
+    assert "resnet50 beside disk, and alone" in save.page()
+    told = json.loads(bench_compare(save.path / "run", "--explain", "--json", "--force").stdout)
+    assert [one["target"] for one in told["victims"]] == ["bare-metal", "vm"]
+    comparison = save.compare()
+    effects = comparison.of_kind("aggressor")
+    grown = {arm.target: measured["involuntary-switches"].ratio for arm, measured in effects.items()}
+    assert grown == pytest.approx({"bare-metal": 39.0, "vm": 1.2}, rel=0.01)
+    assert more_options(comparison, "full", costs=True) == "; more: --explain"
 
 
 def noisy(rng: np.random.Generator, speed: float) -> dict[str, float]:
