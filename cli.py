@@ -27,7 +27,7 @@ COMMANDS = {
     "data": "commands.data:data",
     "run": "commands.run.command:run",
     "sweep": "commands.sweep.command:sweep",
-    "reproduce": "commands.reproduce:reproduce",
+    "reproduce": "commands.reproduce.command:reproduce",
     "audit": "commands.audit:audit",
     "selftest": "commands.selftest:selftest",
     "compare": "commands.compare.command:compare",

@@ -59,6 +59,8 @@ from suite.job.profiles import PROFILES
 from suite.registries import WORKLOADS
 from suite.results.runs import accepted_sweep
 
+SOURCE = "source"
+"""The column, in some tables, that tells a rerun from the records that it is held against."""
 _NONE = "none"
 _POOL = "pool"
 _COLUMNS = ("model", *(name for name in IN_COLUMNS if name != "model"))
@@ -165,7 +167,7 @@ def settings_of(trials: pd.DataFrame) -> list[Settings]:
     sites = {run: _site(run) for run in runs.unique()}
     context = runs.map(lambda run: sites[run].get("context"))
     inventory = runs.map(lambda run: sites[run].get("inventory"))
-    further = [name for name in (RATE,) if name in trials]
+    further = [name for name in (RATE, SOURCE) if name in trials]
     places = trials[[*_COLUMNS, _POOL, *further]].assign(
         host=host,
         machine=pd.Series(labels, trials.index, dtype=object).fillna(host),

@@ -91,7 +91,7 @@ def _ablations(ok: pd.DataFrame) -> Iterator[Sides]:
 
 
 def beside_and_alone(ok: pd.DataFrame) -> Iterator[Sides]:
-    """Yield the victims beside each aggressor, with those of the same target alone."""
+    """Yield the victims next to each aggressor, with those of the same target alone."""
     trials = victims(ok)
     for (ablation, aggressor), beside in trials[trials["aggressor"] != ""].groupby(["ablation", "aggressor"]):
         alone = trials[(trials["aggressor"] == "") & (trials["ablation"] == ablation)]

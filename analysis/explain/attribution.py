@@ -171,7 +171,7 @@ SidesOfParts = tuple[Sequence[Parts], Sequence[Parts]]
 
 
 def _victims(ok: pd.DataFrame, *, force: bool) -> Iterator[Victim]:
-    """Yield what changed in each victim beside each aggressor, the targets of each such pair together."""
+    """Yield what changed in each victim next to each aggressor, the targets of each such pair together."""
     victims = []
     for sides in beside_and_alone(ok):
         pairs, _ = usable(_differences(sides, _OF_VICTIMS), force=force, switched=sides.may_differ)

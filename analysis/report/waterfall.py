@@ -46,7 +46,7 @@ def _share(explanation: Explanation, part: TimeDifference) -> str:
 
 NOTHING = (
     f"Nothing to explain: no training on another target shares a block with a {BASELINE} trial that it may be compared "
-    "with, or holds a job both alone and beside another one; bench compare says what there is"
+    "with, or holds a job both alone and next to another; bench compare says what there is"
 )
 _LEGEND = (
     "seconds per trial; difference: mean over the blocks, with its 95 % t interval; the parts and what is unexplained "
@@ -113,9 +113,9 @@ def _beside(
     aggressor: str,
     victims: Sequence[Victim],
 ) -> Iterator[Element]:
-    """Yield what changed in a model beside an aggressor, a row for each number on each target."""
+    """Yield what changed in a model next to an aggressor, a row for each number on each target."""
     switched = f", {label_of(ablation)}" if ablation else ""
-    yield Heading(f"{model}{switched} beside {aggressor}, and alone", str(job))
+    yield Heading(f"{model}{switched} next to {aggressor}, and alone", str(job))
     rows: list[tuple[Head, tuple[Cell, ...]]] = []
     for victim in victims:
         for counted in victim.numbers:

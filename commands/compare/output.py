@@ -70,7 +70,7 @@ class ExplanationOutput(Output):
     preempted: tuple[PreemptedJob, ...]
     """Jobs that were preempted, beside their prediction."""
     victims: tuple[Victim, ...]
-    """Jobs beside an aggressor, and alone: elapsed time, switches and migrations."""
+    """Jobs next to an aggressor, and alone: elapsed time, switches and migrations."""
     ablations: tuple[Row, ...]
     """What the ablations of these targets, and of bare metal, change in the same blocks."""
     warnings: tuple[WarningOutput, ...]

@@ -162,7 +162,7 @@ def measure(
         except KeyboardInterrupt:
             click.echo(f"go on with: {again}", err=True)
             raise
-    return _report(planned, directory, end, only_block, as_json=as_json)
+    return _report(planned, directory, end, only_block, again=again, as_json=as_json)
 
 
 def _run(request: SweepRequest, only_block: int | None, busy: Busy | None) -> SweepEnd:
@@ -217,6 +217,7 @@ def _report(
     end: SweepEnd,
     only_block: int | None,
     *,
+    again: str,
     as_json: bool,
 ) -> bool:
     records = directory.failed(planned.budget.retries)
@@ -240,6 +241,6 @@ def _report(
             retries = planned.budget.retries
             click.echo(f"to try them again, raise budget.retries above {retries}, and repeat the command", err=True)
         if end.reason:
-            click.echo(f"ended early: {end.reason}; bench sweep run continues it", err=True)
+            click.echo(f"ended early: {end.reason}; go on with: {again}", err=True)
         click.echo(f"see them with: bench compare {directory.path}", err=True)
     return bool(failed)

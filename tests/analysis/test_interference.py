@@ -323,10 +323,10 @@ def test_what_a_neighbour_changes_is_explained_by_switches_alone_and_beside_on_e
     assert ("vm", "migrations") not in counted
     shown = printed(explanation_document(explained), 100)
     assert "Nothing to explain" not in shown
-    assert "resnet50 beside disk, and alone" in shown
+    assert "resnet50 next to disk, and alone" in shown
     rows = [" ".join(line.split()) for line in shown.splitlines()]
     assert "bare-metal: involuntary switches 102 4002 +3900 +3900 to +3900 6" in rows
-    assert "resnet50 beside disk, and alone" in save.page()
+    assert "resnet50 next to disk, and alone" in save.page()
     told = json.loads(bench_compare(save.path / "run", "--explain", "--json", "--force").stdout)
     assert [one["target"] for one in told["victims"]] == ["bare-metal", "vm"]
     comparison = save.compare()

@@ -12,7 +12,9 @@ from rich.console import Console
 
 from analysis.figures.reference import figure_number
 from commands.data import MissingSet
-from commands.reproduce import PlanPart, missing_sets, smaller
+from commands.reproduce.parts import PlanPart, smaller
+from commands.reproduce.takes import missing_sets
+from commands.sweep.backends.base import SweepEnd
 from commands.sweep.command import SweepOutput
 from commands.sweep.plan import PlannedOutput
 from commands.sweep.resolve import resolve
@@ -287,7 +289,9 @@ def test_reproduce_measures_a_paper_and_judges_its_claims(
     # The fakes say that they took 5 s when they took none, which the audit refuses.
     monkeypatch.setattr("commands.compare.show.audited", lambda records, **_: records)
     monkeypatch.setattr("commands.compare.show._draw", lambda *_: [])
-    monkeypatch.setattr("commands.reproduce.load_sweep", lambda file: load_sweep(file).model_copy(update={"blocks": 2}))
+    monkeypatch.setattr(
+        "commands.reproduce.parts.load_sweep", lambda file: load_sweep(file).model_copy(update={"blocks": 2})
+    )
     words = ("reproduce", "gan-on-kubernetes", "--profile", "smoke", "--target", "bare-metal", "--out", "own")
     measured = ended_well(bench(*words))
     assert (tmp_path / "own/sweep.json").is_file()
@@ -296,7 +300,7 @@ def test_reproduce_measures_a_paper_and_judges_its_claims(
     assert "bench compare own --by channels" in measured.stdout
     lines = (tmp_path / "measured").read_text().splitlines()
     assert {line.split()[0] for line in lines} == {"smoke"}
-    monkeypatch.setattr("commands.reproduce.compare", lambda **_: None)
+    monkeypatch.setattr("commands.reproduce.command.compare", lambda **_: None)
     assert bench(*words).exit_code == 0
     assert (tmp_path / "measured").read_text().splitlines() == lines, "what was measured is kept"
 
@@ -307,6 +311,12 @@ def test_a_part_of_a_paper_has_the_models_and_blocks_that_are_named(bench: Bench
     assert planned.startswith("4 cells, 24 trials"), "two numbers of channels and of pixels; a warm-up block"
     sets = ended_well(bench("reproduce", "distributed-gan", "--dry-run", "--model", "dcgan", "--blocks", "1")).stdout
     assert sets.startswith("3 cells, 6 trials")
+    assert "it decides no claim: a verdict takes 5 blocks" in sets
+    waiting = ended_well(bench("reproduce", "gan-on-kubernetes", "--plan", "gan-sets", "--dry-run"))
+    assert waiting.stdout.startswith(
+        "4 cells; all wait for data that it makes first; their time is unknown until then\n"
+    )
+    assert "Dry run: nothing was started" in waiting.stderr
     shared = ended_well(
         bench("reproduce", "closer2018", "--dry-run", "--model", "alexnet-small", "--blocks", "5")
     ).stdout
@@ -328,7 +338,8 @@ def test_data_is_generated_first_and_cells_that_cannot_run_are_named_and_left_ou
     words = ("reproduce", "closer2018", "--profile", "smoke", "--model", "alexnet", "--blocks", "1", "--out", "own")
     dry = ended_well(bench(*words, "--dry-run")).stdout
     command = re.findall(r"first it runs (bench data make --images \d+)", dry)
-    assert "in addition 2 cells with data that it makes first" in dry
+    assert "2 of the cells wait for data that it makes first: their trials come on top" in dry
+    assert "it decides no claim: the smoke profile is no measurement" in dry
     assert "refused" not in dry, "what waits for its data is not refused"
     assert not made
     done = bench(*words, "--target", "bare-metal")
@@ -338,6 +349,24 @@ def test_data_is_generated_first_and_cells_that_cannot_run_are_named_and_left_ou
     cells = [path.name for path in (tmp_path / "own").iterdir() if path.is_dir()]
     assert any(name.startswith("synthetic-") for name in cells)
     assert not any(name.startswith("real-") for name in cells)
+
+
+def test_no_data_are_made_for_a_plan_none_of_whose_other_cells_can_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(MissingSet, "make", lambda data_set: made.append(data_set.command))
+    words = ("reproduce", "closer2018", "--plan", "paper-gpu")
+    dry = bench(*words, "--dry-run")
+    assert (dry.exit_code, dry.stdout.startswith("16 cells; nothing can run here: device cuda")) == (2, True)
+    refused(bench(*words), "no data are made, for no other cell of paper-gpu can run here", "bench data make --images")
+    assert made == []
+
+
+def test_the_part_that_fits_an_hour_has_a_model_that_the_claims_of_the_paper_are_about(bench: Bench) -> None:
+    listed = ended_well(bench("reproduce")).stdout
+    models = re.findall(r"bench reproduce distributed-gan .*--model (\S+)", listed)
+    assert set(models) <= {"dcgan"}, "no claim is about its resnet50, whose blocks are shorter"
 
 
 @pytest.mark.usefixtures("bench")
@@ -385,15 +414,52 @@ def test_a_plan_that_its_budget_ends_early_names_its_blocks() -> None:
 
 def test_a_rerun_is_compared_with_a_pack_of_earlier_records(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commands.compare.show.audited", lambda records, **_: records)
+    monkeypatch.setattr("commands.reproduce.rerun.audited", lambda records, **_: records)
     monkeypatch.setattr("commands.results.pack.recompute", lambda *_: {})
     monkeypatch.setattr("commands.compare.show._draw", lambda *_: [])
     words = ("reproduce", "gan-on-kubernetes", "--profile", "smoke", "--model", "gan", "--blocks", "2")
     ended_well(bench(*words, "--out", "before"))
     ended_well(bench("results", "pack", "before", "--out", "before.tar.gz"))
     again = ended_well(bench(*words, "--out", "after", "--expect", "before.tar.gz"))
-    assert "after compared with before.tar.gz" in again.stdout
+    shown = again.stdout.partition("after compared with before.tar.gz")[2]
+    assert "Whether the rerun agrees with the earlier records is open (margin 2 %)" in shown
+    assert "smoke run: not a measurement" in shown
+    assert "source=rerun" in shown
     refused(bench(*words, "--out", "third", "--expect", "nothing.tar.gz"), "nothing.tar.gz cannot be unpacked")
+    refused(bench(*words, "--out", "third", "--expect", "nowhere"), "nowhere holds no run with a plan")
     assert not Path("third").exists()
+
+
+def test_a_pack_of_other_jobs_or_of_the_same_runs_is_refused_before_anything_is_measured(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commands.compare.show.audited", lambda records, **_: records)
+    monkeypatch.setattr("commands.reproduce.rerun.audited", lambda records, **_: records)
+    monkeypatch.setattr("commands.results.pack.recompute", lambda *_: {})
+    monkeypatch.setattr("commands.compare.show._draw", lambda *_: [])
+    words = ("reproduce", "gan-on-kubernetes", "--profile", "smoke", "--blocks", "1")
+    ended_well(bench(*words, "--model", "gan", "--out", "before"))
+    ended_well(bench("results", "pack", "before", "--out", "before.tar.gz"))
+    measured = (tmp_path / "measured").read_text()
+    for dry in ((), ("--dry-run",)):
+        expecting = ("--expect", "before.tar.gz", *dry)
+        other = "before.tar.gz has no job of this plan: the one that is most alike has model gan against dcgan"
+        refused(bench(*words, "--model", "dcgan", "--out", "third", *expecting), other, "choose it")
+        refused(bench(*words, "--model", "gan", "--out", "before", *expecting), "they agree with themselves", "--out")
+    quick = ("reproduce", "gan-on-kubernetes", "--profile", "quick", "--blocks", "1", "--model", "gan")
+    refused(bench(*quick, "--expect", "before.tar.gz"), "profile smoke against quick")
+    assert not Path("third").exists()
+    assert (tmp_path / "measured").read_text() == measured
+
+
+def test_a_part_of_a_paper_that_ends_early_goes_on_with_its_own_command(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commands.sweep.command._run", lambda *_: SweepEnd(made=(), reason="the budget is spent"))
+    monkeypatch.setattr("commands.reproduce.command._show_all", lambda *_: None)
+    words = ("reproduce", "gan-on-kubernetes", "--profile", "smoke", "--model", "gan", "--blocks", "2")
+    ended = ended_well(bench(*words))
+    assert f"ended early: the budget is spent; go on with: bench {' '.join(words)}\n" in ended.stderr
 
 
 @pytest.mark.parametrize("words", ["--model alexnet", "--plan paper", "--blocks 5", "--expect x.tar.gz"])

@@ -30,9 +30,9 @@ _GAIN = (
 )
 
 
-def by_document(comparison: Comparison) -> Iterator[Element]:
-    """Yield the answer, and the tables of every target with what else differs."""
-    answered = by_answer(comparison)
+def by_document(comparison: Comparison, answered: Answer | None = None) -> Iterator[Element]:
+    """Yield the answer, by default ``by_answer``, and the tables of every target with what else differs."""
+    answered = answered or by_answer(comparison)
     yield from answer_elements(answered)
     probes = [row for row in rows_by_key(comparison) if row.job.traits.probes and row.verdict]
     for arm, of_arm in groupby(rows_by_key(comparison), lambda row: row.arm._replace(cell=())):
