@@ -67,30 +67,34 @@ def with_allocation(comparison: Comparison) -> Comparison:
     for gain in judged(gains, comparison.common_terms):
         spoiled = disturbed(by_arm[gain.arm].trials, ["target", "cpus"])
         by_cpus = {f"with cpus={cpus}": kinds for (_, cpus), kinds in spoiled.items()}
-        contrasts += with_standing([gain], {gain.arm[:2]: Circumstances(disturbed=by_cpus)})
+        circumstances = Circumstances(disturbed=by_cpus)
+        contrasts += with_standing([gain], {gain.arm[:2]: circumstances})
     return replace(comparison, contrasts=(*comparison.contrasts, *contrasts))
 
 
 def _cells(trials: pd.DataFrame) -> Iterator[_Cells]:
     if trials.empty:
         return
-    trials = trials[with_trait(trials, "normalised") & ~with_trait(trials, "probes")]
-    alike = trials.assign(alike=trials["settings"].map(lambda key: str(key.without(_VARIED))).astype(str))
+    normalised = with_trait(trials, "normalised")
+    probes = with_trait(trials, "probes")
+    trainings = trials[normalised & ~probes]
+    shared_settings = trainings["settings"].map(lambda key: str(key.without(_VARIED)))
+    alike = trainings.assign(alike=shared_settings.astype(str))
     for _, cells in alike.groupby([*SAME, "alike"], dropna=False, observed=True):
         cpus = np.unique(cells["cpus"].to_numpy(dtype=np.int64))
         if len(cpus) < 2:
             continue
         seconds = _seconds(cells, cpus)
         if len(seconds) > 1:
-            first = cells.iloc[0]
-            settings = str(first["variant"]).split(", ")
-            shared = []
-            for setting in settings:
-                if setting.partition("=")[0] not in _VARIED:
-                    shared.append(setting)
-            job = replace(job_of(first), variant=", ".join(shared))
-            arm = Arm(job, str(first["model"]), str(first["target"]))
-            yield _Cells(arm, cells, cpus, np.array(seconds))
+            yield _Cells(_arm_of(cells.iloc[0]), cells, cpus, np.array(seconds))
+
+
+def _arm_of(trial: pd.Series) -> Arm:
+    """Return the arm of a trial, without the settings in which the cells differ."""
+    settings = str(trial["variant"]).split(", ")
+    shared = [setting for setting in settings if setting.partition("=")[0] not in _VARIED]
+    job = replace(job_of(trial), variant=", ".join(shared))
+    return Arm(job, str(trial["model"]), str(trial["target"]))
 
 
 def _seconds(cells: pd.DataFrame, cpus: Numbers) -> list[list[Seconds]]:
@@ -99,8 +103,12 @@ def _seconds(cells: pd.DataFrame, cpus: Numbers) -> list[list[Seconds]]:
     columns = cells[["sweep", "block", "cpus", "path", "model", "image_px"]]
     for sweep, block, number, path, model, image_px in columns.itertuples(index=False, name=None):
         record = read_record(path)
-        if not isinstance(record, AnalysisWarning) and record.steps and any(record.steps.elapsed_s):
-            blocks[sweep, block][number].append(stage_seconds(record.steps.elapsed_s, model, image_px))
+        if isinstance(record, AnalysisWarning) or not record.steps:
+            continue
+        steps_s = record.steps.elapsed_s
+        if any(steps_s):
+            stages = stage_seconds(steps_s, model, image_px)
+            blocks[sweep, block][number].append(stages)
     seconds = []
     for _, by_number in sorted(blocks.items()):
         if len(by_number) == len(cpus):
@@ -116,29 +124,37 @@ def stage_seconds(steps_s: Sequence[float], model: str, image_px: float) -> Seco
     px = int(np.nan_to_num(image_px))
     seconds = np.zeros(workload.stages(px))
     for number, step_s in enumerate(steps_s, start=1):
-        seconds[workload.stage_at(number / len(steps_s), px)] += step_s
+        progress = number / len(steps_s)
+        stage = workload.stage_at(progress, px)
+        seconds[stage] += step_s
     return seconds
 
 
 def _stage_times(cells: _Cells) -> Iterator[Contrast]:
     """Yield the time of every stage, and of all, at each number of CPUs, and its ratio to that at the smallest."""
-    seconds = np.concatenate([cells.seconds, cells.seconds.sum(axis=2, keepdims=True)], axis=2)
-    logs = np.log(np.where(seconds > 0, seconds, np.nan))  # a stage without a step is absent
-    for column, stage in enumerate([*range(1, logs.shape[2]), "all"]):
+    all_stages = cells.seconds.sum(axis=2, keepdims=True)
+    seconds = np.concatenate([cells.seconds, all_stages], axis=2)
+    measured = np.where(seconds > 0, seconds, np.nan)  # a stage without a step is absent
+    logs = np.log(measured)
+    notes = substitutes_of(cells.trials)
+    stages = [*range(1, logs.shape[2]), "all"]
+    for column, stage in enumerate(stages):
         names = [(f"stage={stage}", f"cpus={number}") for number in cells.cpus]
+        at_smallest = logs[:, 0, column]
         for row, name in enumerate(names):
-            ratio = None
-            if row:
-                ratio = locate(logs[:, row, column] - logs[:, 0, column])
+            at_number = logs[:, row, column]
             contrast = Contrast(
                 kind=ALLOCATION.name,
                 arm=cells.arm._replace(cell=name),
                 metric=_STAGE_TIME,
                 base=names[0],
-                notes=substitutes_of(cells.trials),
-                **valued(locate(logs[:, row, column])),
+                notes=notes,
+                **valued(locate(at_number)),
             )
-            yield replace(contrast, **vars(effect(ratio))) if ratio else contrast
+            ratio = locate(at_number - at_smallest) if row else None
+            if ratio:
+                contrast = replace(contrast, **vars(effect(ratio)))
+            yield contrast
 
 
 def _gain(cells: _Cells) -> Unjudged:
@@ -163,7 +179,8 @@ def log_ratios(seconds: Seconds, cpus: Numbers) -> tuple[Numbers, list[float]]:
     judging = np.delete(seconds, np.s_[1::3], axis=0)
     plan, _ = best_plan(choosing, cpus)
     fixed = _fixed(choosing, cpus)
-    return cpus[plan], [math.log(_ratio(plan, block, cpus, fixed)) for block in judging]
+    ratios = [_ratio(plan, block, cpus, fixed) for block in judging]
+    return cpus[plan], list(map(math.log, ratios))
 
 
 def best_plan(seconds: Seconds, cpus: Numbers) -> tuple[Numbers, float]:
@@ -180,13 +197,15 @@ def _ratio(plan: Numbers, seconds: Seconds, cpus: Numbers, fixed: Numbers) -> fl
 
     With less CPU time than any mixture has, it is the cheapest, and with more the dearest one.
     """
-    staged_s = seconds[plan, np.arange(len(plan))]
+    stages = np.arange(len(plan))
+    staged_s = seconds[plan, stages]
+    staged_cpu_s = cpus[plan] @ staged_s
     fixed_s = seconds.sum(axis=1)[fixed]
-    spent_s = cpus[fixed] * fixed_s
-    cheapest_first = np.argsort(spent_s)
+    fixed_cpu_s = cpus[fixed] * fixed_s
+    cheapest_first = np.argsort(fixed_cpu_s)
     mixed_s = np.interp(
-        cpus[plan] @ staged_s,
-        spent_s[cheapest_first],
+        staged_cpu_s,
+        fixed_cpu_s[cheapest_first],
         fixed_s[cheapest_first],
     )
     return float(mixed_s / staged_s.sum())
@@ -194,7 +213,9 @@ def _ratio(plan: Numbers, seconds: Seconds, cpus: Numbers, fixed: Numbers) -> fl
 
 def _fixed(seconds: Seconds, cpus: Numbers) -> Numbers:
     """Return the places of the numbers whose mixtures take the least time for each CPU time."""
-    return np.unique([*_corners(seconds.sum(axis=1, keepdims=True), cpus)])
+    of_one_stage = seconds.sum(axis=1, keepdims=True)
+    corners = list(_corners(of_one_stage, cpus))
+    return np.unique(corners)
 
 
 def _corners(seconds: Seconds, cpus: Numbers) -> Iterator[Numbers]:
@@ -202,7 +223,11 @@ def _corners(seconds: Seconds, cpus: Numbers) -> Iterator[Numbers]:
     spent_s = cpus[:, None] * seconds
     saved_s = seconds[:, None] - seconds
     more_s = spent_s - spent_s[:, None]
-    changes = np.unique((saved_s / np.where(more_s > 0, more_s, np.inf)).clip(min=0))
+    dearer_s = np.where(more_s > 0, more_s, np.inf)
+    prices_of_change = (saved_s / dearer_s).clip(min=0)
+    changes = np.unique(prices_of_change)
     edges = np.append(changes, 2 * changes[-1] + 1)
-    for price in (edges[:-1] + edges[1:]) / 2:
-        yield np.argmin(seconds + price * spent_s, axis=0)
+    between = (edges[:-1] + edges[1:]) / 2
+    for price in between:
+        cost = seconds + price * spent_s
+        yield np.argmin(cost, axis=0)

@@ -98,7 +98,8 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
             if keys == ("machine",):
                 formed += _over_others(arm, cells)
     if not formed:
-        reasons = [f"no two records agree in all but {' and '.join(keys)}", *(warning.finding for warning in failed)]
+        reasons = [f"no two records agree in all but {' and '.join(keys)}"]
+        reasons += [warning.finding for warning in failed]
         raise RequestError("; ".join(reasons), remedy=_offer(jobs))
     # Trainings are the question; the probes after them explain.
     judged_rows = stand_between(formed, compared, terms)
@@ -117,15 +118,18 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
 
 def _ranked(cells: Sequence[CellTrials], ranks: Sequence[list[str]]) -> list[CellTrials]:
     """Return the cells with a finished trial, in the order of the values of each key."""
-    finished = []
-    for cell in cells:
-        if len(cell.trials):
-            finished.append(cell)
-    return sorted(finished, key=lambda cell: [*map(list.index, ranks, cell.values)])
+
+    def rank(cell: CellTrials) -> list[int]:
+        return list(map(list.index, ranks, cell.values))
+
+    finished = [cell for cell in cells if len(cell.trials)]
+    return sorted(finished, key=rank)
 
 
 def stand_between(
-    formed: Sequence[Unjudged], compared: Mapping[Arm, Sequence[CellTrials]], terms: Terms
+    formed: Sequence[Unjudged],
+    compared: Mapping[Arm, Sequence[CellTrials]],
+    terms: Terms,
 ) -> tuple[Contrast, ...]:
     """Return contrasts between cells with their verdicts, as far as the trials of the cells carry them."""
     disturbed_sides: dict[GroupKey, dict[str, tuple[Disturbed, ...]]] = defaultdict(dict)
@@ -133,8 +137,9 @@ def stand_between(
         for cell in cells:
             of_cell = disturbed(cell.trials, ["target", "model"])
             side = ", ".join((arm.target, *cell.name))
-            disturbed_sides[arm[:2]][side] = tuple(chain(*of_cell.values()))
-    circumstances = {key: Circumstances(disturbed=of_cells) for key, of_cells in disturbed_sides.items()}
+            group = arm[:2]
+            disturbed_sides[group][side] = tuple(chain(*of_cell.values()))
+    circumstances = {group: Circumstances(disturbed=of_cells) for group, of_cells in disturbed_sides.items()}
     rows = judged_counts(judged(formed, terms), lambda row: row.metric.name)
     return with_standing(rows, circumstances)
 
@@ -142,9 +147,14 @@ def stand_between(
 def _placed(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the trials; those that failed have the place of others of their run, if these have one."""
     places = trials[["hostname", "facts"]].astype(object)
-    of_run = places.where(trials["ok"]).groupby([trials["run_id"].astype(str), trials["target"].astype(str)])
-    placeless = ~trials["ok"].astype(bool) & (of_run["hostname"].transform("nunique") == 1)
-    return trials.assign(**places.where(~placeless, of_run.transform("first")))
+    runs = trials["run_id"].astype(str)
+    targets = trials["target"].astype(str)
+    of_run = places.where(trials["ok"]).groupby([runs, targets])
+    failed = ~trials["ok"].astype(bool)
+    on_one_host = of_run["hostname"].transform("nunique") == 1
+    placeless = failed & on_one_host
+    completed = places.where(~placeless, of_run.transform("first"))
+    return trials.assign(**completed)
 
 
 def _failures(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[AnalysisWarning]:
@@ -164,24 +174,27 @@ def settings_of(trials: pd.DataFrame) -> list[Settings]:
     names = facts.map(lambda of_trial: of_trial.by_path.get("machine") or of_trial.by_path.get("pod.node"))
     ids = facts.map(lambda of_trial: of_trial.by_path.get("machine_key"))
     labels = machine_labels(trials["started_at"], ids, names)
+    machines = pd.Series(labels, trials.index, dtype=object)
     sites = {run: _site(run) for run in runs.unique()}
     context = runs.map(lambda run: sites[run].get("context"))
     inventory = runs.map(lambda run: sites[run].get("inventory"))
     further = [name for name in (RATE, SOURCE) if name in trials]
-    places = trials[[*_COLUMNS, _POOL, *further]].assign(
+    columns = [*_COLUMNS, _POOL, *further]
+    places = trials[columns].assign(
         host=host,
-        machine=pd.Series(labels, trials.index, dtype=object).fillna(host),
+        machine=machines.fillna(host),
         context=context.fillna(_NONE),
         inventory=inventory.fillna(_NONE),
         place=context.fillna(inventory).fillna(host),
     )
     texts_of_trials = places.astype(str).itertuples(index=False, name=None)
-    rows = [*zip(trials["settings"], texts_of_trials, strict=True)]
+    rows = list(zip(trials["settings"], texts_of_trials, strict=True))
     jobs: dict[tuple[ComparisonKey, Values], Settings] = {}
     for key, texts in dict.fromkeys(rows):
         # An image is built again at will; its userland is one of the facts.
         job = dict(key.without(["image"]).pairs)
-        jobs[key, texts] = dict(zip(places.columns, texts, strict=True)) | job
+        of_place = dict(zip(places.columns, texts, strict=True))
+        jobs[key, texts] = of_place | job
     return [jobs[row] for row in rows]
 
 
@@ -195,11 +208,13 @@ def _site(run: Path) -> dict[str, str]:
             options |= accepted.sweep.engine.table
     if plan and plan.request:
         options |= plan.request.given()
-    return {key: str(options[key]) for key in ("context", "inventory") if options.get(key)}
+    named = [key for key in ("context", "inventory") if options.get(key)]
+    return {key: str(options[key]) for key in named}
 
 
 def _values(key: str, jobs: Sequence[Settings]) -> list[str]:
-    return list(dict.fromkeys(job.get(key, _NONE) for job in jobs))
+    values = (job.get(key, _NONE) for job in jobs)
+    return list(dict.fromkeys(values))
 
 
 def _names(jobs: Sequence[Settings]) -> list[str]:
@@ -212,7 +227,8 @@ def _offer(jobs: Sequence[Settings]) -> str:
     for name in _names(jobs):
         values = _values(name, jobs)
         if name != _POOL and len(values) > 1:
-            keys.append(f"{name} ({', '.join(map(shortened, values))})")
+            listed = ", ".join(map(shortened, values))
+            keys.append(f"{name} ({listed})")
     return f"keys with several values: {', '.join(keys) or _NONE}"
 
 
@@ -221,8 +237,9 @@ def _ranks(jobs: Sequence[Settings], keys: Values, base: Values) -> list[list[st
     if len(base) not in (0, len(keys)):
         raise RequestError(f"{len(base)} values of --base for {len(keys)} of --by", remedy="give one for each, or none")
     names = sorted({*_names(jobs)} - {_POOL})
+    bases = base or ("",) * len(keys)
     ranks = []
-    for key, first in zip(keys, base or ("",) * len(keys), strict=True):
+    for key, first in zip(keys, bases, strict=True):
         values = _values(key, jobs)
         if key not in names:
             raise RequestError(f"--by {key!r} is unknown", remedy=nearest(key, names))
@@ -236,21 +253,28 @@ def _ranks(jobs: Sequence[Settings], keys: Values, base: Values) -> list[list[st
         with suppress(ValueError):
             values.sort(key=float)
         in_order = WORKLOADS.names() if key == "model" else values
-        ranks.append(sorted(values, key=partial(known_first, (first, *in_order))))
+        rank = partial(known_first, (first, *in_order))
+        ranks.append(sorted(values, key=rank))
     return ranks
 
 
 def _alike(
-    trials: pd.DataFrame, metrics: Sequence[Metric], jobs: Sequence[Settings], keys: Values
+    trials: pd.DataFrame,
+    metrics: Sequence[Metric],
+    jobs: Sequence[Settings],
+    keys: Values,
 ) -> Iterator[tuple[Arm, list[CellTrials]]]:
     """Yield, for each target, the cells that agree in all that does not follow from the keys."""
     free = _free_settings(jobs, keys)
+    targets = trials["target"].astype(str)
     groups: dict[Values, dict[Values, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for number, (target, job) in enumerate(zip(trials["target"].astype(str), jobs, strict=True)):
+    for number, (target, job) in enumerate(zip(targets, jobs, strict=True)):
         group = (target, *_values_of(job, free))
-        groups[group][_values_of(job, keys)].append(number)
+        values = _values_of(job, keys)
+        groups[group][values].append(number)
     for (target, *alike), by_values in groups.items():
-        everything = trials.iloc[[*chain(*by_values.values())]]
+        numbers_of_all = list(chain(*by_values.values()))
+        everything = trials.iloc[numbers_of_all]
         cells = []
         for values, numbers in by_values.items():
             job = jobs[numbers[0]]
@@ -258,7 +282,8 @@ def _alike(
             compared = [metric.compared_in(everything) for metric in of_model]
             cells.append(_cell(keys, values, job, trials.iloc[numbers], compared))
         settings = dict(zip(free, alike, strict=True))
-        yield _arm(target, settings, [cell.settings for cell in cells]), cells
+        arm = _arm(target, settings, [cell.settings for cell in cells])
+        yield arm, cells
 
 
 def _free_settings(jobs: Sequence[Settings], keys: Values) -> list[str]:
@@ -278,9 +303,10 @@ def _values_of(job: Settings, names: Sequence[str]) -> Values:
 def _cell(keys: Values, values: Values, job: Settings, trials: pd.DataFrame, compared: Sequence[Metric]) -> CellTrials:
     """Return the trials of one cell, with its metrics in their units."""
     finished = trials[trials["ok"]]
+    failed = trials[have_failed(trials)]
     unit = next(iter(finished["unit"]), None)
     metrics = {metric.name: metric for metric in in_units(compared, unit)}
-    return CellTrials(keys, values, job, finished, metrics, trials[have_failed(trials)])
+    return CellTrials(keys, values, job, finished, metrics, failed)
 
 
 def _arm(target: str, free: Settings, cells: Sequence[Settings]) -> Arm:
@@ -305,8 +331,8 @@ def _arm(target: str, free: Settings, cells: Sequence[Settings]) -> Arm:
 def _over_base(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield every metric of every cell over that of the first, which itself has neither interval nor verdict."""
     base = cells[0]
-    names = dict.fromkeys(chain(*(cell.metrics for cell in cells)))
-    levels_of = {name: _levels(cells, name) for name in names}
+    measured = chain.from_iterable(cell.metrics for cell in cells)
+    levels_of = {name: _levels(cells, name) for name in dict.fromkeys(measured)}
     for cell in cells:
         notes = substitutes_of(cell.trials) + _differences(base, cell)
         for name, metric in cell.metrics.items():
@@ -314,7 +340,8 @@ def _over_base(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
             if level:
                 row = between_cells(arm, base, cell, name)
                 value = valued(level, by_difference=metric.by_difference)
-                yield row._replace(contrast=replace(row.contrast, **value, notes=notes))
+                contrast = replace(row.contrast, **value, notes=notes)
+                yield row._replace(contrast=contrast)
 
 
 def between_cells(arm: Arm, base: CellTrials, cell: CellTrials, name: str) -> Unjudged:
@@ -341,12 +368,10 @@ def between_cells(arm: Arm, base: CellTrials, cell: CellTrials, name: str) -> Un
         return Unjudged(_less_base(contrast, logs, base_logs), None, family)
     pairs, ratio = over(logs, base_logs, least=2)
     if len(pairs):
-        return Unjudged(replace(contrast, by_block=tuple(map(exp, pairs))), ratio, family)
-    return Unjudged(
-        _of_runs(contrast, ratio, by_run(base_logs), by_run(logs)),
-        ratio,
-        family,
-    )
+        contrast = replace(contrast, by_block=tuple(map(exp, pairs)))
+    else:
+        contrast = _of_runs(contrast, ratio, by_run(base_logs), by_run(logs))
+    return Unjudged(contrast, ratio, family)
 
 
 def _less_base(contrast: Contrast, numbers: "pd.Series[float]", base: "pd.Series[float]") -> Contrast:
@@ -367,15 +392,17 @@ def _less_base(contrast: Contrast, numbers: "pd.Series[float]", base: "pd.Series
 
 def _of_runs(contrast: Contrast, ratio: Location | None, base: Runs, runs: Runs) -> Contrast:
     """Return a contrast between runs with their numbers, and the spread between them if it is known."""
-    return replace(contrast, runs=(len(base), len(runs)), spread=ratio.spread_share if ratio else None)
+    spread = ratio.spread_share if ratio else None
+    return replace(contrast, runs=(len(base), len(runs)), spread=spread)
 
 
 def _levels(cells: Sequence[CellTrials], name: str) -> dict[Values, Location]:
     """Return the level of a metric in each cell that has it, by the cell's name."""
     measured = [cell for cell in cells if name in cell.metrics]
     counted = any(cell.metrics[name].by_difference for cell in measured)
+    trim = 0 if counted else TRIM
     runs = [by_run(cell.logs(name)) for cell in measured]
-    by_cell = zip(measured, levels(runs, trim=0 if counted else TRIM), strict=True)
+    by_cell = zip(measured, levels(runs, trim=trim), strict=True)
     return {cell.name: level for cell, level in by_cell if level}
 
 
@@ -395,13 +422,17 @@ def _over_others(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
 
 
 def _over_median(
-    arm: Arm, metric: Metric, by_machine: Mapping[Values, Location], runs: Mapping[Values, Runs]
+    arm: Arm,
+    metric: Metric,
+    by_machine: Mapping[Values, Location],
+    runs: Mapping[Values, Runs],
 ) -> Iterator[Unjudged]:
     """Yield each machine over the median of the others; all probes are one family."""
-    family = MACHINE.name, "" if metric.of_probe else metric.name
+    family = (MACHINE.name, "" if metric.of_probe else metric.name)
     for machine, level in by_machine.items():
         others = [name for name in by_machine if name != machine]
-        ratio = difference(_median([by_machine[name] for name in others]), level)
+        middle = _median([by_machine[name] for name in others])
+        ratio = difference(middle, level)
         contrast = Contrast(
             kind=MACHINE.name,
             arm=arm._replace(cell=machine),
@@ -409,8 +440,9 @@ def _over_median(
             value=level.ratio,
             base=(_OTHERS,),
         )
-        of_others = [*chain.from_iterable(runs[name] for name in others)]
-        yield Unjudged(_of_runs(contrast, ratio, of_others, runs[machine]), ratio, family)
+        of_others = list(chain.from_iterable(runs[name] for name in others))
+        contrast = _of_runs(contrast, ratio, of_others, runs[machine])
+        yield Unjudged(contrast, ratio, family)
 
 
 def _median(by_machine: Sequence[Location]) -> Location:
@@ -438,6 +470,8 @@ def _differences(base: CellTrials, cell: CellTrials) -> tuple[str, ...]:
         follows = {*base.keys} & {*may_decide(name)}
         if len(values) > 1 and not follows and name not in (*base.keys, *PLACES, _POOL):
             settings.append(f"{name} {shortened(' -> '.join(values))}")
-    chosen = tuple(f" {first} -> {second}" for first, second in zip(base.values, cell.values, strict=True))
+    pairs = zip(base.values, cell.values, strict=True)
+    chosen = tuple(f" {first} -> {second}" for first, second in pairs)
     facts = changes(base.trials["facts"].unique(), cell.trials["facts"].unique())
-    return (*settings, *(text for text in facts if not text.endswith(chosen)))
+    further = [text for text in facts if not text.endswith(chosen)]
+    return (*settings, *further)

@@ -73,7 +73,8 @@ def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByCo
     what they share is kept; blocks that lack an arm are left out, so that all weigh the same.
     """
     columns_of_kind = [metric.column for metric in kind.metrics]
-    members = dict(_members(kind, chain.from_iterable(ratios[column] for column in columns_of_kind)))
+    measured = chain.from_iterable(ratios[column] for column in columns_of_kind)
+    members = dict(_members(kind, measured))
     # A mean over pairs of jobs is not the time of a queue: it has no expected ratio.
     columns = [RATIO] if kind is ISOLATION else [RATIO, BASE]
     means: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in columns_of_kind}
@@ -81,10 +82,18 @@ def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByCo
         of_metric = ratios[column]
         if all(arm in of_metric for arm in arms):
             frames = [by_sweep(of_metric[arm][columns], sweeps) for arm in arms]
-            joined = pd.concat(frames, axis=1, join="inner").dropna()
-            by_name = {name: joined.loc[:, joined.columns == name].mean(axis=1) for name in frames[0].columns}
-            means[column][whole] = pd.DataFrame(by_name)
+            means[column][whole] = _mean_of(frames)
     return means, members
+
+
+def _mean_of(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the mean over frames of each column, in the blocks that all of them hold."""
+    joined = pd.concat(frames, axis=1, join="inner").dropna()
+    means = {}
+    for name in frames[0].columns:
+        of_name = joined.loc[:, joined.columns == name]
+        means[name] = of_name.mean(axis=1)
+    return pd.DataFrame(means)
 
 
 def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, tuple[Arm, ...]]]:
@@ -92,25 +101,30 @@ def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, t
     arms: dict[Arm, dict[tuple[str, str], Arm]] = defaultdict(dict)
     for arm in ratios:
         if not arm.ablation:
-            arms[Arm(arm.job, "", arm.target)][arm.model, arm.aggressor] = arm
+            whole = Arm(arm.job, "", arm.target)
+            arms[whole][arm.model, arm.aggressor] = arm
     for whole, by_name in arms.items():
         names = set(by_name)
         if kind is ISOLATION:
             of_targets = [others for target, others in arms.items() if target.job == whole.job]
             names.intersection_update(*of_targets)
-        if len(names) > (kind is MODELS):
+        fewest = 2 if kind is MODELS else 1
+        if len(names) >= fewest:
             yield whole, tuple(by_name[name] for name in sorted(names))
 
 
 def sweeps_of(trials: pd.DataFrame) -> Sweeps:
-    return dict(trials[["run_id", "sweep"]].drop_duplicates("run_id").itertuples(index=False))
+    runs = trials[["run_id", "sweep"]].drop_duplicates("run_id")
+    return dict(runs.itertuples(index=False))
 
 
 def by_sweep(values: pd.DataFrame, sweeps: Sweeps) -> pd.DataFrame:
     """Return values of runs and blocks by sweep and block; the mean where two cells measured the same."""
-    if len({*sweeps.values()}) == len(sweeps) and values.index.is_unique and values.index.is_monotonic_increasing:
+    index = values.index
+    runs_are_sweeps = len({*sweeps.values()}) == len(sweeps)
+    if runs_are_sweeps and index.is_unique and index.is_monotonic_increasing:
         return values
-    return values.groupby(_sweeps_and_blocks(values.index, sweeps)).mean()
+    return values.groupby(_sweeps_and_blocks(index, sweeps)).mean()
 
 
 class Side(NamedTuple):
@@ -137,7 +151,9 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, terms
 
 
 def over(
-    own: "pd.Series[float]", base: "pd.Series[float]", least: int = 1
+    own: "pd.Series[float]",
+    base: "pd.Series[float]",
+    least: int = 1,
 ) -> tuple["pd.Series[float]", Location | None]:
     """Return the blocks that both sides share, own less base, and the logarithm of the ratio.
 

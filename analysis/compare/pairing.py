@@ -44,7 +44,9 @@ def grouped(trials: pd.DataFrame, keys: Sequence[str] = ROW) -> Iterator[tuple[t
     """Yield the trials of each key ``(ComparedJob, model, ...)``; ``keys`` begin with ``JOB``."""
     for key, rows in trials.groupby(list(keys)):
         texts = [str(part) for part in key]
-        yield (ComparedJob(*texts[: len(JOB)]), *texts[len(JOB) :]), rows
+        job = ComparedJob(*texts[: len(JOB)])
+        further = texts[len(JOB) :]
+        yield (job, *further), rows
 
 
 def papers_order(job: object, model: str, target: str) -> tuple[Any, ...]:
@@ -62,10 +64,13 @@ def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
     labels: dict[tuple[str, ComparisonKey], str] = {}
     for scenario in trials["scenario"].unique():
         in_scenario = trials["scenario"] == scenario
-        differing = dict.fromkeys(_differing(keys[in_scenario], trials[in_scenario]))
-        for key in keys[in_scenario].unique():
+        keys_of_scenario = keys[in_scenario]
+        differing = dict.fromkeys(_differing(keys_of_scenario, trials[in_scenario]))
+        for key in keys_of_scenario.unique():
             labels[scenario, key] = _variant(key, differing)
-    return trials.assign(variant=[labels[key] for key in zip(trials["scenario"], keys, strict=True)])
+    by_trial = zip(trials["scenario"], keys, strict=True)
+    variants = [labels[key] for key in by_trial]
+    return trials.assign(variant=variants)
 
 
 def _variant(key: ComparisonKey, names: Iterable[str]) -> str:
@@ -89,12 +94,12 @@ def _with_commands(trials: pd.DataFrame) -> pd.DataFrame:
     ablations = trials["ablation"].astype(object)
     second = ablations == VERSUS
     commands = second.map({False: COMMANDS[0], True: COMMANDS[1]})
-    named = trials["target"].astype(object).mask(trials["settings"].isin(of_two), commands)
-    others = ablations.mask(second, None)
+    targets = trials["target"].astype(object)
+    named = targets.mask(trials["settings"].isin(of_two), commands)
     return trials.assign(
         stack=trials["target"],
         target=named.astype("category"),
-        ablation=others,
+        ablation=ablations.mask(second, None),
     )
 
 
@@ -106,18 +111,21 @@ def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[Any]":
     """
     columns = ["settings", *_OF_HOST.values()]
     base = baseline(trials)[[*BLOCK, *columns]].drop_duplicates(BLOCK)
-    joined = trials[BLOCK].merge(base, on=BLOCK, how="left", indicator=True).set_index(trials.index)
+    joined = trials[BLOCK].merge(base, on=BLOCK, how="left", indicator=True)
+    joined = joined.set_index(trials.index)
     alone = joined["_merge"] == "left_only"
     parts = []
     for name in columns:
-        column = joined[name].astype(object).mask(alone, trials[name].astype(object))
+        of_base = joined[name].astype(object)
+        column = of_base.mask(alone, trials[name].astype(object))
         parts.append(column.fillna("unknown"))
-    rows = [*zip(*parts, strict=True)]
+    rows = list(zip(*parts, strict=True))
     keys = {}
     for settings, *of_host in set(rows):
         host = zip(_OF_HOST, map(str, of_host), strict=True)
         keys[settings, *of_host] = ComparisonKey((*settings.pairs, *host))
-    return pd.Series([keys[row] for row in rows], index=trials.index, dtype=object)
+    keys_of_trials = [keys[row] for row in rows]
+    return pd.Series(keys_of_trials, index=trials.index, dtype=object)
 
 
 def _differing(keys: "pd.Series[Any]", trials: pd.DataFrame) -> Iterator[str]:
@@ -127,7 +135,8 @@ def _differing(keys: "pd.Series[Any]", trials: pd.DataFrame) -> Iterator[str]:
         different = dict.fromkeys(zip(of_model, data, strict=True))
         in_order = sorted(different, key=lambda job: str(job[0]))
         jobs = [{**dict(key.pairs), "data": kind} for key, kind in in_order]
-        for name in dict.fromkeys(chain.from_iterable(jobs)):
+        names = dict.fromkeys(chain.from_iterable(jobs))
+        for name in names:
             values = {settings.get(name) for settings in jobs}
             if name.startswith(("workloads.", "sources.")):
                 # Aggressors vary inside a run on purpose: only their own workloads distinguish runs.
@@ -151,19 +160,26 @@ def decided_by(keys: Sequence[str], name: str, jobs: Sequence[Mapping[str, str]]
     values: dict[tuple[str | None, ...], str | None] = {}
     for job in jobs:
         deciding = tuple(map(job.get, keys))
-        if values.setdefault(deciding, job.get(name)) != job.get(name):
+        value = job.get(name)
+        if values.setdefault(deciding, value) != value:
             return False
     return True
 
 
 def plain(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the trials of the targets as they are: without ablation, and with no aggressor beside them."""
-    return trials[trials["ablation"].isna() & trials["aggressor"].isna()]
+    as_it_is = trials["ablation"].isna()
+    alone = trials["aggressor"].isna()
+    return trials[as_it_is & alone]
 
 
 def filled(trials: pd.DataFrame) -> pd.DataFrame:
     """Return trials, or pairs, in which empty names stand for no ablation and no aggressor."""
-    return trials.assign(**{name: trials[name].fillna("") if name in trials else "" for name in SWITCHES})
+    columns: dict[str, Any] = dict.fromkeys(SWITCHES, "")
+    for name in SWITCHES:
+        if name in trials:
+            columns[name] = trials[name].fillna("")
+    return trials.assign(**columns)
 
 
 def baseline(trials: pd.DataFrame) -> pd.DataFrame:
@@ -189,31 +205,41 @@ def pair(
     extra = [name for name in CHECKED if name not in ROW]
     left = _means(own, columns, extra, by_difference)
     right = _means(base, columns, extra, by_difference).drop_duplicates(shared)
-    right = right.drop(columns=[name for name in ("target", "variant") if name not in same])
-    pairs = left.merge(right, on=shared, suffixes=("", "_base")).sort_values(["run_id", "block"], ignore_index=True)
+    of_own = [name for name in ("target", "variant") if name not in same]
+    right = right.drop(columns=of_own)
+    pairs = left.merge(right, on=shared, suffixes=("", "_base"))
+    pairs = pairs.sort_values(["run_id", "block"], ignore_index=True)
     of_zero = {}
     differences = {}
     for column in columns:
+        numbers = pairs[column]
         base_numbers = pairs[f"{column}_base"]
-        of_zero[column] = pairs[column].abs().eq(np.inf) | base_numbers.abs().eq(np.inf)
-        differences[column] = pairs[column] - base_numbers
+        of_zero[column] = numbers.abs().eq(np.inf) | base_numbers.abs().eq(np.inf)
+        differences[column] = numbers - base_numbers
     # The copy is of one part, where merging many kinds leaves too many for pandas to add a column quietly.
     pairs = pairs.copy().assign(zeros="", **differences)
+    arm_columns = [pairs[name] for name in ROW]
     for column, has_zero in of_zero.items():
         if has_zero.any():
-            in_arm = has_zero.groupby([pairs[name] for name in ROW], observed=True).transform("any")
+            in_arm = has_zero.groupby(arm_columns, observed=True).transform("any")
+            why = f"{column} is zero in some trials, which have no ratio"
             pairs[column] = pairs[column].mask(in_arm)
-            pairs["zeros"] = pairs["zeros"].mask(in_arm, f"{column} is zero in some trials, which have no ratio")
+            pairs["zeros"] = pairs["zeros"].mask(in_arm, why)
     return pairs
 
 
 def have_failed(trials: pd.DataFrame) -> "pd.Series[bool]":
     """Return whether each trial has failed, or did before it was repeated: what failed is not missing at random."""
-    return ~trials["ok"].astype(bool) | (trials["failed_attempts"] > 0)
+    failed = ~trials["ok"].astype(bool)
+    repeated = trials["failed_attempts"] > 0
+    return failed | repeated
 
 
 def failed_by_block(
-    own: pd.DataFrame, base: pd.DataFrame, *, same: Sequence[str] = ()
+    own: pd.DataFrame,
+    base: pd.DataFrame,
+    *,
+    same: Sequence[str] = (),
 ) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
     """Yield the key of each target of ``own`` and, for each block that holds a trial of both, which side failed.
 
@@ -233,18 +259,29 @@ def failed_by_block(
     )
     for key, rows in grouped(blocks):
         index = pd.MultiIndex.from_frame(rows[["run_id", "block"]])
-        failed = pd.DataFrame({"own": rows["failed"].to_numpy(), "base": rows["failed_base"].to_numpy()}, index=index)
+        sides = {
+            "own": rows["failed"].to_numpy(),
+            "base": rows["failed_base"].to_numpy(),
+        }
+        failed = pd.DataFrame(sides, index=index)
         if failed.any(axis=None):
             yield key, failed
 
 
 def _means(
-    trials: pd.DataFrame, columns: Sequence[str], extra: Sequence[str], by_difference: Collection[str]
+    trials: pd.DataFrame,
+    columns: Sequence[str],
+    extra: Sequence[str],
+    by_difference: Collection[str],
 ) -> pd.DataFrame:
-    of_ratios = [column for column in columns if column not in by_difference]
+    logs_of_ratios = {}
     # A zero has no logarithm; a metric that can be zero declares that it is compared by differences.
     with np.errstate(divide="ignore"):
-        logs = trials.assign(**{column: np.log(trials[column].clip(lower=0.0)) for column in of_ratios})
+        for column in columns:
+            if column not in by_difference:
+                numbers = trials[column].clip(lower=0.0)
+                logs_of_ratios[column] = np.log(numbers)
+    logs = trials.assign(**logs_of_ratios)
     rate = "throughput_per_s"
     if rate in columns:
         # For jobs that take turns, bursts of the same round are compared, and the rounds averaged.
@@ -259,7 +296,8 @@ def _means(
 
 def substitutes_of(trials: pd.DataFrame) -> tuple[str, ...]:
     """Return the substitutes without which the numbers of the trials must not be read, each once."""
-    lines = chain.from_iterable(text.splitlines() for text in trials["substitutes"].unique() if text)
+    texts = filter(None, trials["substitutes"].unique())
+    lines = chain.from_iterable(text.splitlines() for text in texts)
     return tuple(dict.fromkeys(lines))
 
 

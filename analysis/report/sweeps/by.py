@@ -3,7 +3,7 @@
 Also the gain of CPUs by stage, whose cells are stages.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from analysis.report.answers.answer import Answer, formed, row_of
 from analysis.report.answers.claim import NO_VERDICT, UNDECIDED, WORDS, Claim
 from analysis.report.answers.next_step import explaining, extending, measure
 from analysis.report.document import answer_elements, published_elements
-from analysis.report.elements import Element, Head, Heading, Line, Notes, Table, warnings
+from analysis.report.elements import Cell, Element, Head, Heading, Line, Notes, Table, warnings
 from analysis.report.formatting import margins, ratio, rows_by_key
 from analysis.report.sweeps.scaling import quality
 from analysis.warnings.types import notices
@@ -34,14 +34,18 @@ def by_document(comparison: Comparison, answered: Answer | None = None) -> Itera
     """Yield the answer, by default ``by_answer``, and the tables of every target with what else differs."""
     answered = answered or by_answer(comparison)
     yield from answer_elements(answered)
-    probes = [row for row in rows_by_key(comparison) if row.job.traits.probes and row.verdict]
-    for arm, of_arm in groupby(rows_by_key(comparison), lambda row: row.arm._replace(cell=())):
+    every_row = list(rows_by_key(comparison))
+    probes = [row for row in every_row if row.job.traits.probes and row.verdict]
+    for arm, of_arm in groupby(every_row, lambda row: row.arm._replace(cell=())):
         rows = list(of_arm)
         yield Heading(job_on(arm), f"{arm.job}; over {', '.join(rows[0].base)}")
         yield from tables_of(rows)
         yield from quality_tables(comparison, arm)
-        explaining = [row for row in probes if row.target == arm.target and not arm.job.traits.probes]
-        yield Notes(tuple(_notes(rows, explaining, answered)))
+        explaining: list[Contrast] = []
+        if not arm.job.traits.probes:
+            explaining = [row for row in probes if row.target == arm.target]
+        notes = _notes(rows, explaining, answered)
+        yield Notes(tuple(notes))
     yield from published_elements(comparison.claims)
     yield from warnings(notices(comparison.warnings, ()))
 
@@ -52,7 +56,8 @@ def by_answer(comparison: Comparison) -> Answer:
     measured = {row.metric.name for row in rows}
     claims = []
     for row in rows:
-        decisive = next((name for name in row.job.traits.deciding if name in measured), None)
+        deciding = (name for name in row.job.traits.deciding if name in measured)
+        decisive = next(deciding, None)
         if row.metric.name == decisive and row.verdict:
             claims.append(Claim(row, row.model, Circumstances()))
     facts = tuple(slow_machines(comparison))
@@ -63,14 +68,19 @@ def by_answer(comparison: Comparison) -> Answer:
             None,
             facts,
         )
-    several = len({job_on(claim.found.arm) for claim in claims}) > 1
+    jobs = {job_on(claim.found.arm) for claim in claims}
     answers = []
     for claim in claims:
         arm = claim.found.arm
-        names = (job_on(arm), *arm.cell) if several else arm.cell
-        answers.append(row_of(claim, ", ".join(filter(None, names))))
-    worst = max(range(len(claims)), key=lambda number: abs(claims[number].slower or 0.0))
-    return formed(answers, WORDS, _next(comparison, claims), facts, [answers[worst]])
+        names = arm.cell
+        if len(jobs) > 1:
+            names = (job_on(arm), *arm.cell)
+        subject = ", ".join(filter(None, names))
+        answers.append(row_of(claim, subject))
+    slowed = [abs(claim.slower or 0.0) for claim in claims]
+    worst = slowed.index(max(slowed))
+    step = _next(comparison, claims)
+    return formed(answers, WORDS, step, facts, [answers[worst]])
 
 
 def _next(comparison: Comparison, claims: Sequence[Claim]) -> NextStep | None:
@@ -92,9 +102,11 @@ def _extending(places: Sequence[Path], still_open: Sequence[Claim]) -> NextStep 
     measured = measure(claim.job.profile for claim in still_open)
     if not measured or None in lacking or not places or len(blocks) < len(places):
         return None
-    wanted = max(claim.found.blocks for claim in still_open) + max(filter(None, lacking), default=1)
+    measured_blocks = max(claim.found.blocks for claim in still_open)
+    most_lacking = max(filter(None, lacking), default=1)
     shortest = min(blocks, key=blocks.__getitem__)
-    return extending(shortest, max(1, wanted - blocks[shortest]))
+    more = measured_blocks + most_lacking - blocks[shortest]
+    return extending(shortest, max(1, more))
 
 
 def slow_machines(comparison: Comparison) -> Iterator[str]:
@@ -104,7 +116,8 @@ def slow_machines(comparison: Comparison) -> Iterator[str]:
     decisive = [row for row in rows if row.metric.of_probe == rows[0].metric.of_probe]
     machines = len({row.arm.cell for row in decisive})
     if machines:
-        slow = dict.fromkeys(row.arm.cell for row in decisive if _verdict(row) in _BEYOND)
+        beyond = (row for row in decisive if _verdict(row) in _BEYOND)
+        slow = dict.fromkeys(row.arm.cell for row in beyond)
         names = [f"{', '.join(values)} (by {_shown_by(values, rows)})" for values in slow]
         text = f"None of {machines} machines differs"
         if names:
@@ -124,17 +137,16 @@ def _shown_by(values: Sequence[str], rows: Sequence[Contrast]) -> str:
 
 def _undecided(decisive: Sequence[Contrast]) -> str:
     """Return how many machines are neither equivalent nor beyond the margin, and why; empty if there are none."""
-    rows = []
-    for row in decisive:
-        if _verdict(row) not in (*_BEYOND, "equivalent"):
-            rows.append(row)
+    decided = (*_BEYOND, "equivalent")
+    rows = [row for row in decisive if _verdict(row) not in decided]
     if not rows:
         return ""
     machines = {row.arm.cell for row in rows}
+    text = f"; undecided: {len(machines)}"
     reasons = ", ".join(withheld(rows))
     if reasons:
-        return f"; undecided: {len(machines)} ({reasons})"
-    return f"; undecided: {len(machines)}"
+        text += f" ({reasons})"
+    return text
 
 
 def _verdict(row: Contrast) -> str | None:
@@ -144,7 +156,9 @@ def _verdict(row: Contrast) -> str | None:
 def job_on(arm: Arm) -> str:
     """Return ``gan on vm (engine=runc)``, as far as the cells agree in it."""
     text = " on ".join(filter(None, (arm.model, arm.target)))
-    return f"{text} ({arm.job.variant})" if arm.job.variant else text
+    if arm.job.variant:
+        text += f" ({arm.job.variant})"
+    return text
 
 
 def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
@@ -153,8 +167,10 @@ def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
     tables: dict[str, dict[str, dict[str, Contrast]]] = {}
     for row in rows:
         first, *others = row.arm.cell
-        table = tables.setdefault(row.metric.name if several else "", {})
-        table.setdefault(first, {})[", ".join(others) or row.metric.name] = row
+        name = row.metric.name if several else ""
+        column = ", ".join(others) or row.metric.name
+        table = tables.setdefault(name, {})
+        table.setdefault(first, {})[column] = row
     for name, table in tables.items():
         columns = list(dict.fromkeys(chain.from_iterable(table.values())))
         if len(columns) > _MOST_COLUMNS:
@@ -164,8 +180,15 @@ def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
 
 
 def _table(name: str, table: _Cells, columns: Sequence[str]) -> Table:
-    rows = tuple((Head(head), tuple(map(cells.get, columns))) for head, cells in table.items())
-    return Table(name, "", tuple(map(Head, columns)), rows)
+    heads = tuple(map(Head, columns))
+    return Table(name, "", heads, _body(table, columns))
+
+
+def _body(table: Mapping[str, Mapping[str, Cell]], columns: Iterable[str]) -> tuple[tuple[Head, tuple[Cell, ...]], ...]:
+    rows = []
+    for name, cells in table.items():
+        rows.append((Head(name), tuple(map(cells.get, columns))))
+    return tuple(rows)
 
 
 def _transposed(table: _Cells, columns: Sequence[str]) -> _Cells:
@@ -184,9 +207,10 @@ def quality_tables(comparison: Comparison, arm: Arm) -> Iterator[Table]:
         if row.kind == "by" and row.arm._replace(cell=()) == arm and row.metric.name in QUALITY_METRICS:
             cells.setdefault(", ".join(row.arm.cell), {})[row.metric.name] = quality(row)
     names = dict.fromkeys(chain.from_iterable(cells.values()))
-    body = tuple((Head(value), tuple(map(measured.get, names))) for value, measured in cells.items())
-    if body:
-        yield Table("images", "", tuple(map(Head, names)), body, "Quality of the images: a block is a trial's model")
+    if cells:
+        heads = tuple(map(Head, names))
+        caption = "Quality of the images: a block is a trial's model"
+        yield Table("images", "", heads, _body(cells, names), caption)
 
 
 def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], answered: Answer) -> Iterator[str]:
@@ -194,9 +218,13 @@ def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], answered: Answe
     for values in dict.fromkeys(row.arm.cell for row in rows):
         of_cell = [row for row in rows if row.arm.cell == values]
         of_probes = [row for row in probes if row.arm.cell == values]
+        unanswered = []
+        for reason in withheld(of_cell):
+            if reason.partition(" (")[0] not in answered.why:
+                unanswered.append(reason)
         texts = {
             "besides": of_cell[0].notes,
-            "no verdict": [why for why in withheld(of_cell) if why.partition(" (")[0] not in answered.why],
+            "no verdict": unanswered,
             "probes": [f"{row.model} {row.metric.name} {ratio(row)}" for row in of_probes],
         }
         for name, parts in texts.items():
@@ -215,9 +243,13 @@ def allocation_document(comparison: Comparison) -> Iterator[Element]:
     every = [contrast for contrast in comparison.contrasts if contrast.kind == "allocation"]
     gains = [contrast for contrast in every if contrast.members]
     yield Heading("CPUs by stage", "1.000x: no gain")
-    rows = tuple((Head(job_on(gain.arm), gain.notes), (", ".join(gain.members), gain)) for gain in gains)
+    rows = []
+    for gain in gains:
+        job = Head(job_on(gain.arm), gain.notes)
+        rows.append((job, (", ".join(gain.members), gain)))
     caption = _GAIN.format(margin=margins(comparison))
-    yield Table("job", "", (Head("CPUs of each stage"), Head("gain")), rows, caption)
+    heads = (Head("CPUs of each stage"), Head("gain"))
+    yield Table("job", "", heads, tuple(rows), caption)
     reasons = withheld(gains)
     if reasons:
         yield Line("; ".join(reasons), label="no verdict")
