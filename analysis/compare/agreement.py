@@ -52,10 +52,13 @@ def contradictions(records: Records, terms: Mapping[ComparedJob, Terms]) -> tupl
     """Return what the second of two runs measures otherwise than the first; none for any other number of them."""
     if len(records.places) != 2:
         return ()
-    old, new = (part_of(records, directory) for directory in records.places)
-    if not (len(old.trials) and len(new.trials)) or other_hosts(old.trials, new.trials):
+    first, second = records.places
+    old = part_of(records, first)
+    new = part_of(records, second)
+    if old.trials.empty or new.trials.empty or other_hosts(old.trials, new.trials):
         return ()
-    deciding = filter(_decides, regress(old, new).changes)
+    regression = regress(old, new)
+    deciding = filter(_decides, regression.changes)
     return tuple(change for change in deciding if _beyond(change, terms[change.job].margin))
 
 
@@ -88,7 +91,10 @@ def with_agreement(comparison: Comparison, records: Records) -> Comparison:
         verdict = replace(contrast.verdict, name=None, more_blocks=None, withheld=reasons)
         return replace(contrast, verdict=verdict)
 
-    groups = (replace(group, contrasts=tuple(map(standing, group.contrasts))) for group in comparison.groups)
+    groups = []
+    for group in comparison.groups:
+        of_group = tuple(map(standing, group.contrasts))
+        groups.append(replace(group, contrasts=of_group))
     contrasts = tuple(map(standing, comparison.contrasts))
     return replace(comparison, groups=tuple(groups), contrasts=contrasts, between=between)
 
@@ -115,11 +121,14 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
     """
     pairs = _pairs(ok)
     arms: dict[tuple[ComparedJob, str, str], list[_AgreedPair]] = defaultdict(list)
-    for row, (agreed, why) in zip(pairs.to_dict("records"), agreements(pairs), strict=True):
+    rows = pairs.to_dict("records")
+    for row, (agreed, why) in zip(rows, agreements(pairs), strict=True):
         if agreed:
-            ablation, aggressor = (row[name] if isinstance(row[name], str) else None for name in SWITCHES)
+            switches = (row[name] for name in SWITCHES)
+            ablation, aggressor = (switch if isinstance(switch, str) else None for switch in switches)
             arm = arm_name(row["target"], row["replica"], ablation, aggressor)
-            arms[job_of(row), row["model"], arm].append(_AgreedPair(agreed, why, row))
+            key = (job_of(row), row["model"], arm)
+            arms[key].append(_AgreedPair(agreed, why, row))
     by_group: dict[GroupKey, tuple[SameWork, ...]] = defaultdict(tuple)
     for (job, model, arm), of_arm in arms.items():
         by_group[job, model] += (_work_of(arm, of_arm),)
@@ -128,10 +137,13 @@ def same_work(ok: pd.DataFrame) -> dict[GroupKey, tuple[SameWork, ...]]:
 
 def _pairs(ok: pd.DataFrame) -> pd.DataFrame:
     """Return each trial joined with that of its block that it is held against."""
-    once = ok[(ok["replica"] == 0) & ~with_trait(ok, "probes")]
+    is_first = ok["replica"] == 0
+    probes = with_trait(ok, "probes")
+    once = ok[is_first & ~probes]
     first = baseline(once).drop_duplicates(BLOCK)
     columns = dict.fromkeys((*ROW, "replica", *SWITCHES, *BLOCK, *_SIDES, "rounds_freely"))
-    trials = ok.loc[~ok.index.isin(first.index), list(columns)]
+    others_of_block = ~ok.index.isin(first.index)
+    trials = ok.loc[others_of_block, list(columns)]
     victims = trials[trials["aggressor"].notna()]
     others = trials.drop(victims.index)
     normalised = others[with_trait(others, "normalised")]
@@ -148,12 +160,18 @@ def _pairs(ok: pd.DataFrame) -> pd.DataFrame:
 
 def _work_of(arm: str, pairs: Sequence[_AgreedPair]) -> SameWork:
     """Return the work of an arm, by the pair that agrees least."""
-    least = max(pairs, key=lambda pair: (AGREEMENTS.index(pair.agreement.kind), pair.agreement.apart or 0.0))
+
+    def apart(pair: _AgreedPair) -> tuple[int, float]:
+        agreement = pair.agreement
+        return (AGREEMENTS.index(agreement.kind), agreement.apart or 0.0)
+
+    least = max(pairs, key=apart)
+    others = [pair for pair in pairs if pair.agreement.kind == "other"]
     return SameWork(
         **vars(least.agreement),
         arm=arm,
         trials=len(pairs),
-        other=sum(pair.agreement.kind == "other" for pair in pairs),
+        other=len(others),
         rounding=least.why,
         image=same_image(pair.row for pair in pairs),
     )
@@ -176,13 +194,14 @@ def same_image(pairs: Iterable[Pair]) -> SameImage | None:
         if difference:
             differences.append((*difference, number))
     most, mean, worst = max(differences, default=(None, None, 0))
+    shown = other_pixels or with_images
     return SameImage(
         len(with_images),
         len(other_weights),
         len(other_pixels),
         most,
         mean,
-        _paths((other_pixels or with_images)[worst]),
+        _paths(shown[worst]),
     )
 
 
@@ -212,10 +231,13 @@ def _apart(pair: Pair) -> tuple[int, float] | None:
     grids = []
     for path in _paths(pair):
         png = grid_of(path)
-        grids.append(np.asarray(png and Image.open(io.BytesIO(b64decode(png)))))
-    base, own = grids
-    if not base.ndim == own.ndim > 1:
+        if not png:
+            return None
+        content = io.BytesIO(b64decode(png))
+        grids.append(np.asarray(Image.open(content)))
+    base, compared = grids
+    if base.ndim != compared.ndim:
         return None
-    height, width = np.minimum(base.shape, own.shape)[:2]
-    apart = np.abs(base[:height, :width].astype(int) - own[:height, :width])
+    height, width = np.minimum(base.shape, compared.shape)[:2]
+    apart = np.abs(base[:height, :width].astype(int) - compared[:height, :width])
     return int(apart.max()), float(apart.mean())

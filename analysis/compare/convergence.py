@@ -72,12 +72,15 @@ def _all_ratios(families: Mapping[str, Mapping[str, Samples]]) -> dict[str, Samp
 def _hidden(records: Records, margin: float) -> list[str]:
     """Return the verdicts that the answer withholds because failed trials may have been slow ones."""
     hidden = []
-    for group in compare(records, margin=margin).groups:
+    comparison = compare(records, margin=margin)
+    for group in comparison.groups:
         for contrast in group.contrasts:
-            if contrast.kind == TARGET.name and contrast.metric in group.deciding and contrast.verdict:
-                for reason in contrast.verdict.withheld:
-                    if reason.startswith(FAILED_TRIALS):
-                        hidden.append(f"{contrast.model} on {contrast.target}: {reason}")
+            decides = contrast.kind == TARGET.name and contrast.metric in group.deciding
+            if not decides or not contrast.verdict:
+                continue
+            for reason in contrast.verdict.withheld:
+                if reason.startswith(FAILED_TRIALS):
+                    hidden.append(f"{contrast.model} on {contrast.target}: {reason}")
     return hidden
 
 
@@ -87,10 +90,14 @@ def intervals(records: Records) -> dict[str, tuple[float, float, float]]:
     One of fewer than ``LEAST_BLOCKS`` blocks is not yet measured, and left out.
     """
     ratios: dict[str, tuple[float, float, float]] = {}
+    width: dict[str, float] = {}
     for name, location in _locations(records).items():
         if location and location.n >= LEAST_BLOCKS and location.ratio_interval:
-            ratios[name] = (location.ratio, *location.ratio_interval)
-    return dict(sorted(ratios.items(), key=lambda ratio: ratio[1][1] / ratio[1][2]))
+            low, high = location.ratio_interval
+            ratios[name] = (location.ratio, low, high)
+            width[name] = low / high
+    widest_first = sorted(ratios, key=lambda name: width[name])
+    return {name: ratios[name] for name in widest_first}
 
 
 def half_widths(records: Records) -> dict[str, float | None]:
@@ -103,7 +110,8 @@ def half_widths(records: Records) -> dict[str, float | None]:
 
 
 def _locations(records: Records) -> dict[str, Location | None]:
-    return {name: locate(values) for name, values in _all_ratios(log_ratios(records)).items()}
+    ratios = _all_ratios(log_ratios(records))
+    return {name: locate(values) for name, values in ratios.items()}
 
 
 def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
@@ -117,14 +125,18 @@ def log_ratios(records: Records) -> dict[str, dict[str, Samples]]:
     blocks = trials[["run_id", "block"]].drop_duplicates()
     index = pd.MultiIndex.from_frame(blocks.sort_values(["run_id", "block"]))
     kinds = ["scenario", "model", "target", "design"]
-    arms = trials.loc[~trials["target"].isin(BASES), kinds].astype(str).drop_duplicates()
+    others = ~trials["target"].isin(BASES)
+    arms = trials.loc[others, kinds].astype(str).drop_duplicates()
     if arms.empty:
         return _against_itself(finished, metrics, index)
-    formed, _ = usable(to_baseline(finished, [metric.column for metric in metrics]))
+    columns = [metric.column for metric in metrics]
+    formed, _ = usable(to_baseline(finished, columns))
     ratios: dict[str, dict[str, Samples]] = {}
     for scenario, model, target, design in arms.itertuples(index=False):
-        rows = formed[(formed["model"] == model) & (formed["target"] == target) & (formed["design"] == design)]
-        by_block = rows.groupby(["run_id", "block"])
+        of_model = formed["model"] == model
+        on_target = formed["target"] == target
+        of_design = formed["design"] == design
+        by_block = formed[of_model & on_target & of_design].groupby(["run_id", "block"])
         measured = metrics_of(metrics, scenario, model)
         for metric in measured:
             name = _name(model, target, metric, design)
@@ -167,7 +179,11 @@ class _Candidate(NamedTuple):
 
 
 def plan_detection(
-    records: Records, difference: float, *, most: int, source: Literal["pilot", "earlier"]
+    records: Records,
+    difference: float,
+    *,
+    most: int,
+    source: Literal["pilot", "earlier"],
 ) -> Detection | None:
     """Return the blocks that detect a difference, as a share, for the ratio that takes the most.
 

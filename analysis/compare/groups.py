@@ -70,30 +70,35 @@ def groups(trials: pd.DataFrame, pairs: pd.DataFrame, metrics: Sequence[Metric])
         job, model, target = key
         of_target = with_base.get(key, pairs[:0])
         finished = rows[rows["ok"]]
+        failed = pairing.have_failed(rows)
         named = all_named(of_target["named"])
-        marks = filter(None, (*rows["changed"].unique(), *of_target["marks"].unique()))
+        changed = filter(None, rows["changed"].unique())
+        marks = filter(None, of_target["marks"].unique())
         summary = TargetSummary(
             target=target,
             ok=len(finished),
-            failed=int(pairing.have_failed(rows).sum()),
+            failed=int(failed.sum()),
             substitutes=pairing.substitutes_of(rows),
-            marks=(*marks, *compact(named)),
+            marks=(*changed, *marks, *compact(named)),
             differences=tuple(difference.text for difference in named),
             failure=_failure(rows),
             losses=mean_losses(finished["losses"]),
         )
         targets[job, model].append(summary)
         units[job, model] = rows["unit"].iloc[0]
-    return [
-        Group(
+    # Trainings are the question; the probes after them explain.
+    in_order = sorted(targets, key=lambda key: key[0].traits.probes)
+    formed = []
+    for job, model in in_order:
+        of_model = metrics_of(metrics, job.scenario, model)
+        group = Group(
             job=job,
             model=model,
             targets=tuple(targets[job, model]),
-            metrics=in_units(metrics_of(metrics, job.scenario, model), units[job, model]),
+            metrics=in_units(of_model, units[job, model]),
         )
-        # Trainings are the question; the probes after them explain.
-        for job, model in sorted(targets, key=lambda key: key[0].traits.probes)
-    ]
+        formed.append(group)
+    return formed
 
 
 def _in_papers_order(trials: pd.DataFrame) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
@@ -102,8 +107,12 @@ def _in_papers_order(trials: pd.DataFrame) -> list[tuple[tuple[Any, ...], pd.Dat
 
 
 def _failure(rows: pd.DataFrame) -> str:
+    """Return the most frequent error of failed trials; empty without one."""
     messages = rows.loc[~rows["ok"], "error_message"].dropna().astype(str)
-    return str(messages.mode().iloc[0]) if len(messages) else ""
+    if messages.empty:
+        return ""
+    most_frequent = messages.mode()
+    return str(most_frequent.iloc[0])
 
 
 def measured(
@@ -129,9 +138,11 @@ def measured(
             if location and summary.target not in BASES:
                 contrast = formed.get((arm, metric.column), contrast)
             elif location:
-                blocks = int(with_base.get(arm[:3], pairs[:0])[metric.column].count())
+                of_base = with_base.get(arm[:3], pairs[:0])
+                blocks = int(of_base[metric.column].count())
                 ratio = 1.0 if blocks and not metric.by_difference else None
                 contrast = replace(contrast, ratio=ratio, blocks=blocks)
+            base = arm._replace(target=base_of(arm.target))
             yield replace(
                 contrast,
                 metric=compared,
@@ -139,7 +150,7 @@ def measured(
                 trials=int(numbers.count()),
                 failed=summary.failed,
                 failures=failures.get(arm),
-                noise=floors.get((arm._replace(target=base_of(arm.target)), metric.name)),
+                noise=floors.get((base, metric.name)),
                 notes=summary.notes,
             )
 
@@ -164,7 +175,9 @@ def mean_losses(trials: "pd.Series[Any]") -> dict[str, float]:
 
 
 def circumstances(
-    trials: pd.DataFrame, disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]], terms: Mapping[ComparedJob, Terms]
+    trials: pd.DataFrame,
+    disturbed: Mapping[tuple[str, ...], tuple[Disturbed, ...]],
+    terms: Mapping[ComparedJob, Terms],
 ) -> dict[GroupKey, Circumstances]:
     """Return engine, hosts, what a further block takes, and what disturbed all trials that count, by job and model."""
     block_s = _block_seconds(trials)
@@ -172,7 +185,8 @@ def circumstances(
     for key, rows in pairing.grouped(trials, pairing.GROUP):
         job, model = key
         names = [*vars(job).values(), model]
-        spans = block_s[block_s.index.get_level_values("run_id").isin(rows["run_id"].unique())]
+        runs = block_s.index.get_level_values("run_id")
+        spans = block_s[runs.isin(rows["run_id"].unique())]
         groups[key] = Circumstances(
             engine=", ".join(_names_in(rows["engine"])),
             hosts=tuple(_names_in(rows["hostname"])),
@@ -199,13 +213,17 @@ def _block_seconds(trials: pd.DataFrame) -> "pd.Series[float]":
         format="ISO8601",
     )
     # Trials that take turns are open at once: each has its share of their block.
-    of_turns = trials["block_s"] / trials.groupby([*_BLOCK, "model", "design"])["block_s"].transform("count")
-    of_trials = trials[["open_s", "elapsed_s"]].sum(axis=1).mask(of_turns.notna(), of_turns)
+    in_block = trials.groupby([*_BLOCK, "model", "design"])["block_s"]
+    of_turns = trials["block_s"] / in_block.transform("count")
+    alone_s = trials[["open_s", "elapsed_s"]].sum(axis=1)
+    of_trials = alone_s.mask(of_turns.notna(), of_turns)
     blocks = trials[_BLOCK].assign(start=starts, seconds=of_trials).groupby(_BLOCK)
     count = blocks.size()
-    first_to_last_s = (blocks["start"].max() - blocks["start"].min()).dt.total_seconds()
-    by_starts = first_to_last_s / (count - 1).where(count > 1) * count
-    spans: pd.Series[float] = pd.DataFrame({"starts": by_starts, "trials": blocks["seconds"].sum()}).max(axis=1)
+    first_to_last = blocks["start"].max() - blocks["start"].min()
+    intervals = (count - 1).where(count > 1)
+    by_starts = first_to_last.dt.total_seconds() / intervals * count
+    both = {"starts": by_starts, "trials": blocks["seconds"].sum()}
+    spans: pd.Series[float] = pd.DataFrame(both).max(axis=1)
     return spans[spans > 0]
 
 
@@ -221,17 +239,22 @@ def with_costs(trials: pd.DataFrame) -> pd.DataFrame:
     whole = trials["worker_cpu_s"]
     all_in = trials[ALL_IN]
     takes_turns = trials["burst_s"].notna()
-    alone = ~with_trait(trials, "probes") & (devices == 1) & ~(trials["loader_workers"] > 0)
+    probes = with_trait(trials, "probes")
+    loads_apart = trials["loader_workers"] > 0
+    alone = ~probes & (devices == 1) & ~loads_apart
     steps = whole.where(takes_turns, trials["steps_cpu_s"]).where(alone)
     peak_bytes = trials["serving_peak_memory_bytes"]
     elapsed_s = trials["elapsed_s"]
     share = (trials["batch"] * devices / trials["global_batch"]).fillna(1.0)
+    thousands = trials["batch"] * trials["steps"] / 1000
+    cpu_allocated_s = trials["cpus"] * elapsed_s
+    memory_allocated = trials["memory_bytes"] * elapsed_s / GIB
     return trials.assign(
-        cost_steps=steps / (trials["batch"] * trials["steps"] / 1000),
+        cost_steps=steps / thousands,
         cost_startup=(whole - steps).mask(takes_turns),
         cost_ratio=all_in / whole.where(whole > 0) * share,
-        cost_cpu_allocated=(trials["cpus"] * elapsed_s).where(all_in.notna()),
-        cost_memory_allocated=(trials["memory_bytes"] * elapsed_s / GIB).where(peak_bytes.notna()),
+        cost_cpu_allocated=cpu_allocated_s.where(all_in.notna()),
+        cost_memory_allocated=memory_allocated.where(peak_bytes.notna()),
         cost_memory_used=peak_bytes * elapsed_s / GIB,
     )
 
@@ -240,12 +263,14 @@ def _typical(amounts: "pd.Series[float]") -> float:
     """Return the geometric mean of the amounts that are known; of amounts that are zero at times, the mean."""
     if (amounts <= 0).any():
         return float(amounts.mean())
-    return float(np.exp(np.log(amounts).mean()))
+    logs = np.log(amounts)
+    return float(np.exp(logs.mean()))
 
 
 def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, ...]]:
     """Return the costs of each target by job and model, from trials and pairs ``with_costs``; empty if unknown."""
-    if ok[[*_MEANS.values(), *_PEAKS.values(), *_BYTES.values()]].isna().all(axis=None):
+    columns = _MEANS | _PEAKS | _BYTES
+    if ok[[*columns.values()]].isna().all(axis=None):
         return {}
     targets = pairs[~pairs["target"].isin(BASES)]
     normalised = {key: locate(rows[ALL_IN].to_numpy()) for key, rows in pairing.grouped(targets)}
@@ -255,16 +280,18 @@ def costs(ok: pd.DataFrame, pairs: pd.DataFrame) -> dict[GroupKey, tuple[Cost, .
         peaks = rows[[*_PEAKS.values()]].max()
         sizes = rows[[*_BYTES.values()]].mean()
         numbers = pd.concat([means, peaks, sizes]).dropna().to_dict()
+        if not numbers:
+            continue
         job, model, target = key
-        if numbers:
-            all_in = normalised.get(key)
-            notes = dict.fromkeys((*pairing.substitutes_of(rows), *filter(None, rows["changed"].unique())))
-            cost = Cost(
-                target=target,
-                unit="trial" if job.traits.probes else f"1,000 {rows['unit'].iloc[0]}",
-                normalised=effect(all_in) if all_in else None,
-                notes=tuple(notes),
-                **{name: numbers.get(column) for name, column in (_MEANS | _PEAKS | _BYTES).items()},
-            )
-            by_group[job, model] += (cost,)
+        all_in = normalised.get(key)
+        changed = filter(None, rows["changed"].unique())
+        notes = dict.fromkeys((*pairing.substitutes_of(rows), *changed))
+        cost = Cost(
+            target=target,
+            unit="trial" if job.traits.probes else f"1,000 {rows['unit'].iloc[0]}",
+            normalised=effect(all_in) if all_in else None,
+            notes=tuple(notes),
+            **{name: numbers.get(column) for name, column in columns.items()},
+        )
+        by_group[job, model] += (cost,)
     return by_group

@@ -57,15 +57,18 @@ def matched(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.Data
     sides = []
     for side, trials in (("old", old), ("new", new)):
         run_ids = f"{side}/" + trials["run_id"].astype(str)
-        sides.append(prepared(trials).assign(host_cpu_model="", run_id=run_ids, side=side))
+        of_side = prepared(trials).assign(host_cpu_model="", run_id=run_ids, side=side)
+        sides.append(of_side)
     both = with_variants(pd.concat(sides, ignore_index=True))
-    return both[both["side"] == "old"], both[both["side"] == "new"]
+    is_old = both["side"] == "old"
+    return both[is_old], both[~is_old]
 
 
 def prepared(trials: pd.DataFrame) -> pd.DataFrame:
     """Return trials without the digest of the image in ``settings``, and of whichever pool of hosts."""
+    settings = [key.without(["image"]) for key in trials["settings"]]
     # Hosts are checked, or a key of the rows, wherever these are matched.
-    return trials.assign(settings=[key.without(["image"]) for key in trials["settings"]], pool="")
+    return trials.assign(settings=settings, pool="")
 
 
 def _code_in(key: ComparisonKey) -> dict[str, str]:
@@ -78,7 +81,8 @@ def _code_in(key: ComparisonKey) -> dict[str, str]:
 
 def without_code(trials: pd.DataFrame) -> pd.DataFrame:
     """Return trials without the digests of the user's own code in ``settings``."""
-    return trials.assign(settings=[key.without(_code_in(key)) for key in trials["settings"]])
+    settings = [key.without(_code_in(key)) for key in trials["settings"]]
+    return trials.assign(settings=settings)
 
 
 def other_code(old: pd.DataFrame, new: pd.DataFrame) -> str:
@@ -87,8 +91,10 @@ def other_code(old: pd.DataFrame, new: pd.DataFrame) -> str:
     after = _codes(new)
     changes = []
     for model in sorted(before.keys() & after.keys()):
-        if not before[model] & after[model]:
-            changes.append(f"code of {model} {', '.join(before[model])} -> {', '.join(after[model])}")
+        if before[model].isdisjoint(after[model]):
+            old_digests = ", ".join(before[model])
+            new_digests = ", ".join(after[model])
+            changes.append(f"code of {model} {old_digests} -> {new_digests}")
     return "; ".join(changes)
 
 
@@ -103,8 +109,10 @@ def _codes(trials: pd.DataFrame) -> dict[str, set[str]]:
 
 def tables(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[ContrastKind, dict[Arm, pd.DataFrame]]:
     """Return the finished trials of each arm, and its pairs with bare metal."""
-    pairs, _ = usable(to_baseline(ok, [metric.column for metric in by_ratio(metrics)]))
-    return {RUN: by_row(ok), RELATIVE: by_row(pairs[~pairs["target"].isin(BASES)])}
+    columns = [metric.column for metric in by_ratio(metrics)]
+    pairs, _ = usable(to_baseline(ok, columns))
+    of_targets = pairs[~pairs["target"].isin(BASES)]
+    return {RUN: by_row(ok), RELATIVE: by_row(of_targets)}
 
 
 def logs_of(kind: ContrastKind, rows: pd.DataFrame | None, metric: Metric) -> dict[str, list[float]]:
@@ -128,8 +136,10 @@ def logs_of(kind: ContrastKind, rows: pd.DataFrame | None, metric: Metric) -> di
 
 def by_row(trials: pd.DataFrame) -> dict[Arm, pd.DataFrame]:
     """Return the trials of each arm, in the order of the paper; pairs of trials are of arms that have no switch."""
-    rows = {Arm(*key): of_arm for key, of_arm in grouped(filled(trials), [*ROW, *SWITCHES])}
-    return dict(sorted(rows.items(), key=lambda row: order(row[0])))
+    rows = {}
+    for key, of_arm in grouped(filled(trials), [*ROW, *SWITCHES]):
+        rows[Arm(*key)] = of_arm
+    return {arm: rows[arm] for arm in sorted(rows, key=order)}
 
 
 def name_of(arm: Arm) -> str:
@@ -160,7 +170,10 @@ def place_of(target: str, *settings: str) -> str:
 
 
 def missing(
-    old: Mapping[Arm, pd.DataFrame], new: Mapping[Arm, pd.DataFrame], *, open_ended: bool = False
+    old: Mapping[Arm, pd.DataFrame],
+    new: Mapping[Arm, pd.DataFrame],
+    *,
+    open_ended: bool = False,
 ) -> Iterator[Missing]:
     """Yield the cells, targets and trials of the old run that the new one has not finished, each once.
 
@@ -178,7 +191,8 @@ def missing(
         if not any(arm[:2] == cell for arm in finished):
             job, model = cell
             targets = ", ".join(place_of(arm.target, switches_of(arm)) for arm in arms)
-            name = f"{model} ({', '.join(filter(None, vars(job).values()))})"
+            settings = ", ".join(filter(None, vars(job).values()))
+            name = f"{model} ({settings})"
             yield _unfinished("cell", name, f"no trial was finished on {targets}", new.get(arms[0]))
             continue
         for arm in arms:
@@ -203,7 +217,8 @@ def _missing_trials(arm: Arm, old: pd.DataFrame, new: pd.DataFrame, last: float)
     tried = set(zip(new["block"], new["replica"], strict=True))
     blocks = sorted(block for block, _ in due - tried if block <= last)
     if blocks:
-        why = f"{len(blocks)} of {len(due)} trials are missing (block {', '.join(map(str, blocks))}){_failures(new)}"
+        numbers = ", ".join(map(str, blocks))
+        why = f"{len(blocks)} of {len(due)} trials are missing (block {numbers}){_failures(new)}"
         # A trial that failed is there: those that are missing have never run.
         yield Missing("trials", name_of(arm), why, blocks=int(blocks[-1]) + 1)
 
@@ -225,7 +240,9 @@ def other_hosts(old: pd.DataFrame, new: pd.DataFrame) -> str:
     of_new = hosts_of(new.assign(host_kernel=None, host_mitigations=None))
     if all(_is_among(host, of_old) for host in of_new):
         return ""
-    return f"{', '.join(map(_described, of_old))} and {', '.join(map(_described, of_new))}"
+    old_hosts = ", ".join(map(_described, of_old))
+    new_hosts = ", ".join(map(_described, of_new))
+    return f"{old_hosts} and {new_hosts}"
 
 
 def _is_among(host: Host, others: Sequence[Host]) -> bool:

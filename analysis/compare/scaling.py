@@ -96,8 +96,12 @@ def karp_flatt(speed_up: float, factor: float) -> float:
 def amdahl(speed_ups: Sequence[float], factors: Sequence[float]) -> float:
     """Return s of the least squares fit of 1 / speed-up = s + (1 - s) / factor (Amdahl, AFIPS 30 (1967) 483)."""
     parallel = [1 - 1 / factor for factor in factors]
-    measured = [(1 / speed_up - 1 + part) * part for speed_up, part in zip(speed_ups, parallel, strict=True)]
-    return math.fsum(measured) / math.fsum(part * part for part in parallel)
+    squares = [part * part for part in parallel]
+    measured = []
+    for speed_up, part in zip(speed_ups, parallel, strict=True):
+        serial_time = 1 / speed_up - 1 + part
+        measured.append(serial_time * part)
+    return math.fsum(measured) / math.fsum(squares)
 
 
 def trials_with_workers(ok: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +113,8 @@ def trials_with_workers(ok: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFram
     spread = ok[with_trait(ok, "spread")]
     if spread.empty:
         return spread
-    parts = evidence.drop_duplicates("path").set_index("path").loc[spread["path"], ["job", "ranks", "seed"]]
+    by_path = evidence.drop_duplicates("path").set_index("path")
+    parts = by_path.loc[spread["path"], ["job", "ranks", "seed"]]
     parts = parts.set_axis(spread.index)
     steps_taken = of_jobs(parts, lambda job: job.sizes and job.sizes.warmup_steps + job.sizes.steps)
     # The copy is of one part, to which pandas adds columns quietly; of over a hundred it warns.
@@ -158,7 +163,8 @@ def _key_of_share(job: Job, without: Sequence[str] = ()) -> str:
         "threads": max(1, envelope.threads // shares),
         "machines": machines[0].name if machines else None,
     }
-    agreeing = {name: value for name, value in settings(job).items() if name not in (*_GROWING, *without)}
+    left_out = (*_GROWING, *without)
+    agreeing = {name: value for name, value in settings(job).items() if name not in left_out}
     return str(agreeing | share)
 
 
@@ -166,9 +172,10 @@ def _communicating(ranks: Sequence[Rank] | None) -> float | None:
     """Return the share of the workers' time in which they wait for others; None if no training exchanges anything."""
     workers = [rank for rank in ranks or () if rank.role == "worker" and rank.sent_bytes is not None]
     spent_s = math.fsum(rank.measured_s or 0.0 for rank in workers)
-    if spent_s:
-        return math.fsum(rank.communicate_s or 0.0 for rank in workers) / spent_s
-    return None
+    if not spent_s:
+        return None
+    waited_s = math.fsum(rank.communicate_s or 0.0 for rank in workers)
+    return waited_s / spent_s
 
 
 def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
@@ -186,7 +193,8 @@ def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
         notes = list(substitutes)
         values = {"throughput": _mapped(_uncertain(throughput), exp)}
         if n > smallest:
-            values["speed-up"] = _mapped(_uncertain(difference(throughputs[smallest], throughput)), exp)
+            gain = difference(throughputs[smallest], throughput)
+            values["speed-up"] = _mapped(_uncertain(gain), exp)
         if SHARED_CPUS in (*substitutes_of(first), *substitutes):
             notes.append("efficiency withheld: instances share CPUs")
         elif n > smallest:
@@ -197,12 +205,9 @@ def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
         (waited,) = levels([_by_run(trials, trials["communicating"])])
         if waited:
             values["communicating"] = _uncertain(waited)
+        profile = str(trials["profile"].iloc[0])
         blocks = min(throughputs[smallest].n, throughput.n)
-        notes += withheld(
-            str(trials["profile"].iloc[0]),
-            blocks,
-            _sides(alike, smallest, n),
-        )
+        notes += withheld(profile, blocks, _sides(alike, smallest, n))
         compared = _compared(first, trials, throughput)
         for name, (value, *ends) in values.items():
             of_metric: dict[str, Any] = {"interval": tuple(ends) or None}
@@ -226,7 +231,8 @@ def _throughputs(rows: Mapping[int, pd.DataFrame]) -> dict[int, Location]:
 
 def _by_run(trials: pd.DataFrame, values: "pd.Series[float]") -> list[list[float]]:
     """Return the values of each run, or sweep, by block."""
-    return [by_block(of_run, values[of_run.index]) for _, of_run in trials.groupby("sweep", observed=True)]
+    runs = trials.groupby("sweep", observed=True)
+    return [by_block(of_run, values[of_run.index]) for _, of_run in runs]
 
 
 def _compared(first: pd.DataFrame, trials: pd.DataFrame, level: Location) -> dict[str, Any]:
@@ -256,8 +262,11 @@ def division(first: pd.DataFrame, trials: pd.DataFrame) -> tuple[Arm, tuple[str,
 
 def _sides(alike: pd.DataFrame, *numbers: int) -> Sides:
     """Return what has disturbed the trials with these numbers of workers, on one target."""
-    spoiled = disturbed(alike, ["target", "workers"])
-    return {f"with {key[1]} workers": causes for key, causes in spoiled.items() if int(key[1]) in numbers}
+    sides = {}
+    for (_, workers), causes in disturbed(alike, ["target", "workers"]).items():
+        if int(workers) in numbers:
+            sides[f"with {workers} workers"] = causes
+    return sides
 
 
 def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Iterator[tuple[str, Uncertain]]:
@@ -332,16 +341,20 @@ def _amount(alike: pd.DataFrame, metric: Metric) -> Iterator[Contrast]:
     if len(measured) < 2:
         return
     columns = [by_block(trials, trials[metric.column]) for trials in measured]
+    base = columns[0]
     contrasts = []
     for trials, numbers in zip(measured, columns, strict=True):
         arm, notes = division(measured[0], trials)
+        over_base = None
+        if numbers is not base:
+            over_base = between_runs([base], [numbers])
         contrast = Contrast(
             kind=DIVISION.name,
             arm=arm,
             metric=metric,
             value=fmean(numbers),
             trials=len(numbers),
-            difference=None if numbers is columns[0] else between_runs([columns[0]], [numbers]),
+            difference=over_base,
             notes=notes,
         )
         contrasts.append(contrast)
@@ -361,8 +374,10 @@ def growth(finished: pd.DataFrame) -> Iterator[Contrast]:
                 if column is not None and column.notna().any():
                     values = column.dropna()
                     by_number[instances_in(str(model))] = values
-                    yield _together(Arm(job, str(model), target, ablation), metric, values)
-            slope = locate(_slopes(pd.DataFrame(by_number), whole=metric in EACH), trim=0)
+                    arm = Arm(job, str(model), target, ablation)
+                    yield _together(arm, metric, values)
+            slopes = _slopes(pd.DataFrame(by_number), whole=metric in EACH)
+            slope = locate(slopes, trim=0)
             if slope:
                 yield Contrast(
                     kind="growth",

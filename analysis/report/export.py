@@ -91,8 +91,10 @@ def _steps_of(path: str) -> Any:  # noqa: ANN401 (decoded)
 def _steps_table(keys: pd.DataFrame, steps_of_trials: Sequence[Any]) -> pd.DataFrame:
     """Return the keys of each trial beside each of its steps, of the same types even if a phase is absent."""
     counts = [len(steps.elapsed_s) for steps in steps_of_trials]
-    rows = keys.iloc[np.repeat(np.arange(len(steps_of_trials)), counts)].reset_index(drop=True)
-    columns = {"step": np.concatenate([*map(np.arange, counts)])}
+    trial_of_step = np.repeat(np.arange(len(steps_of_trials)), counts)
+    rows = keys.iloc[trial_of_step].reset_index(drop=True)
+    numbers = list(map(np.arange, counts))
+    columns = {"step": np.concatenate(numbers)}
     for name in _OF_STEPS:
         columns[name] = np.concatenate([_column(steps, name) for steps in steps_of_trials])
     texts = dict.fromkeys(("run_id", "trial_id", "scenario", "model", "target", "ablation"), "str")
@@ -163,24 +165,29 @@ def _parquet(tables: Iterable[pd.DataFrame], file: IO[bytes]) -> int:
         from pyarrow import parquet
     except ImportError as error:
         raise missing_extra("pyarrow", "parquet") from error
+    texts = pyarrow.string()
+    floats = [column.name for column in TABLE if column.is_float]
+    flags = [column.name for column in TABLE if column.kind.values == "flag"]
     types = {
         _STARTED: pyarrow.timestamp("us", tz="UTC"),
-        _METRICS: pyarrow.map_(pyarrow.string(), pyarrow.float64()),
+        _METRICS: pyarrow.map_(texts, pyarrow.float64()),
     }
-    types |= dict.fromkeys((column.name for column in TABLE if column.is_float), pyarrow.float64())
-    types |= dict.fromkeys(_STEP_FLOATS, pyarrow.float64())
+    types |= dict.fromkeys((*floats, *_STEP_FLOATS), pyarrow.float64())
     types |= dict.fromkeys((*COUNTS, "step"), pyarrow.int64())
-    types |= dict.fromkeys((column.name for column in TABLE if column.kind.values == "flag"), pyarrow.bool_())
+    types |= dict.fromkeys(flags, pyarrow.bool_())
     rows = 0
     with ExitStack() as closing:
         writer = None
         for table in tables:
             fixed = _with_fixed_columns(table)
-            schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in fixed.columns])
-            fixed = fixed.astype({field.name: "str" for field in schema if field.type == pyarrow.string()})
+            fields = [(name, types.get(name, texts)) for name in fixed.columns]
+            schema = pyarrow.schema(fields)
+            of_texts = [name for name, type_of_column in fields if type_of_column == texts]
+            fixed = fixed.astype(dict.fromkeys(of_texts, "str"))
             if writer is None:
                 writer = closing.enter_context(parquet.ParquetWriter(file, schema))
-            writer.write_table(pyarrow.Table.from_pandas(fixed, schema=schema, preserve_index=False))
+            arrow = pyarrow.Table.from_pandas(fixed, schema=schema, preserve_index=False)
+            writer.write_table(arrow)
             rows += len(table)
     return rows
 
@@ -201,4 +208,5 @@ def _with_fixed_columns(table: pd.DataFrame) -> pd.DataFrame:
         format="ISO8601",
         errors="coerce",
     )
-    return fixed.assign(**{_METRICS: pd.Series(metrics, index=table.index, dtype=object)})
+    pairs_of_trials = pd.Series(metrics, index=table.index, dtype=object)
+    return fixed.assign(**{_METRICS: pairs_of_trials})

@@ -49,10 +49,12 @@ class Terminal:
         for element in self.document:
             match element:
                 case Heading():
-                    yield from [Text()] if in_part and element.rank < 4 else []
+                    if in_part and element.rank < 4:
+                        yield Text()
                     yield _heading(element)
                 case Table():
-                    yield from [Text(element.caption, style="dim")] if element.caption else []
+                    if element.caption:
+                        yield Text(element.caption, style="dim")
                     shown, form = _fitting(console, options, element)
                     columns |= {head.text for head in form.columns}
                     # The console cuts nothing, so that commands stay whole: what pads a table is cut here.
@@ -60,11 +62,8 @@ class Terminal:
                 case Line() if element.column in columns:
                     yield _line(element)
                 case CommandLine():
-                    yield Padding(
-                        Text(f"{element.label}:", style=_colour(element.label)),
-                        (0, 0, 0, 2),
-                        expand=False,
-                    )
+                    label = Text(f"{element.label}:", style=_colour(element.label))
+                    yield Padding(label, (0, 0, 0, 2), expand=False)
                     # Neither broken nor cut: it is to be pasted.
                     yield Text(element.text, no_wrap=True, overflow="ignore")
                 case Notes() if element.lines:
@@ -74,9 +73,11 @@ class Terminal:
 
 def _left_out(table: Table, form: Table) -> str:
     """Return the columns that a form of a table has no room for, and what shows them; empty for none."""
-    kept = {head.text for head in form.columns} | {head.text for head, _ in form.rows}
-    names = ", ".join(head.text for head in table.columns if head.text not in kept)
-    return f"no room for {names}; COLUMNS=160 shows them" if names else ""
+    shown = {head.text for head in form.columns} | {head.text for head, _ in form.rows}
+    names = [head.text for head in table.columns if head.text not in shown]
+    if names:
+        return f"no room for {', '.join(names)}; COLUMNS=160 shows them"
+    return ""
 
 
 def _colour(style: str) -> str:
@@ -85,15 +86,18 @@ def _colour(style: str) -> str:
 
 def _heading(heading: Heading) -> Text:
     text = Text(heading.text, style="bold")
-    text.append(f"  {heading.context}" if heading.context else "", style="not bold")
-    return text.append("".join(f", {note}" for note in heading.notes), style="not bold yellow")
+    if heading.context:
+        text.append(f"  {heading.context}", style="not bold")
+    notes = [f", {note}" for note in heading.notes]
+    return text.append("".join(notes), style="not bold yellow")
 
 
 def _line(element: Line) -> RenderableType:
     text = Text(one_line(element.text), style=_colour(element.style))
     if element.label:
         label = element.label if element.label.startswith("[") else f"{element.label}:"
-        text = Text(f"{label} ", style=_colour(element.label)).append_text(text)
+        labelled = Text(f"{label} ", style=_colour(element.label))
+        text = labelled.append_text(text)
     if element.indent:
         return Padding(text, (0, 0, 0, element.indent), expand=False)
     return text
@@ -107,10 +111,13 @@ def _fitting(console: Console, options: ConsoleOptions, table: Table) -> tuple[R
     if not table.compact:
         forms.append(forms[-1].turned())
     for form in forms:
-        left = "" if form.corner else _left_out(table, form)
         shown = _if_fitting(console, options, form)
-        if shown:
-            return Group(shown, *([Text(left, "dim")] if left else [])), form
+        if not shown:
+            continue
+        left_out = "" if form.corner else _left_out(table, form)
+        if left_out:
+            return Group(shown, Text(left_out, "dim")), form
+        return Group(shown), form
     narrowest = forms[-1] if table.compact else forms[-2]
     return _list(narrowest), narrowest
 
@@ -127,30 +134,41 @@ def _if_fitting(console: Console, options: ConsoleOptions, table: Table) -> Rich
     )
     columns = _columns(table)
     spare = _add_columns(shown, columns, table)
-    for (head, _), *texts in zip(table.rows, *(texts[1:] for texts in columns), strict=True):
+    without_heads = [texts[1:] for texts in columns]
+    for (head, _), *texts in zip(table.rows, *without_heads, strict=True):
         shown.add_row(*texts, style=head.style and _colour(head.style))
     # Measured on a console without an end: on this one rich would take any table to fit, and cut its cells.
-    needed = console.measure(shown, options=options.update(max_width=10_000)).maximum - spare
+    endless = options.update(max_width=10_000)
+    needed = console.measure(shown, options=endless).maximum - spare
     return shown if needed <= options.max_width else None
 
 
 def _add_columns(shown: RichTable, columns: Sequence[Sequence[Text]], table: Table) -> int:
     """Add the heads of columns. Returns by how much all columns together may be narrower than their longest lines."""
     whole = table.compact and table.narrower is not None
+    wrapping = [True, *(head.wraps for head in table.columns)]
     spare = 0
-    for texts, wraps in zip(columns, (True, *(head.wraps for head in table.columns)), strict=True):
-        least = longest = 0
+    for texts, wraps in zip(columns, wrapping, strict=True):
+        least = 0
+        longest = 0
         if wraps and not whole:
             least, longest = _widths(texts)
-        shown.add_column(texts[0], justify="left" if wraps else "right", no_wrap=not wraps, min_width=least or None)
+        shown.add_column(
+            texts[0],
+            justify="left" if wraps else "right",
+            no_wrap=not wraps,
+            min_width=least or None,
+        )
         spare += longest - least
     return spare
 
 
 def _columns(table: Table) -> list[list[Text]]:
-    columns = [[Text(table.corner), *(_head(head, table, "  ") for head, _ in table.rows)]]
-    for column, head in enumerate(table.columns):
-        columns.append([_head(head, table, ""), *(_cell(cells[column]) for _, cells in table.rows)])
+    heads_of_rows = [_head(head, table, "  ") for head, _ in table.rows]
+    columns = [[Text(table.corner), *heads_of_rows]]
+    for index, head in enumerate(table.columns):
+        cells_of_column = [_cell(cells[index]) for _, cells in table.rows]
+        columns.append([_head(head, table, ""), *cells_of_column])
     return columns
 
 
@@ -181,12 +199,16 @@ def _list(table: Table) -> Text:
     for head, cells in table.rows:
         text.append(head.text, style="" if table.compact else "bold")
         if table.compact:
-            text.append("".join(f" {note}" for note in head.notes), style="yellow")
-            text.append(f": {' '.join(filter(None, map(line, cells)))}\n")
+            notes = [f" {note}" for note in head.notes]
+            text.append("".join(notes), style="yellow")
+            lines = filter(None, map(line, cells))
+            text.append(f": {' '.join(lines)}\n")
             continue
-        text.append("".join(f", {note}" for note in head.notes) + "\n", style="yellow")
+        notes = [f", {note}" for note in head.notes]
+        text.append("".join(notes) + "\n", style="yellow")
         for column, cell in zip(table.columns, cells, strict=True):
-            text.append(f"  {column}: ", style="dim").append(f"{line(cell)}\n")
+            text.append(f"  {column}: ", style="dim")
+            text.append(f"{line(cell)}\n")
     text.rstrip()
     return text
 
@@ -195,15 +217,21 @@ def _cell(cell: Cell) -> Text:
     """Return below each other the value and, if there are, the ratio, its interval and the verdict."""
     if isinstance(cell, Styled):
         return Text(cell.text, style=_colour(cell.style))
+    if isinstance(cell, tuple):
+        return Text("\n".join(cell))
     if not isinstance(cell, Effect):
-        return Text("\n".join(cell) if isinstance(cell, tuple) else line(cell))
+        return Text(line(cell))
     ratio = "" if cell.ratio is None else f"{times(cell.ratio)}x"
-    value = cell.value if isinstance(cell, Contrast) else None
     if cell.difference:
         ratio = signed(cell.difference.mean)
-    text = Text(ratio if value is None else f"{number(value)} {ratio:>6}".rstrip())
+    first_line = ratio
+    if isinstance(cell, Contrast) and cell.value is not None:
+        first_line = f"{number(cell.value)} {ratio:>6}".rstrip()
+    text = Text(first_line)
     if cell.difference:
-        text.append(difference(cell.difference).removeprefix(ratio).replace(" (", "\n").removesuffix(")"), style="dim")
+        interval = difference(cell.difference).removeprefix(ratio)
+        below = interval.replace(" (", "\n").removesuffix(")")
+        text.append(below, style="dim")
         if cell.verdict:
             return text.append("\n").append_text(_cell(styled(cell.verdict)))
         return text

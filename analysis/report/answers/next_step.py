@@ -70,7 +70,9 @@ def extending(run: Path, more: int, *, block_s: float = 0.0, at_least: bool = Fa
     if not (plan and plan.request and extendable([run])):
         return None
     words = plan.request.repetitions.extension(plan.blocks + more, block_s)
-    decides = f"{'at least ' * at_least}{count(more, 'more block')}"
+    decides = count(more, "more block")
+    if at_least:
+        decides = f"at least {decides}"
     return bench("run", "--continue", run, *words, decides=decides, takes_s=more * block_s)
 
 
@@ -106,10 +108,11 @@ def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> NextStep |
     if not measure(claim.job.profile for claim in still_open):
         return _anew(comparison, request)  # another profile: nothing of it is decided
     lacking = _lacking(worst)
+    endless = lacking == math.inf
     block_s = worst.around.block_s or 0.0
-    if lacking == math.inf or lacking * block_s > _LONG_S:
+    if endless or lacking * block_s > _LONG_S:
         in_turns = _in_turns(comparison, still_open, request)
-        if in_turns or lacking == math.inf:
+        if in_turns or endless:
             return in_turns
     if run is None or sweep_around(run):  # a plan file gives the blocks of a sweep
         return _anew(comparison, request, still_open)
@@ -128,8 +131,10 @@ def _lacking(claim: Claim) -> float:
 def _in_turns(comparison: Comparison, still_open: Sequence[Claim], request: RunRequest | None) -> NextStep | None:
     """Return the command of the same run in turns, which are disturbed alike; None unless all jobs can take them."""
     in_turns = {group.job for group in comparison.groups if group.turns}
-    if not all(hasattr(claim.job.traits, "turn_taker") and claim.job not in in_turns for claim in still_open):
-        return None
+    for claim in still_open:
+        takes_turns = hasattr(claim.job.traits, "turn_taker")
+        if not takes_turns or claim.job in in_turns:
+            return None
     return _anew(comparison, request, still_open, design="alternating", steps=None)
 
 
@@ -142,7 +147,9 @@ def _last_run(comparison: Comparison, claim: Claim | None = None) -> Path | None
     if claim and claim.found.model and len(trials):
         trials = trials[trials["model"] == claim.found.model]
     if len(trials):
-        return Path(run_of(trials.sort_values("started_at", kind="stable")["path"].iloc[-1]))
+        in_order = trials.sort_values("started_at", kind="stable")
+        last_record = in_order["path"].iloc[-1]
+        return Path(run_of(last_record))
     if comparison.places and is_run(comparison.places[-1]):
         return comparison.places[-1]
     return None
@@ -191,7 +198,9 @@ def _margin(comparison: Comparison, request: RunRequest, still_open: Sequence[Cl
     chosen = request.repetitions.margin is not None or comparison.least_margin != MARGIN
     decided = [claim for claim in still_open if claim.equivalent_at and claim.equivalent_at <= DEFAULT_MARGIN]
     decides_more = len(decided) < len(still_open) or not still_open
-    return DEFAULT_MARGIN if decides_more and not chosen else comparison.least_margin
+    if decides_more and not chosen:
+        return DEFAULT_MARGIN
+    return comparison.least_margin
 
 
 def _measured(comparison: Comparison, targets: Sequence[str]) -> tuple[str, ...] | None:
@@ -200,4 +209,6 @@ def _measured(comparison: Comparison, targets: Sequence[str]) -> tuple[str, ...]
     path_only = {summary.target for summary in summaries if not is_measured(summary.substitutes)}
     measured = tuple(target for target in targets if target not in path_only)
     two_commands = any(summary.target in COMMANDS for summary in summaries)
-    return measured if two_commands or {*measured} - {BASELINE} else None
+    if two_commands or {*measured} - {BASELINE}:
+        return measured
+    return None
