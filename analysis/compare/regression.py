@@ -108,10 +108,14 @@ class Change(Contrast):
 
         None for a count that was zero before, of which no share can be added.
         """
-        if self.difference:
-            worse = -self.difference.mean if self.metric.more_is_faster else self.difference.mean
-            return worse / abs(self.old) if self.old else None
-        return slower_by(self.ratio or 1.0, more_is_faster=self.metric.more_is_faster)
+        if not self.difference:
+            return slower_by(self.ratio or 1.0, more_is_faster=self.metric.more_is_faster)
+        if not self.old:
+            return None
+        worse = self.difference.mean
+        if self.metric.more_is_faster:
+            worse = -worse
+        return worse / abs(self.old)
 
     @property
     def name(self) -> str:
@@ -164,11 +168,13 @@ class _Side:
 
     def __init__(self, trials: pd.DataFrame, metrics: Sequence[Metric]) -> None:
         ok = trials[trials["ok"]]
+        failed_percent = 100.0 * have_failed(trials)
         self.tables = tables(ok, metrics)
         self.metrics = metrics
-        self.every = by_row(trials.assign(failed=100.0 * have_failed(trials)))
+        self.every = by_row(trials.assign(failed=failed_percent))
         # What runs beside a victim does not disturb it.
-        self._disturbed = disturbed(filled(ok[ok["aggressor"].isna()]), [*ROW, *SWITCHES])
+        without_aggressor = ok[ok["aggressor"].isna()]
+        self._disturbed = disturbed(filled(without_aggressor), [*ROW, *SWITCHES])
 
     def samples(self, kind: ContrastKind, arm: Arm, metric: Metric) -> list[list[float]]:
         """Return the logarithms of a metric, or of its ratios to bare metal, by old run and block."""
@@ -183,18 +189,21 @@ class _Side:
     def undelayed(self, arm: Arm, elapsed: Metric) -> list[list[float]]:
         """Return the logarithms of the elapsed time as if the CPU time of others had been that of the job."""
         trials = self.tables[RUN][arm]
-        return _by_draw(logs_of(RUN, trials.assign(**{elapsed.column: least_elapsed(trials)}), elapsed))
+        least = {elapsed.column: least_elapsed(trials)}
+        return _by_draw(logs_of(RUN, trials.assign(**least), elapsed))
 
     def disturbed(self, arm: Arm) -> tuple[Disturbed, ...]:
-        return self._disturbed.get((*vars(arm.job).values(), *arm[1:5]), ())
+        job = vars(arm.job).values()
+        return self._disturbed.get((*job, *arm[1:5]), ())
 
 
 def _by_draw(logs: Mapping[str, list[float]]) -> list[list[float]]:
     """Return what the blocks of each old run hold, of a sweep together."""
     runs: dict[str, list[float]] = defaultdict(list)
     for run, blocks in logs.items():
-        runs[run.split("/")[1]] += blocks
-    return [*runs.values()]
+        _, draw, *_ = run.split("/")
+        runs[draw] += blocks
+    return list(runs.values())
 
 
 def regress(
@@ -212,27 +221,22 @@ def regress(
     directory, a sweep as one run, the last one last: the new run must have what that one has.
     """
     number = old.trials["path"].map(lambda path: baselines.get(run_of(path), 0))
-    draws = old.trials.assign(draw=number, run_id=number.astype(str) + "/" + old.trials["run_id"].astype(str))
+    draw_ids = number.astype(str) + "/" + old.trials["run_id"].astype(str)
+    draws = old.trials.assign(draw=number, run_id=draw_ids)
     olds, news = matched(draws, new.trials)
     before = _Side(olds, old.metrics)
     after = _Side(news, new.metrics)
-    lacks = missing(
-        by_row(olds[olds["draw"] == number.max()]),
-        by_row(news),
-        open_ended=open_ended,
-    )
-    if fail_above is None:
-        failing = {}
-    else:
+    last_draw = olds[olds["draw"] == number.max()]
+    lacks = missing(by_row(last_draw), by_row(news), open_ended=open_ended)
+    failing: dict[Arm, Change] = {}
+    if fail_above is not None:
         failing = _failing(before, after, fail_above)
     results: list[Contrast | Missing] = [*lacks, *failing.values()]
-    added = []
-    for arm in after.tables[RUN]:
-        if arm not in before.tables[RUN]:
-            added.append(name_of(arm))
+    added = [name_of(arm) for arm in after.tables[RUN] if arm not in before.tables[RUN]]
     for arm in before.tables[RUN]:
         if arm in after.tables[RUN]:
-            results += [_unhidden(result, failing) for result in _compared(arm, before, after, fail_above)]
+            compared = _compared(arm, before, after, fail_above)
+            results += [_unhidden(result, failing) for result in compared]
     return Regression(
         changes=tuple(result for result in results if isinstance(result, Change)),
         fail_above=fail_above,
@@ -259,7 +263,8 @@ def _failing(old: _Side, new: _Side, bound: float) -> dict[Arm, Change]:
     levels = holm([shares.p for shares in shifts])
     judged = {}
     for (arm, change), shares, level in zip(changes.items(), shifts, levels, strict=True):
-        verdict = Verdict(_failing_more(shares, level, bound), level, margin=bound)
+        name = _failing_more(shares, level, bound)
+        verdict = Verdict(name, level, margin=bound)
         judged[arm] = replace(change, verdict=verdict)
     return judged
 
@@ -295,7 +300,8 @@ def _compared(arm: Arm, old: _Side, new: _Side, fail_above: float | None) -> Ite
     sides = {"of the old run": old.disturbed(arm), "of the new run": new.disturbed(arm)}
     # More blocks mend nothing if the trials decide nothing in any number of them.
     decides = not withheld(arm.job.profile, LEAST_BLOCKS, sides)
-    for metric, kind in product(metrics_of(old.metrics, arm.job.scenario, arm.model), (RUN, RELATIVE)):
+    metrics = metrics_of(old.metrics, arm.job.scenario, arm.model)
+    for metric, kind in product(metrics, (RUN, RELATIVE)):
         before = old.samples(kind, arm, metric)
         after = new.samples(kind, arm, metric)
         if metric.supporting or not before:
@@ -325,7 +331,7 @@ def _standing(change: Change, sides: Mapping[str, tuple[Disturbed, ...]], old: _
         return standing
     unloaded = {}
     for side, disturbances in sides.items():
-        unloaded[side] = tuple(one for one in disturbances if one.kind not in TAKES_CPUS)
+        unloaded[side] = tuple(other for other in disturbances if other.kind not in TAKES_CPUS)
     before = old.samples(RUN, change.arm, change.metric)
     undelayed = new.undelayed(change.arm, change.metric)
     least = _change(RUN, change.arm, change.metric, (before, undelayed), verdict.margin, decides=False)
@@ -400,7 +406,12 @@ def _count_change(arm: Arm, metric: Metric, runs: Sequence[Sequence[Samples]], b
 
 
 def _decided_by_difference(
-    difference_of_means: MeanDifference, old: Samples, new: Samples, bound: float, *, more: bool
+    difference_of_means: MeanDifference,
+    old: Samples,
+    new: Samples,
+    bound: float,
+    *,
+    more: bool,
 ) -> VerdictName:
     """Return the verdict on a count by a bound, a share of the old mean; ``more`` is better, or less.
 
@@ -415,11 +426,19 @@ def _decided_by_difference(
     least, most = (-high, -low) if more else (low, high)
     if least > allowed:
         return "slower"
-    return "not slower" if most <= allowed else "undecided"
+    if most <= allowed:
+        return "not slower"
+    return "undecided"
 
 
 def _verdict(
-    change: Location, sides: tuple[Runs, Runs], mean: Mean | None, sign: int, fail_above: float, *, decides: bool
+    change: Location,
+    sides: tuple[Runs, Runs],
+    mean: Mean | None,
+    sign: int,
+    fail_above: float,
+    *,
+    decides: bool,
 ) -> Verdict:
     """Judge a change by a bound, a share; see ``Change.slower``. ``sign`` is that of a log ratio by which it is a loss.
 
@@ -446,7 +465,11 @@ def _verdict(
 
 
 def _decided(
-    beyond: float, half: float | None, most: float | None, bound: float, sign: int
+    beyond: float,
+    half: float | None,
+    most: float | None,
+    bound: float,
+    sign: int,
 ) -> tuple[VerdictName, tuple[str, ...]]:
     """Return the verdict on a loss that is ``beyond`` the bound, and why it is no verdict on the mean.
 
@@ -454,8 +477,10 @@ def _decided(
     """
     if half is None or most is None or abs(beyond) <= half:
         return "undecided", ()
-    if beyond > 0 or most < bound:
-        return "slower" if beyond > 0 else "not slower", ()
-    share = slower_by(exp(sign * most), more_is_faster=sign < 0) * 100
-    why = f"a typical block is not slower, but with slow trials the mean may be {share:.3g} % slower"
+    if beyond > 0:
+        return "slower", ()
+    if most < bound:
+        return "not slower", ()
+    share = slower_by(exp(sign * most), more_is_faster=sign < 0)
+    why = f"a typical block is not slower, but with slow trials the mean may be {100 * share:.3g} % slower"
     return "typical-only", (why,)

@@ -98,19 +98,23 @@ def _assess(pair: dict[Any, Any], switched: frozenset[str]) -> tuple[str, str, t
             refused.append(text)
     forbidden = "; ".join(dict.fromkeys(refused))
     # A record that the audit refuses is here only because it was forced.
-    forced = dict.fromkeys(filter(None, (forbidden, pair["forced"], pair["forced_base"])))
+    reasons = (forbidden, pair["forced"], pair["forced_base"])
+    forced = dict.fromkeys(filter(None, reasons))
+    mark = "; ".join(declared)
     if forced:
         mark = f"forced: {'; '.join(forced)}"
-    else:
-        mark = "; ".join(declared)
     return forbidden, mark, tuple(named)
 
 
 def _differences(pair: dict[Any, Any]) -> Iterator[Difference]:
     for name in ("data", "profile", "recipe"):
-        if pair[name] != pair[f"{name}_base"]:
-            yield Difference(name, f"{name} {pair[name]} against {pair[f'{name}_base']}", "")
-    for fact in differ(dict(pair["settings"].pairs), dict(pair["settings_base"].pairs), _SETTINGS):
+        value = pair[name]
+        base_value = pair[f"{name}_base"]
+        if value != base_value:
+            yield Difference(name, f"{name} {value} against {base_value}", "")
+    settings = dict(pair["settings"].pairs)
+    base_settings = dict(pair["settings_base"].pairs)
+    for fact in differ(settings, base_settings, _SETTINGS):
         yield Difference(fact.path, fact.against, "")
     yield from fact_differences(pair["facts"], pair["facts_base"])
 
@@ -146,20 +150,24 @@ def changes(*sides: Iterable[Facts]) -> tuple[str, ...]:
     A side holds the facts of trials of one target. A change that the target shares with its host or its ranks is named
     once.
     """
-    tables = [[facts.by_path for facts in dict.fromkeys(side)] for side in sides]
-    every = [*chain.from_iterable(tables)]
+    tables = []
+    for side in sides:
+        kinds = dict.fromkeys(side)
+        tables.append([facts.by_path for facts in kinds])
+    every = list(chain.from_iterable(tables))
+    keys = dict.fromkeys(chain.from_iterable(every))
+    targets_first = sorted(keys, key=lambda key: "/" in key)
     texts: dict[str, str] = {}
-    for key in sorted(dict.fromkeys(chain.from_iterable(every)), key=lambda key: "/" in key):
-        course = []
-        if any(facts.get(key) != every[0].get(key) for facts in every):
-            course = _course(key, tables)
+    for key in targets_first:
+        first = every[0].get(key)
+        if all(facts.get(key) == first for facts in every):
+            continue
+        course = _course(key, tables)
         if len(course) > 1:
             owner, _, path = key.rpartition("/")
             name = _name(key, every)
             text = _arrows(path, course)
-            shared = name
-            if owner == "host":
-                shared = name.removeprefix("host ")
+            shared = name.removeprefix("host ") if owner == "host" else name
             full = name if owner in ("", "host") else f"{owner} {name}"
             texts.setdefault(f"{shared} {text}", f"{full} {text}")
     return tuple(texts.values())
@@ -184,7 +192,8 @@ def _other_work(pairs: pd.DataFrame) -> Iterator[tuple[str, bool]]:
     """Yield what other work the two sides of each pair did, empty for the same, and whether rounding may explain it."""
     for (agreed, why), freely in zip(agreements(pairs), pairs["rounds_freely"], strict=True):
         if agreed and agreed.kind == "other":
-            yield agreed.text, bool(why) and (agreed.rounded or SEED_IS_NOT_ALL in freely)
+            rounded = agreed.rounded or SEED_IS_NOT_ALL in freely
+            yield agreed.text, bool(why) and rounded
         else:
             yield "", False
 
@@ -197,7 +206,9 @@ def _rounding(freely: str, own: Facts, base: Facts) -> str:
     reasons = [freely] if freely else []
     for key in dict.fromkeys((*its, *mine)):
         _, _, path = key.rpartition("/")
-        if path in _ROUNDING and not key.startswith(_OF_OTHERS) and mine.get(key) != its.get(key):
+        if path not in _ROUNDING or key.startswith(_OF_OTHERS):
+            continue
+        if mine.get(key) != its.get(key):
             reasons.append(f"other {_rule(key).label}")
     return ", ".join(dict.fromkeys(reasons))
 
@@ -215,13 +226,15 @@ def _course(key: str, sides: Iterable[Sequence[Mapping[str, Any]]]) -> list[list
         for facts in side:
             value = facts.get(key)
             if value is not None or strict:
-                number = next((n for n, earlier in enumerate(values) if rule.agree(value, earlier)), len(values))
+                agreeing = (n for n, earlier in enumerate(values) if rule.agree(value, earlier))
+                number = next(agreeing, len(values))
                 if number == len(values):
                     values.append(value)
                 numbers.add(number)
-        if numbers and sorted(numbers) not in course:
-            course.append(sorted(numbers))
-    return [[*map(values.__getitem__, numbers)] for numbers in course]
+        in_order = sorted(numbers)
+        if in_order and in_order not in course:
+            course.append(in_order)
+    return [list(map(values.__getitem__, numbers)) for numbers in course]
 
 
 def _name(key: str, every: Iterable[Mapping[str, Any]]) -> str:
@@ -248,7 +261,9 @@ def _arrows(path: str, course: Sequence[list[Any]]) -> str:
 
 def _rule(key: str) -> Field:
     owner, _, path = key.rpartition("/")
-    return _OF_HOST[path] if owner == "host" else _OF_TARGET[path]
+    if owner == "host":
+        return _OF_HOST[path]
+    return _OF_TARGET[path]
 
 
 def _difference(key: str, own: Any, base: Any) -> Iterator[Difference]:  # noqa: ANN401 (any value of JSON)
@@ -300,7 +315,9 @@ def _text(path: str, value: Any) -> str:  # noqa: ANN401
         return "as expected" if path == "seccomp" else "unknown"
     if path == "memory_bytes":
         return gib(value)
-    return shortened(",".join(map(str, value)) if isinstance(value, list) else str(value))
+    if isinstance(value, list):
+        return shortened(",".join(map(str, value)))
+    return shortened(str(value))
 
 
 def shortened(text: str) -> str:
@@ -324,13 +341,17 @@ def compact(named: Iterable[Difference]) -> tuple[str, ...]:
         groups[difference.group].add(difference.name)
     if not groups:
         return ()
-    parts = [f"{group} ({len(names)})" if len(names) > 1 else group for group, names in groups.items()]
+    parts = []
+    for group, names in groups.items():
+        parts.append(f"{group} ({len(names)})" if len(names) > 1 else group)
     return (f"other {', '.join(parts)}",)
 
 
 def marks_of(pairs: pd.DataFrame) -> tuple[str, ...]:
     """Return the marks of pairs, each once, and one mark for everything that is only named."""
-    return (*(str(text) for text in pairs["marks"].unique() if text), *compact(all_named(pairs["named"])))
+    marks = filter(None, pairs["marks"].unique())
+    named = all_named(pairs["named"])
+    return (*map(str, marks), *compact(named))
 
 
 def all_named(named: Iterable[tuple[Difference, ...]]) -> tuple[Difference, ...]:
@@ -340,7 +361,10 @@ def all_named(named: Iterable[tuple[Difference, ...]]) -> tuple[Difference, ...]
 
 
 def usable(
-    pairs: pd.DataFrame, *, force: bool = False, switched: Collection[str] = ()
+    pairs: pd.DataFrame,
+    *,
+    force: bool = False,
+    switched: Collection[str] = (),
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Part pairs into usable ones, with ``marks`` and ``named``, and refused ones, with ``difference``.
 
@@ -350,10 +374,13 @@ def usable(
     checked = [name for name in COLUMNS if name != "computed"]
     columns = [*checked, *(f"{name}_base" for name in checked), "other_work"]
     pairs = pairs.copy()  # joins its columns in memory: pandas warns of more than 100 that are apart
-    pairs = pairs.assign(other_work=pd.Series([*_other_work(pairs)], index=pairs.index, dtype=object))
+    other_work = list(_other_work(pairs))
+    pairs = pairs.assign(other_work=pd.Series(other_work, index=pairs.index, dtype=object))
     kinds = pairs.groupby(columns, dropna=False, observed=True, sort=False).ngroup().to_numpy()
-    first_of_kind = pairs.loc[~pd.Series(kinds).duplicated().to_numpy(), columns].to_dict("records")
-    assessed = [_assess(row, frozenset(switched)) for row in first_of_kind]
+    repeated = pd.Series(kinds).duplicated().to_numpy()
+    first_of_kind = pairs.loc[~repeated, columns].to_dict("records")
+    may_differ = frozenset(switched)
+    assessed = [_assess(row, may_differ) for row in first_of_kind]
     for number, name in enumerate(("difference", "marks", "named")):
         values = [assessed[kind][number] for kind in kinds]
         pairs[name] = pd.Series(values, index=pairs.index, dtype=object)

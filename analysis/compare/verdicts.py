@@ -99,7 +99,8 @@ def judged(unjudged: Sequence[Unjudged], terms: Terms | TermsByJob) -> Iterator[
     for family in families.values():
         members = [member for member, _ in family]
         of_family = terms if isinstance(terms, Terms) else terms[members[0].contrast.job]
-        for (member, level), verdict in zip(family, _with_wider(members, of_family), strict=True):
+        verdicts = _with_wider(members, of_family)
+        for (member, level), verdict in zip(family, verdicts, strict=True):
             fields: dict[str, Any] = {}
             if member.location:
                 fields |= vars(effect(member.location, verdict, member.tail))
@@ -134,15 +135,12 @@ def _verdicts(family: Sequence[Unjudged], terms: Terms) -> Iterator[Verdict | No
     level = SIGNIFICANCE
     if terms.looked:
         level = level_of(locations, terms.looked)
-    verdicts = judge(locations, margin, more_is_faster=directions, level=level)
-    verdicts = qualified(
-        verdicts,
-        locations,
-        [unjudged.tail for unjudged in family],
-        margin,
-    )
+    tails = [unjudged.tail for unjudged in family]
     failures = [unjudged.contrast.failures for unjudged in family]
-    for of_arm, verdict in zip(failures, failing_more(verdicts, failures), strict=True):
+    verdicts = judge(locations, margin, more_is_faster=directions, level=level)
+    verdicts = qualified(verdicts, locations, tails, margin)
+    verdicts = failing_more(verdicts, failures)
+    for of_arm, verdict in zip(failures, verdicts, strict=True):
         carried = _carried(verdict, of_arm, margin)
         yield carried and replace(carried, margin=margin)
 
@@ -203,12 +201,16 @@ def withheld(profile: str, blocks: int, *ratios: Sides, dependent: float | None 
 
 def sides_of(circumstances: Circumstances, *targets: str, base: str = "") -> Sides:
     """Return the sides of a target's ratio to another, or of a ratio of several targets' ratios."""
-    base = base or base_of(targets[0] if targets else "")
-    return {f"on {side}": circumstances.disturbed.get(side, ()) for side in dict.fromkeys((*targets, base))}
+    if not base:
+        base = base_of(targets[0] if targets else "")
+    disturbed = circumstances.disturbed
+    sides = dict.fromkeys((*targets, base))
+    return {f"on {side}": disturbed.get(side, ()) for side in sides}
 
 
 def with_standing(
-    contrasts: Iterable[Contrast], circumstances: Mapping[GroupKey, Circumstances]
+    contrasts: Iterable[Contrast],
+    circumstances: Mapping[GroupKey, Circumstances],
 ) -> tuple[Contrast, ...]:
     """Return contrasts with the reasons in place of every verdict that their trials do not carry."""
     standing = []
@@ -229,23 +231,17 @@ def _reasons(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]
     """Return why the trials of a contrast do not carry its verdict."""
     if not contrast.verdict:
         return []
+    profile = contrast.job.profile
     if contrast.verdict.name == FAILS_MORE:
         # It speaks of no trial that has finished: only a run that measures nothing cannot show it.
-        reasons = [*withheld(contrast.job.profile, LEAST_BLOCKS)]
+        reasons = withheld(profile, LEAST_BLOCKS)
     else:
         ratios = _sides(contrast, circumstances)
-        reasons = [
-            *withheld(
-                contrast.job.profile,
-                contrast.blocks,
-                *ratios,
-                dependent=contrast.dependent,
-            )
-        ]
+        reasons = withheld(profile, contrast.blocks, *ratios, dependent=contrast.dependent)
     unmeasured = contrast.members.count(UNMEASURED)
     if unmeasured:
-        reasons.append(f"{unmeasured} of {len(contrast.members)} stages had no step")
-    return reasons
+        return [*reasons, f"{unmeasured} of {len(contrast.members)} stages had no step"]
+    return list(reasons)
 
 
 def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) -> list[Sides]:
@@ -259,11 +255,13 @@ def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) 
     match kind.disturbed_by:
         case "target":
             between_targets = kind.over in TARGETS and kind.over != BASELINE
-            return [sides_of(of_group, target, base=kind.over if between_targets else "")]
+            base = kind.over if between_targets else ""
+            return [sides_of(of_group, target, base=base)]
         case "layers":
             return [sides_of(of_group, *of_group.disturbed)]
         case "cells":
-            cells = (", ".join((target, *values)) for values in (contrast.arm.cell, contrast.base))
+            names = (contrast.arm.cell, contrast.base)
+            cells = [", ".join((target, *values)) for values in names]
             return [{f"on {cell}": of_group.disturbed.get(cell, ()) for cell in cells}]
         case "runs":
             return [of_group.disturbed]
@@ -273,7 +271,9 @@ def _sides(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]) 
 
 
 def _sides_of_several(
-    contrast: Contrast, kind: ContrastKind, circumstances: Mapping[GroupKey, Circumstances]
+    contrast: Contrast,
+    kind: ContrastKind,
+    circumstances: Mapping[GroupKey, Circumstances],
 ) -> list[Sides]:
     """Return what has disturbed the trials of a contrast over several models, or between two arms."""
     job = contrast.job
@@ -290,7 +290,11 @@ def _sides_of_several(
         arms.append(arm._replace(aggressor=""))
         if kind.disturbed_by == "both and base" and not arm.aggressor:
             arms.append(arm._replace(target=BASELINE))
-    return [{f"of {named(arm)}": circumstances[arm[:2]].disturbed.get(arm.target, ()) for arm in arms}]
+    sides = {}
+    for arm in arms:
+        disturbed = circumstances[arm[:2]].disturbed
+        sides[f"of {named(arm)}"] = disturbed.get(arm.target, ())
+    return [sides]
 
 
 def _spoiled(sides: Sides) -> Iterator[str]:

@@ -64,7 +64,10 @@ class Amount:
 def parse_amount(text: str) -> Amount:
     """Return the work that ``"50 epochs"`` or ``"1e6 images"`` means. Raises RequestError for other text."""
     match = re.fullmatch(r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e\+?\d+)?)\s*(M)?\s+([a-z-]+)\s*", text)
-    amount = float(match[1]) * (1e6 if match[2] else 1) if match else 0.0
+    amount = 0.0
+    if match:
+        factor = 1e6 if match[2] else 1
+        amount = float(match[1]) * factor
     if not match or not 0 < amount < 1e18:
         raise RequestError(f"--job {text!r} is not an amount of work", remedy='write it as "50 epochs" or "1e6 images"')
     unit = match[3].removesuffix("s")
@@ -82,7 +85,10 @@ def _money(name: str, currency: str) -> Metric:
 
 
 def with_job(
-    records: Records, amount: Amount, prices: Prices | None = None, preemption: Preemption | None = None
+    records: Records,
+    amount: Amount,
+    prices: Prices | None = None,
+    preemption: Preemption | None = None,
 ) -> Records:
     """Return the records with the metrics of a job of this amount. Those that a trial does not give are absent.
 
@@ -97,14 +103,18 @@ def with_job(
     time_s = course.pop(TIME, time_s).fillna(time_s)
     if time_s[trials["ok"]].isna().all():
         raise _unusable(trials, amount)
-    watts = (trials["energy_j"] / trials["interval_s"]).where(trials["burst_s"].isna())
+    mean_watts = trials["energy_j"] / trials["interval_s"]
+    watts = mean_watts.where(trials["burst_s"].isna())
+    net_watts = watts - work["idle_w"]
     answered = work["answered"]
-    unit_s = (1 / work["per_s"]).where(answered.isna(), trials["interval_s"] / answered)
+    serves = answered.notna()
+    unit_s = (1 / work["per_s"]).mask(serves, trials["interval_s"] / answered)
+    powered_s = time_s.mask(serves, work["units"] * unit_s)
     columns = {
         TIME: time_s,
         PER_UNITS: watts * 1000 * unit_s,
-        NET: (watts - work["idle_w"]) * 1000 * unit_s,
-        ENERGY: watts * time_s.where(answered.isna(), work["units"] * unit_s),
+        NET: net_watts * 1000 * unit_s,
+        ENERGY: watts * powered_s,
         **course,
     }
     if prices:
@@ -113,7 +123,8 @@ def with_job(
     for metric, values in columns.items():
         if values.notna().any():
             measured[metric] = values
-    priced = pd.DataFrame({metric.column: values for metric, values in measured.items()}, index=trials.index)
+    by_column = {metric.column: values for metric, values in measured.items()}
+    priced = pd.DataFrame(by_column, index=trials.index)
     # At once: columns that are inserted one by one each stay apart in memory, and pandas warns of many.
     table = pd.concat([trials, priced], axis="columns")
     currency = prices.currency if prices else ""
@@ -129,32 +140,37 @@ def _work_of(records: Records, amount: Amount) -> pd.DataFrame:
     parts = evidence.loc[trials["path"], names].set_axis(trials.index)
     units = of_jobs(parts, lambda job: _units(job, amount)).astype(float)
     saved = of_jobs(parts, _units_of_checkpoint).astype(float)
-    per_s = trials["throughput_per_s"].mask(trials["burst_s"].notna(), trials["global_batch"] / trials["burst_s"])
-    return pd.DataFrame(
-        {
-            "start_s": trials["open_s"] + parts["ready_s"],
-            "units": units,
-            "per_s": per_s.where(per_s > 0),
-            "checkpoints": (units // saved).fillna(0.0),
-            "idle_w": parts["idle_w"].astype(float),
-            "answered": parts["units_answered"].astype(float),
-            "written_s": parts["epochs"].map(_checkpoint_s).astype(float),
-        }
-    )
+    of_bursts = trials["global_batch"] / trials["burst_s"]
+    per_s = trials["throughput_per_s"].mask(trials["burst_s"].notna(), of_bursts)
+    checkpoints = units // saved
+    written_s = parts["epochs"].map(_checkpoint_s)
+    columns = {
+        "start_s": trials["open_s"] + parts["ready_s"],
+        "units": units,
+        "per_s": per_s.where(per_s > 0),
+        "checkpoints": checkpoints.fillna(0.0),
+        "idle_w": parts["idle_w"].astype(float),
+        "answered": parts["units_answered"].astype(float),
+        "written_s": written_s.astype(float),
+    }
+    return pd.DataFrame(columns)
 
 
 def _units(job: Job, amount: Amount) -> float | None:
     """Return the units of the work, of epochs those in whole batches; None for a job that has no such unit."""
-    if amount.unit != _EPOCHS:
-        return amount.number if amount.unit == job.unit else None
-    if job.dataset:
-        return amount.number * _units_of_epoch(job) or None
+    if amount.unit == _EPOCHS:
+        units = amount.number * _units_of_epoch(job) if job.dataset else 0.0
+        return units or None
+    if amount.unit == job.unit:
+        return amount.number
     return None
 
 
 def _units_of_checkpoint(job: Job) -> float | None:
     """Return the units between two checkpoints; None for a job without checkpoints."""
-    return _units_of_epoch(job) or None if job.checkpoint else None
+    if not job.checkpoint:
+        return None
+    return _units_of_epoch(job) or None
 
 
 def _units_of_epoch(job: Job) -> float:
@@ -172,7 +188,8 @@ def _unusable(trials: pd.DataFrame, amount: Amount) -> RequestError:
     if trials["data_sha256"].notna().any():
         units.append(_EPOCHS)
     message = f"no record gives the time of {amount}: that takes an opening, a start, a rate and this unit"
-    return RequestError(message, remedy=f"give --job in {' or '.join(units) or 'units of a training'}")
+    choices = " or ".join(units) or "units of a training"
+    return RequestError(message, remedy=f"give --job in {choices}")
 
 
 def _course_of(work: pd.DataFrame, preemption: Preemption) -> dict[Metric, "pd.Series[float]"]:
@@ -192,7 +209,9 @@ def _course_of(work: pd.DataFrame, preemption: Preemption) -> dict[Metric, "pd.S
 
 
 def _priced(
-    trials: pd.DataFrame, prices: Prices, columns: Mapping[Metric, "pd.Series[float]"]
+    trials: pd.DataFrame,
+    prices: Prices,
+    columns: Mapping[Metric, "pd.Series[float]"],
 ) -> Iterator[tuple[Metric, "pd.Series[float]"]]:
     """Yield the money and the carbon of the jobs. A job on spot lasts as long as its preemption makes it."""
     places = prices.places_of(settings_of(trials))
@@ -210,9 +229,11 @@ def _priced(
                 values[mine] = bill
         if site.spot_per_hour is not None:
             on_demand = money[MONEY].where(money[MONEY] > 0)
-            on_spot[mine] = (money[SPOT] / on_demand)[mine]
+            share = money[SPOT] / on_demand
+            on_spot[mine] = share[mine]
         if site.g_per_kwh is not None:
-            carbon[mine] = columns[ENERGY][mine] / _J_PER_KWH * site.g_per_kwh
+            energy_kwh = columns[ENERGY][mine] / _J_PER_KWH
+            carbon[mine] = energy_kwh * site.g_per_kwh
     for name, values in money.items():
         yield _money(name, prices.currency), values
     yield ON_SPOT, on_spot
@@ -241,15 +262,17 @@ def best_interval(checkpoint_s: Numbers, mean_s: float) -> Numbers:
     """Return the work between two checkpoints that makes the makespan shortest: Young's term, and Daly's others."""
     half = checkpoint_s / (2 * mean_s)
     young_s = np.sqrt(2 * checkpoint_s * mean_s)
-    return np.where(
-        half < 1,
-        young_s * (1 + np.sqrt(half) / 3 + half / 9) - checkpoint_s,
-        mean_s,
-    )
+    higher_order = 1 + np.sqrt(half) / 3 + half / 9
+    daly_s = young_s * higher_order - checkpoint_s
+    return np.where(half < 1, daly_s, mean_s)
 
 
 def course_of(
-    work_s: Numbers, start_s: Numbers, checkpoint_s: Numbers, by: Preemption, interval_s: Numbers | None = None
+    work_s: Numbers,
+    start_s: Numbers,
+    checkpoint_s: Numbers,
+    by: Preemption,
+    interval_s: Numbers | None = None,
 ) -> ExpectedCourse:
     """Return the course of jobs of so much work, after a start, with a checkpoint after every ``interval_s`` of it.
 
@@ -263,18 +286,25 @@ def course_of(
         spaced = _spaced(work_s, start_s, checkpoint_s, by.mean_s, intervals)
         noticed = _noticed(work_s, start_s, by)
     warned = (by.notice_s > 0) & (checkpoint_s <= by.notice_s)
-    by_name = vars(noticed)
-    chosen = {name: np.where(warned, by_name[name], values) for name, values in vars(spaced).items()}
-    return ExpectedCourse(**chosen)
+    with_notice = vars(noticed)
+    fields = {}
+    for name, values in vars(spaced).items():
+        fields[name] = np.where(warned, with_notice[name], values)
+    return ExpectedCourse(**fields)
 
 
 def _spaced(
-    work_s: Numbers, start_s: Numbers, checkpoint_s: Numbers, mean_s: float, intervals: Numbers
+    work_s: Numbers,
+    start_s: Numbers,
+    checkpoint_s: Numbers,
+    mean_s: float,
+    intervals: Numbers,
 ) -> ExpectedCourse:
     interval_s = work_s / intervals
     busy_s = work_s + intervals * checkpoint_s
     starting_s = mean_s * np.expm1(start_s / mean_s)
-    segment_s = mean_s * np.exp(start_s / mean_s) * np.expm1((interval_s + checkpoint_s) / mean_s)
+    uncut = np.expm1((interval_s + checkpoint_s) / mean_s)
+    segment_s = mean_s * np.exp(start_s / mean_s) * uncut
     makespan_s = starting_s + intervals * segment_s
     openings = 1 + makespan_s / mean_s
     # A start that is cut short lasts less than a whole one.

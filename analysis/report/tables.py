@@ -57,7 +57,9 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
     units = {_unit(group) for group in groups}
     apart = len(units) > 1
     settings = differing([group.job for group in groups])
-    names = (_THROUGHPUT.name if apart else _unit(groups[0]), *(_JUDGED if judged else ()))
+    names = [_THROUGHPUT.name if apart else _unit(groups[0])]
+    if judged:
+        names += _JUDGED
     rows = []
     for group in groups:
         values = [getattr(group.job, name) for name in settings]
@@ -70,7 +72,8 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
             notes = filter(None, (*summary.substitutes, footnotes.at(group, summary)))
             cells = _overview_cells(group, summary, units_differ=apart, judged=judged)
             rows.append((Head(text, tuple(notes)), cells))
-    heads = tuple(map(Head, (*names, *(metric.name for metric in _OTHERS))))
+    others = [metric.name for metric in _OTHERS]
+    heads = tuple(map(Head, (*names, *others)))
     table = Table("", "", heads, tuple(rows), compact=True)
     if judged:
         return replace(table, narrower=table.only(*range(len(names))))
@@ -79,14 +82,17 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
 
 def _overview_cells(group: Group, summary: TargetSummary, *, units_differ: bool, judged: bool) -> tuple[Cell, ...]:
     measured = group.of_target(summary.target)
-    throughput, *spent = (measured.get(metric.name) for metric in (_THROUGHPUT, *_OTHERS))
-    value, *cells = _judged_cells(throughput)
+    throughput = measured.get(_THROUGHPUT.name)
+    value, *judged_cells = _judged_cells(throughput)
     if units_differ and throughput:
         value = f"{value} {_unit(group)}"
-    else:
-        value = value
-    others = (f"{number(cell.value or 0.0)} {cell.metric.unit}" if cell else "-" for cell in spent)
-    return (value, *(cells if judged else ()), *others)
+    cells = [value]
+    if judged:
+        cells += judged_cells
+    for metric in _OTHERS:
+        spent = measured.get(metric.name)
+        cells.append(f"{number(spent.value or 0.0)} {spent.metric.unit}" if spent else "-")
+    return tuple(cells)
 
 
 def _unit(group: Group) -> str:
@@ -108,15 +114,19 @@ def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
         return "-", "", "", ""
     value = _counted(throughput)
     if throughput.target in BASES:
-        text = floor(throughput.noise.share) if throughput.noise else ""
-        return value, "", f"noise {text}" if text.endswith("%") else text, ""
+        noise = floor(throughput.noise.share) if throughput.noise else ""
+        if noise.endswith("%"):
+            noise = f"noise {noise}"
+        return value, "", noise, ""
     why_not = hidden(throughput)
-    interval = why_not or " to ".join(map(brief, throughput.interval or ()))
+    ends = map(brief, throughput.interval or ())
+    interval = why_not or " to ".join(ends)
     if throughput.ratio is None or throughput.verdict is None:
         return value, "", interval, ""
     over_base = "" if why_not else f"{brief(throughput.ratio)}x"
     # How many more blocks would decide is in the answer, and with every metric.
-    return value, over_base, interval, styled(replace(throughput.verdict, more_blocks=None))
+    verdict = replace(throughput.verdict, more_blocks=None)
+    return value, over_base, interval, styled(verdict)
 
 
 def _counted(throughput: Contrast) -> str:
@@ -148,14 +158,16 @@ class Footnotes:
         """Return the numbers of the notes at a target: ``[1,3]``; empty if there are none."""
         touching = {Touched(group.job, summary.target, model) for model in ("", group.model)}
         at_target = [text for text, touched in self._touched.items() if touching & touched]
-        numbers = []
         # A change is a warning and a mark, in the same words.
-        for text in dict.fromkeys((*at_target, *summary.marks)):
-            if text not in self._stated:
-                if text not in self._numbered:
-                    self._numbered.append(text)
-                numbers.append(str(self._numbered.index(text) + 1))
+        texts = dict.fromkeys((*at_target, *summary.marks))
+        numbers = [str(self._number(text)) for text in texts if text not in self._stated]
         return f"[{','.join(numbers)}]" if numbers else ""
+
+    def _number(self, text: str) -> int:
+        """Return the number of a note, which it is given when it is first asked for."""
+        if text not in self._numbered:
+            self._numbered.append(text)
+        return self._numbered.index(text) + 1
 
     def lines(self) -> Iterator[Line]:
         """Yield the notes that were asked for, then the warnings that stand at no number, or at none that is shown."""
@@ -164,7 +176,8 @@ class Footnotes:
         unnumbered = []
         for warning in self._comparison.warnings:
             finding = _finding(warning)
-            if not warning.touches or (finding not in self._numbered and finding not in self._stated):
+            is_shown = finding in self._numbered or finding in self._stated
+            if not warning.touches or not is_shown:
                 unnumbered.append(warning)
         for line in warnings(notices(unnumbered, self._comparison.jobs)):
             if line.label:
@@ -175,7 +188,8 @@ def _finding(warning: AnalysisWarning) -> str:
     """Return the finding without the job and the model: it stands at their numbers."""
     text = warning.finding
     for touched in warning.touches:
-        text = text.removeprefix(f"{touched.job}, {touched.model}: ").removeprefix(f"{touched.job}: ")
+        text = text.removeprefix(f"{touched.job}, {touched.model}: ")
+        text = text.removeprefix(f"{touched.job}: ")
     return one_line(text)
 
 
@@ -188,7 +202,8 @@ def results_table(group: Group, *, full: bool = True) -> Table:
     metrics = [metric for metric in group.metrics if metric.model is None or metric.of_probe]
     wide = len(shown(metrics)) <= _MOST_METRICS
     cells = _estimates(group, metrics if full else shown(metrics))
-    expected = [_expected(group.of_target(summary.target).get("throughput")) for summary in group.targets]
+    measured = [group.of_target(summary.target) for summary in group.targets]
+    expected = [_expected(of_target.get("throughput")) for of_target in measured]
     if full and wide and any(expected):
         first, *others = cells.items()
         cells = dict([first, (EXPECTED, expected), *others])
@@ -209,8 +224,9 @@ def _trials(summary: TargetSummary) -> str:
 
 def _by_target(group: Group, cells: Mapping[str, Sequence[Cell]], caption: str = "") -> Table:
     heads = [Head(summary.target, summary.notes) for summary in group.targets]
-    rows = tuple(zip(heads, zip(*cells.values(), strict=True), strict=True))
-    return Table("target", "metric", tuple(map(Head, cells)), rows, caption)
+    cells_of_targets = zip(*cells.values(), strict=True)
+    rows = zip(heads, cells_of_targets, strict=True)
+    return Table("target", "metric", tuple(map(Head, cells)), tuple(rows), caption)
 
 
 def _expected(contrast: Contrast | None) -> Cell:
@@ -245,7 +261,8 @@ def own_table(group: Group, *, losses: bool) -> Table | None:
 
 def _losses(group: Group) -> dict[str, list[Cell]]:
     losses: dict[str, list[Cell]] = {}
-    for name in dict.fromkeys(chain.from_iterable(summary.losses for summary in group.targets)):
+    names = chain.from_iterable(summary.losses for summary in group.targets)
+    for name in dict.fromkeys(names):
         losses[name] = [_number(summary.losses.get(name)) for summary in group.targets]
     return losses
 
@@ -300,10 +317,11 @@ _COSTS: Mapping[str, Callable[[Cost], Cell]] = {
 def cost_table(group: Group) -> Table:
     """Return targets below each other and resources beside each other; no rows where nothing is known."""
     parted = not group.job.traits.probes  # which have no steps, of which the first two columns are
-    cells = _COSTS if parted else dict([*_COSTS.items()][2:])
+    names = list(_COSTS) if parted else list(_COSTS)[2:]
     rows = []
     for cost in group.costs:
-        rows.append((Head(cost.target, cost.notes), tuple(cell(cost) for cell in cells.values())))
+        cells = tuple(_COSTS[name](cost) for name in names)
+        rows.append((Head(cost.target, cost.notes), cells))
     split = ""
     if parted:
         split = f"steps are the measured ones per {group.costs[0].unit}, start-up the rest of the job; "
@@ -313,7 +331,7 @@ def cost_table(group: Group) -> Table:
         "inside / all-in; energy is the whole host's; used is all-in, of memory its peak, and allocated the envelope, "
         "both over the elapsed time"
     )
-    heads = tuple(Head(name.replace(BASELINE, group.base)) for name in cells)
+    heads = tuple(Head(name.replace(BASELINE, group.base)) for name in names)
     return Table("target", "", heads, tuple(rows), caption)
 
 
@@ -395,7 +413,8 @@ def interference_table(comparison: Comparison, job: ComparedJob) -> Table:
     for (arm, measured), metric in product(victims.items(), SHARED_METRICS):
         contrast = measured.get(metric.name)
         if contrast and contrast.noise:
-            rows[f"{_victim(arm)} alone: noise floor of {metric.name}"][arm.target] = floor(contrast.noise.share)
+            name = f"{_victim(arm)} alone: noise floor of {metric.name}"
+            rows[name][arm.target] = floor(contrast.noise.share)
     notes = notes_by_target((arm.target, notes_of(measured)) for arm, measured in victims.items())
     heads = tuple(starmap(Head, notes.items()))
     filled = []

@@ -50,10 +50,14 @@ class AnswerRow:
     @property
     def number(self) -> str:
         """Return ``0.982x bare metal (0.975 to 0.989)``."""
-        return f"{self.value}{f'x {self.over}' if self.over else ''} {self.span}".strip()
+        ratio = self.value
+        if self.over:
+            ratio += f"x {self.over}"
+        return f"{ratio} {self.span}".strip()
 
     def __str__(self) -> str:
-        return f"{self.subject}: {', '.join(filter(None, (self.number, self.word, self.failed)))}"
+        parts = (self.number, self.word, self.failed)
+        return f"{self.subject}: {', '.join(filter(None, parts))}"
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,13 @@ class Answer:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        where = (self.where,) if self.where else ()
-        step = (f"{LABEL}:", str(self.next)) if self.next else ()
-        return (*map(str, self.rows), f"why: {self.why}", *step, *self.facts, *where)
+        lines = [*map(str, self.rows), f"why: {self.why}"]
+        if self.next:
+            lines += [f"{LABEL}:", str(self.next)]
+        lines += self.facts
+        if self.where:
+            lines.append(self.where)
+        return tuple(lines)
 
 
 def answer(comparison: Comparison) -> Answer:
@@ -133,7 +141,8 @@ def formed(
 
 
 def _rows(claimed: Sequence[Claim]) -> list[AnswerRow]:
-    return [row_of(claim, subject) for claim, subject in zip(claimed, _subjects(claimed), strict=True)]
+    with_subjects = zip(claimed, _subjects(claimed), strict=True)
+    return [row_of(claim, subject) for claim, subject in with_subjects]
 
 
 def row_of(claim: Claim, subject: str) -> AnswerRow:
@@ -171,7 +180,8 @@ def _why(rows: Sequence[AnswerRow]) -> Iterator[str]:
     by_reason: dict[str, dict[str, str]] = {}
     for row in rows:
         for reason in row.why:
-            by_reason.setdefault(reason.partition(" (")[0], {})[row.subject] = reason
+            shared = reason.partition(" (")[0]
+            by_reason.setdefault(shared, {})[row.subject] = reason
     for shared, texts in by_reason.items():
         details = set(texts.values())
         text = details.pop() if len(details) == 1 else shared
@@ -193,18 +203,20 @@ def _named(names: Sequence[str]) -> str:
 def _where(comparison: Comparison, claimed: Sequence[Claim]) -> str:
     """Return ``synthetic data, …; 20 blocks, host node7``: what all claims have in common, and their data sets."""
     hosts = dict.fromkeys(chain.from_iterable(claim.around.hosts for claim in claimed))
-    blocks = sorted({claim.found.blocks for claim in claimed if claim.found.measured}) or [0]
+    blocks = {claim.found.blocks for claim in claimed if claim.found.measured} or {0}
     if len(blocks) == 1:
-        span = count(blocks[-1], "block")
+        where = count(min(blocks), "block")
     else:
-        span = f"{blocks[0]} to {blocks[-1]} blocks"
+        where = f"{min(blocks)} to {max(blocks)} blocks"
+    if hosts:
+        where += f", host {' and '.join(hosts)}"
     jobs = [claim.job for claim in claimed]
     job = replace(jobs[0], **dict.fromkeys(differing(jobs), ""))
     common = str(job).replace(", none data", "")
     if job.scenario in ("synthetic", "real"):  # its data says so
         common = common.removeprefix(f"{job.scenario} scenario, ")
-    where = f"{span}, host {' and '.join(hosts)}" if hosts else span
-    return "; ".join(filter(None, (common, " and ".join(_data_sets(comparison)), where)))
+    data_sets = " and ".join(_data_sets(comparison))
+    return "; ".join(filter(None, (common, data_sets, where)))
 
 
 def _data_sets(comparison: Comparison) -> list[str]:
@@ -213,7 +225,8 @@ def _data_sets(comparison: Comparison) -> list[str]:
     if trials.empty:
         return []
     paths: dict[str, str] = {}
-    for settings, path in trials.drop_duplicates("settings")[["settings", "path"]].itertuples(index=False):
+    once = trials.drop_duplicates("settings")[["settings", "path"]]
+    for settings, path in once.itertuples(index=False):
         digest = dict(settings.pairs).get("data_sha256")
         if digest:
             paths.setdefault(digest, path)
@@ -242,12 +255,16 @@ def switched(comparison: Comparison) -> Iterator[str]:
     """Yield the sentence on the ablations that make their targets slower or faster; none without such a verdict."""
     clauses: dict[str, list[str]] = {}
     for group in comparison.groups:
-        for (arm, measured), metric in product(group.of_kind("ablation").items(), group.deciding):
+        ablations = group.of_kind("ablation")
+        for (arm, measured), metric in product(ablations.items(), group.deciding):
             contrast = measured.get(metric.name)
-            if contrast and contrast.ratio and contrast.verdict and contrast.verdict.name in ("slower", "faster"):
+            if not contrast or not contrast.ratio or not contrast.verdict:
+                continue
+            if contrast.verdict.name in ("slower", "faster"):
                 subject = f"{group.model} {metric.name}" if metric.of_probe else group.model
-                slower = direction(slower_by(contrast.ratio, more_is_faster=metric.more_is_faster))
-                clauses.setdefault(named_arm(arm.target, arm.ablation), []).append(f"{subject} {slower}")
+                slower = slower_by(contrast.ratio, more_is_faster=metric.more_is_faster)
+                name = named_arm(arm.target, arm.ablation)
+                clauses.setdefault(name, []).append(f"{subject} {direction(slower)}")
     if clauses:
         texts = [f"{name}: {_named(subjects)}" for name, subjects in clauses.items()]
         yield f"Switched in the same blocks: {'; '.join(texts)}."
