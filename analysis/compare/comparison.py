@@ -93,22 +93,22 @@ class _FormedKinds(NamedTuple):
 
 def _pooled(records: Records, *, margin: float | None, force: bool) -> Comparison:
     trials = with_costs(with_changes(with_variants(records.trials)))
-    ok = plain(trials[trials["ok"]])
+    finished = trials[trials["ok"]]
+    ok = plain(finished)
     terms = terms_by_job(trials, margin)
     formed = _form_kinds(trials, records.metrics, force=force)
     pairs = formed.targets.pairs
     by_circumstances = circumstances(trials, disturbed(ok), terms)
     groups = groups_of_targets(plain(trials), pairs, records.metrics)
-    with_reasons = with_standing(
-        _contrasts(records, trials, formed, groups, terms),
-        by_circumstances,
-    )
+    unjudged = _contrasts(records, trials, formed, groups, terms)
+    with_reasons = with_standing(unjudged, by_circumstances)
     by_group = _by_group(with_reasons)
     by_cost = costs(ok, pairs)
     by_turns = burst_variation(ok, records.evidence)
-    by_work = same_work(trials[trials["ok"]])
-    complete = tuple(
-        replace(
+    by_work = same_work(finished)
+    complete = []
+    for group in groups:
+        whole = replace(
             group,
             contrasts=by_group[group.key],
             circumstances=by_circumstances[group.key],
@@ -116,16 +116,18 @@ def _pooled(records: Records, *, margin: float | None, force: bool) -> Compariso
             turns=by_turns.get(group.key, ()),
             same_work=by_work.get(group.key, ()),
         )
-        for group in groups
-    )
+        complete.append(whole)
     warnings = (*_warnings(records, trials, formed, complete), *combined.unknown_spread(with_reasons))
     return Comparison(
         runs=tuple(trials["run_id"].unique()),
-        groups=complete,
+        groups=tuple(complete),
         contrasts=with_reasons,
         warnings=warnings,
         terms=terms,
-        ratios={kinds.TARGET.name: formed.targets.ratios, kinds.AGGRESSOR.name: formed.victims.ratios},
+        ratios={
+            kinds.TARGET.name: formed.targets.ratios,
+            kinds.AGGRESSOR.name: formed.victims.ratios,
+        },
         warmup_trials=records.warmup_trials,
         trials=ok,
         places=records.places,
@@ -148,7 +150,11 @@ def _form_kinds(trials: pd.DataFrame, metrics: Sequence[Metric], *, force: bool)
 
 
 def _contrasts(
-    records: Records, trials: pd.DataFrame, formed: _FormedKinds, groups: Sequence[Group], terms: verdicts.TermsByJob
+    records: Records,
+    trials: pd.DataFrame,
+    formed: _FormedKinds,
+    groups: Sequence[Group],
+    terms: verdicts.TermsByJob,
 ) -> Iterator[Contrast]:
     """Yield the contrasts of all kinds, before their trials have withheld any verdict."""
     metrics = records.metrics
@@ -193,7 +199,10 @@ def _contrasts(
 
 
 def _warnings(
-    records: Records, trials: pd.DataFrame, formed: _FormedKinds, groups: Sequence[Group]
+    records: Records,
+    trials: pd.DataFrame,
+    formed: _FormedKinds,
+    groups: Sequence[Group],
 ) -> Iterator[AnalysisWarning]:
     """Yield what to know before the numbers are read: of the records, of states, of refused pairs, and of trust."""
     finished = trials[trials["ok"]]
@@ -243,17 +252,24 @@ def _switched(
 
 
 def _interactions(
-    targets: contrasts.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], terms: verdicts.TermsByJob
+    targets: contrasts.Formed,
+    sweeps: kinds.Sweeps,
+    metrics: Sequence[Metric],
+    terms: verdicts.TermsByJob,
 ) -> list[Contrast]:
     """Return container-vm against container times vm."""
     layered = [metric for metric in by_ratio(metrics) if not metric.of_target]
     layers = combined.layers(targets.ratios)
-    failed = combined.failed_together(combined.layer_members(layers), targets.failed, sweeps)
+    members = combined.layer_members(layers)
+    failed = combined.failed_together(members, targets.failed, sweeps)
     return contrasts.contrasts(kinds.LAYERS, layers, layered, terms, failed=failed)
 
 
 def _isolation(
-    victims: contrasts.Formed, sweeps: kinds.Sweeps, metrics: Sequence[Metric], terms: verdicts.TermsByJob
+    victims: contrasts.Formed,
+    sweeps: kinds.Sweeps,
+    metrics: Sequence[Metric],
+    terms: verdicts.TermsByJob,
 ) -> list[Contrast]:
     """Return the mean over all victims beside aggressors of each target, the best first."""
     ratios, members = combined.combined(kinds.ISOLATION, victims.ratios, sweeps)
@@ -301,7 +317,9 @@ def terms_by_job(trials: pd.DataFrame, margin: float | None = None) -> dict[Comp
 
 
 def noise_floors(
-    ok: pd.DataFrame, second_trials: kinds.ByColumn, metrics: Sequence[Metric]
+    ok: pd.DataFrame,
+    second_trials: kinds.ByColumn,
+    metrics: Sequence[Metric],
 ) -> Iterator[tuple[tuple[Arm, str], NoiseFloor]]:
     """Yield the noise floor of bare metal by each metric's name, then those of victims alone.
 
@@ -333,11 +351,12 @@ def _floor(replicas: Sequence[pd.DataFrame], metric: Metric, twice: Sequence[flo
     """Return the noise floor of one arm; ``twice``: the ratios of its second trials, if others may form them."""
     first, second = (means_of_blocks(trials, metric.logs(trials)) for trials in replicas)
     if twice is None:
-        twice = [second[block] - value for block, value in first.items() if block in second]
+        in_both = [block for block in first if block in second]
+        twice = [second[block] - first[block] for block in in_both]
     runs: dict[str, list[float]] = defaultdict(list)
     for run, block in sorted(first):
         runs[run].append(first[run, block])
-    return noise_floor(twice, [*runs.values()])
+    return noise_floor(twice, list(runs.values()))
 
 
 def differing(ratios: kinds.ByColumn, metrics: Sequence[Metric]) -> Iterator[AnalysisWarning]:
@@ -366,16 +385,19 @@ def burst_variation(ok: pd.DataFrame, evidence: pd.DataFrame) -> dict[GroupKey, 
     if ok["burst_s"].isna().all():
         return {}
     columns = ["path", "alternation", "turn_steps"]
-    trials = ok.merge(evidence.loc[evidence["turn_steps"].notna(), columns].drop_duplicates("path"), on="path")
+    in_turns = evidence.loc[evidence["turn_steps"].notna(), columns]
+    trials = ok.merge(in_turns.drop_duplicates("path"), on="path")
     of_second = (trials["replica"] == 1).map({True: " again", False: ""})
+    sides = trials["target"].astype(str) + of_second
     variations: dict[GroupKey, tuple[BurstVariation, ...]] = {}
-    for key, group in grouped(trials.assign(side=trials["target"].astype(str) + of_second), GROUP):
-        base = group[group["side"] == BASELINE]
-        targets = group[group["side"] != BASELINE].groupby("side", sort=False)
+    for key, group in grouped(trials.assign(side=sides), GROUP):
+        is_base = group["side"] == BASELINE
+        base = group[is_base]
+        targets = group[~is_base].groupby("side", sort=False)
         of_targets = (_variation(str(side), rows, base) for side, rows in targets)
-        in_turns = tuple(filter(None, of_targets))
-        if in_turns:
-            variations[key] = in_turns
+        measured_targets = tuple(filter(None, of_targets))
+        if measured_targets:
+            variations[key] = measured_targets
     return variations
 
 
@@ -402,7 +424,10 @@ def _turns_by_block(trials: pd.DataFrame) -> dict[Any, Alternation]:
 
 
 def _best(
-    levels: Components, switched: SwitchingCost | None, pairs: Sequence[Turns], step: float | None
+    levels: Components,
+    switched: SwitchingCost | None,
+    pairs: Sequence[Turns],
+    step: float | None,
 ) -> Design | None:
     """Return the arrangement that these blocks, as a pilot, suggest; None if too little was repeated in them.
 

@@ -51,25 +51,39 @@ def gate_document(regression: Regression) -> Iterator[Element]:
         for name in regression.added:
             yield Line(f"{name} was finished in the new run only, and is compared with nothing", label="warning")
         yield from _of_runs(regression)
-    # Those that decide come first, those that fail nothing last.
-    changes = sorted(regression.changes, key=lambda change: (*EXIT_CODES, None).index(change.outcome))
-    rows = tuple((Head(change.name), _cells(change)) for change in changes)
-    table = Table("", "", tuple(map(Head, _COLUMNS)), rows, _CAPTION, compact=True).only(
-        *range(6 if regression.outcome else 5)
-    )
-    # The narrower form leaves out the values, and a gate's outcome is in all forms.
-    yield replace(table, narrower=table.only(*range(2, len(table.columns))))
+    yield _rows_table(regression)
+    # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
     if regression.outcome:
         for detail, names in _details(regression, answered.why).items():
             yield Line(f"{'; '.join(names)}: {detail}", label="cannot tell")
+        for text, targets in _changed_facts(regression).items():
+            yield Line(f"{text} on {', '.join(targets)}: it may explain a difference", label="changed")
+
+
+def _rows_table(regression: Regression) -> Table:
+    """Return the rows: those that decide come first, those that fail nothing last."""
+    order = [*EXIT_CODES, None]
+    changes = sorted(regression.changes, key=lambda change: order.index(change.outcome))
+    rows = []
+    for change in changes:
+        rows.append((Head(change.name), _cells(change)))
+    heads = tuple(map(Head, _COLUMNS))
+    whole = Table("", "", heads, tuple(rows), _CAPTION, compact=True)
+    column_count = 6 if regression.outcome else 5
+    table = whole.only(*range(column_count))
+    # The narrower form leaves out the values, and a gate's outcome is in all forms.
+    narrower = table.only(*range(2, column_count))
+    return replace(table, narrower=narrower)
+
+
+def _changed_facts(regression: Regression) -> dict[str, list[str]]:
+    """Return the facts that changed between the runs, with the targets on which they did."""
     targets: dict[str, dict[str, None]] = {}
-    # Without a bound both runs were pooled before, and the warnings of that comparison name what changed.
-    if regression.outcome:
-        for change in regression.changes:
-            for text in change.notes:
-                targets.setdefault(text, {})[place_of(change.target, switches_of(change.arm))] = None
-    for text, changed in targets.items():
-        yield Line(f"{text} on {', '.join(changed)}: it may explain a difference", label="changed")
+    for change in regression.changes:
+        place = place_of(change.target, switches_of(change.arm))
+        for text in change.notes:
+            targets.setdefault(text, {})[place] = None
+    return {text: list(of_text) for text, of_text in targets.items()}
 
 
 def _of_runs(regression: Regression) -> Iterator[Line]:
@@ -92,10 +106,9 @@ def _details(regression: Regression, why: str) -> dict[str, list[str]]:
 def _cells(change: Change) -> tuple[str | Styled, ...]:
     if change.difference:
         return _cells_of_count(change)
+    interval = f"{change.blocks} block"
     if change.interval:
         interval = ends(change.interval)
-    else:
-        interval = f"{change.blocks} block"
     return (
         *_values(change),
         f"{times(change.ratio or 1.0)}x",
@@ -117,12 +130,15 @@ def _cells_of_count(change: Change) -> tuple[str | Styled, ...]:
 
 def _values(change: Change) -> tuple[str, str]:
     unit = change.metric.unit
-    return f"{number(change.old)} {unit}".rstrip(), f"{number(change.value or 0.0)} {unit}".rstrip()
+    old = f"{number(change.old)} {unit}"
+    new = f"{number(change.value or 0.0)} {unit}"
+    return old.rstrip(), new.rstrip()
 
 
 def _outcome(change: Change) -> Styled:
     word = change.outcome or ""
-    return Styled(word, word if word in ("slower", FAILS_MORE, "cannot tell") else "")
+    style = word if word in ("slower", FAILS_MORE, "cannot tell") else ""
+    return Styled(word, style)
 
 
 def answer(regression: Regression) -> Answer:
@@ -146,10 +162,14 @@ def gate_summary(regression: Regression) -> Iterator[Element]:
     answered = answer(regression)
     rows = judged_rows(regression)
     yield Heading(f"{regression.outcome} (exit code {regression.exit_code})", MEANINGS[rows[0].word])
-    shown = [(Head(row.subject), (row.number, Styled(row.word, row.word))) for row in rows[:_SUMMARISED]]
+    shown = []
+    for row in rows[:_SUMMARISED]:
+        outcome = Styled(row.word, row.word)
+        shown.append((Head(row.subject), (row.number, outcome)))
     yield Table("", "", (Head("new / old"), Head("outcome")), tuple(shown))
-    if rows[_SUMMARISED:]:
-        counts = Counter(row.word for row in rows[_SUMMARISED:])
+    others = rows[_SUMMARISED:]
+    if others:
+        counts = Counter(row.word for row in others)
         more = ", ".join(f"{rows_of_word} {word}" for word, rows_of_word in counts.items())
         yield Line(more, label="other rows")
     yield Line(answered.why, label="why")
@@ -181,20 +201,23 @@ class _GateClaim(Claim):
         change = self.change
         verdict = self.change.verdict or Verdict(None, None)
         bound = f"the bound of {percent(self.margin or 0.0)}"
+        sides = {"slower": "beyond", "not slower": "within"}
         if change.difference:
-            side = {"slower": "beyond", "not slower": "within"}.get(self.word, "within or beyond")
-            return verdict.withheld or (f"{side} {bound} ({' after '.join(reversed(_values(change)))})",)
+            side = sides.get(self.word, "within or beyond")
+            old, new = _values(change)
+            return verdict.withheld or (f"{side} {bound} ({new} after {old})",)
         runs = self._about_runs
         if self.word != "cannot tell":
-            return (f"{'beyond' if self.word == 'slower' else 'within'} {bound} ({self.costs}{runs})",)
+            side = sides.get(self.word, "within")
+            return (f"{side} {bound} ({self.costs}{runs})",)
         if verdict.withheld:
             return verdict.withheld
         share = verdict.detectable
         seen = "not even a tenfold slowdown"
         if share is not None:
             seen = f"a slowdown of {percent(share)}"
-        old, new = change.samples
-        shown = f"{old} against {count(new, 'block')} could have shown {seen}, power {POWER:.0%}"
+        old_blocks, new_blocks = change.samples
+        shown = f"{old_blocks} against {count(new_blocks, 'block')} could have shown {seen}, power {POWER:.0%}"
         if verdict.more_blocks:
             side = "each" if change.spread is None else "the new"
             runs += f"; {count(verdict.more_blocks, 'more block')} in {side} run would decide"
@@ -221,15 +244,20 @@ class _FailedClaim(_GateClaim):
         verdict = change.verdict or Verdict(None, None)
         of_old, of_new = change.samples
         old = round(change.old / 100 * of_old)
-        new = Failures(round((change.value or 0.0) / 100 * of_new), 0, 0, of_new)
-        share = f"{percent(new.low).removesuffix(' %')} to {percent(new.high)}"
+        failed = round((change.value or 0.0) / 100 * of_new)
+        new = Failures(failed, 0, 0, of_new)
+        low = percent(new.low).removesuffix(" %")
+        share = f"{low} to {percent(new.high)}"
         before = f"{old or 'none'} of {of_old} before, p = {verdict.p or 0.0:.2g}"
         return f"{new.own or 'none'} of {of_new} failed ({share}), {before}"
 
     @property
     def why(self) -> tuple[str, ...]:
-        more = {"fails more": "more trials fail than before", "not slower": "no more trials fail than before"}
-        return (more.get(self.word, f"more trials may fail than before, by over {percent(self.margin or 0.0)}"),)
+        if self.word == "fails more":
+            return ("more trials fail than before",)
+        if self.word == "not slower":
+            return ("no more trials fail than before",)
+        return (f"more trials may fail than before, by over {percent(self.margin or 0.0)}",)
 
 
 def _next(regression: Regression) -> NextStep | None:
@@ -259,10 +287,12 @@ def _completing(regression: Regression) -> NextStep | None:
     *olds, new = regression.places
     failing = next((missing for missing in regression.missing if missing.failed_in), None)
     if failing:
-        return _failing_in(olds[-1] if failing.failed_in == "old" else new, failing)
+        run = olds[-1] if failing.failed_in == "old" else new
+        return _failing_in(run, failing)
     lacking = [missing.blocks for missing in regression.missing]
     if None not in lacking and extendable([new]):
-        return _continuing(new, max(filter(None, lacking), default=0))
+        blocks = max(filter(None, lacking), default=0)
+        return _continuing(new, blocks)
     planned = plan_of(olds[-1]) if olds else None
     if planned and planned.request:
         return bench(*planned.request.command()[1:], decides="another run of all that the old one has")

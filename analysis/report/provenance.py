@@ -43,17 +43,16 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
         for target, of_target in trials.groupby("target", observed=True):
             record = _first(of_target["path"])
             if record:
+                environment = record.environment
                 versions[record.suite_version] = None
                 if not environments:
-                    environments["host"] = _facts(record.environment.host.model_dump())
-                if record.environment.target:
-                    environments[str(target)] = _facts(record.environment.target.model_dump())
-        directory = Path(str(trials["path"].iloc[0])).parents[1]
+                    environments["host"] = _facts(environment.host.model_dump())
+                if environment.target:
+                    environments[str(target)] = _facts(environment.target.model_dump())
+        first = Path(str(trials["path"].iloc[0]))
+        directory = first.parents[1]
         plan = plan_of(directory)
-        commands = [["bench", "compare", str(directory)], ["bench", "report", str(directory), "--html", "report.html"]]
-        if plan:
-            injured = set(plan.ablations) & set(INJURIES)
-            commands.insert(0, selftest_command(plan) if injured else run_command(plan))
+        commands = _commands(directory, plan)
         provenance = Provenance(
             run_id=str(run_id),
             name=directory.resolve().name,
@@ -65,6 +64,17 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
         )
         of_runs.append(provenance)
     return tuple(of_runs)
+
+
+def _commands(directory: Path, plan: Plan | None) -> list[list[str]]:
+    """Return the commands that repeat a run, compare it, and write its page."""
+    commands = []
+    if plan:
+        injured = set(plan.ablations) & set(INJURIES)
+        commands.append(selftest_command(plan) if injured else run_command(plan))
+    commands.append(["bench", "compare", str(directory)])
+    commands.append(["bench", "report", str(directory), "--html", "report.html"])
+    return commands
 
 
 def _first(paths: Iterable[str]) -> TrialRecord | None:
@@ -83,7 +93,8 @@ def _facts(values: dict[str, object]) -> dict[str, str]:
 
 def _text(value: object) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{key}: {_text(fact)}" for key, fact in value.items() if fact is not None)
+        texts = [f"{key}: {_text(fact)}" for key, fact in value.items() if fact is not None]
+        return "; ".join(texts)
     if isinstance(value, (list, tuple)):
         return " ".join(map(_text, value)) or "none"
     return str(value)
@@ -106,15 +117,19 @@ def run_command(plan: Plan) -> list[str]:
     # Machines of an inventory number their own CPUs, and kubelets choose those of pods: what stays is how many.
     counted = job.machines or (job.distributed and not job.distributed.lab) or job.of_pods
     cpus = format_cpu_list(job.envelope.cpus)
-    resolved: dict[str, object] = {
-        "target": plan.targets,
-        **({} if job.command else {traits_of(job.scenario).subject: _models(plan)}),
+    if counted:
+        cpus = str(len(job.envelope.cpus))
+    elif cpus.isdigit():
+        cpus = f"{cpus}-{cpus}"  # a number alone would mean how many
+    resolved: dict[str, object] = {"target": plan.targets}
+    if not job.command:
+        resolved[traits_of(job.scenario).subject] = _models(plan)
+    resolved |= {
         "ablate": plan.ablations,
         "blocks": plan.blocks,
         "warmup_blocks": plan.warmup_blocks,
         "seed": plan.seed,
-        # A number alone would mean how many.
-        "cpus": str(len(job.envelope.cpus)) if counted else f"{cpus}-{cpus}" if cpus.isdigit() else cpus,
+        "cpus": cpus,
         "memory": str(job.envelope.memory_bytes),
         "threads": job.envelope.threads,
         "engine": job.layers.engine,
@@ -123,10 +138,9 @@ def run_command(plan: Plan) -> list[str]:
         # How many blocks it took is known now.
         **dict.fromkeys(("until", "detect", "max_blocks", "budget")),
     }
+    options: dict[str, object] = {"scenario": job.scenario}
     if plan.request:
         options = plan.request.given()
-    else:
-        options = {"scenario": job.scenario}
     return command_of({**options, **resolved})
 
 

@@ -254,6 +254,9 @@ def as_csv(comparison: Comparison) -> str:
     writer = csv.DictWriter(out, KEYS, lineterminator="\n")
     writer.writeheader()
     for row in rows(comparison):
-        texts = {key: "; ".join(map(str, value)) if isinstance(value, tuple) else value for key, value in row}
-        writer.writerow({key: for_spreadsheets(value) for key, value in texts.items()})
+        cells = {}
+        for key, value in row:
+            text = "; ".join(map(str, value)) if isinstance(value, tuple) else value
+            cells[key] = for_spreadsheets(text)
+        writer.writerow(cells)
     return out.getvalue()

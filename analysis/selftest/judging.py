@@ -55,25 +55,21 @@ def judge(run: Path, margin: float = MARGIN) -> Judged:
     """Judge the injuries of one run. Raises RequestError where it holds no usable record at all."""
     store = Run(run)
     plan = store.plan()
-    trials = with_changes(with_variants(load([run]).trials))
-    ratios = form(ABLATION, trials[trials["ok"].astype(bool)], METRICS_OF_INJURIES).ratios
+    records = load([run])
+    trials = with_changes(with_variants(records.trials))
+    finished = trials[trials["ok"].astype(bool)]
+    ratios = form(ABLATION, finished, METRICS_OF_INJURIES).ratios
     terms = terms_by_job(trials, margin)
     arms = by_arm(contrasts(ABLATION, ratios, METRICS_OF_INJURIES, terms))
     by_injury = {(arm.target, arm.ablation): effects for arm, effects in arms.items()}
-    records = [record for record in store.records() if not record.warm_up]
+    measured = [record for record in store.records() if not record.warm_up]
     findings = []
     if plan:
         for target, name in product(plan.targets, plan.ablations):
             if target in get_injury(name).targets:
-                finding = _finding(
-                    name,
-                    target,
-                    records,
-                    by_injury.get((target, name), {}),
-                    margin,
-                )
-                findings.append(finding)
-    harmless = [of_metrics for (_, name), of_metrics in by_injury.items() if not get_injury(name).changes]
+                effects = by_injury.get((target, name), {})
+                findings.append(_finding(name, target, measured, effects, margin))
+    harmless = [effects for (_, name), effects in by_injury.items() if not get_injury(name).changes]
     return Judged(tuple(findings), _smallest(harmless))
 
 
@@ -89,15 +85,21 @@ def _smallest(harmless: Sequence[Mapping[str, Effect]]) -> dict[str, float]:
 
 
 def _finding(
-    name: str, target: str, records: Sequence[TrialRecord], effects: Mapping[str, Effect], margin: float
+    name: str,
+    target: str,
+    records: Sequence[TrialRecord],
+    effects: Mapping[str, Effect],
+    margin: float,
 ) -> InjuryFinding:
     injury = get_injury(name)
     effect = effects.get(injury.metric)
     if effect:
-        judgement = _judgement(injury, list(_blocks(name, target, records)), effect, margin)
+        blocks = list(_blocks(name, target, records))
+        judgement = _judgement(injury, blocks, effect, margin)
     else:
         trials = [record for record in records if record.target == target and record.ablation == name]
-        messages = [record.outcome.message for record in trials if record.outcome.message]
+        all_messages = (record.outcome.message for record in trials)
+        messages = list(filter(None, all_messages))
         why = "no block can be compared"
         if messages:
             why = f"its trials failed: {messages[0]}"
@@ -115,18 +117,25 @@ def _finding(
 
 
 def _judgement(
-    injury: Injury, blocks: Sequence[tuple[TrialRecord, TrialRecord]], effect: Effect, margin: float
+    injury: Injury,
+    blocks: Sequence[tuple[TrialRecord, TrialRecord]],
+    effect: Effect,
+    margin: float,
 ) -> dict[str, Any]:
     """Return the fields of a finding that depend on what was measured."""
-    verdict = effect.verdict.name if effect.verdict else None
-    measured = {"blocks": effect.blocks, "ratio": effect.ratio, "interval": effect.interval, "verdict": verdict}
+    measured: dict[str, Any] = {
+        "blocks": effect.blocks,
+        "ratio": effect.ratio,
+        "interval": effect.interval,
+        "verdict": effect.verdict.name if effect.verdict else None,
+    }
     truths = [injury.truth(injured, usual) for injured, usual in blocks]
     absent = truths.count(None)
     if absent:
         note = f"it was not there in {absent} of {count(len(truths), 'block')}, by {injury.witness}"
         return {**measured, "size": False, "verdict_right": False, "note": note}
-    truth = _mean([*filter(None, truths)])
-    measured["truth"] = truth.low, truth.high
+    truth = _mean(list(filter(None, truths)))
+    measured["truth"] = (truth.low, truth.high)
     width = _half_width(effect)
     if width is None or effect.interval is None:
         return {**measured, "note": "one block has no interval"}
@@ -157,19 +166,23 @@ def _blocks(name: str, target: str, records: Sequence[TrialRecord]) -> Iterator[
 
 def _mean(truths: Sequence[Truth]) -> Truth:
     """Return the mean of the blocks, formed as that of their ratios is."""
-    return Truth(_centre([truth.low for truth in truths]), _centre([truth.high for truth in truths]))
+    low = _centre([truth.low for truth in truths])
+    high = _centre([truth.high for truth in truths])
+    return Truth(low, high)
 
 
 def _centre(ratios: Sequence[float]) -> float:
-    location = locate([math.log(ratio) if ratio else -math.inf for ratio in ratios])
+    logs = [math.log(ratio) if ratio else -math.inf for ratio in ratios]
+    location = locate(logs)
     return math.exp(location.centre) if location else 0.0
 
 
 def _half_width(effect: Effect) -> float | None:
     """Return half of the interval's width, as a log ratio."""
-    if effect.interval:
-        return math.log(effect.interval[1] / effect.interval[0]) / 2
-    return None
+    if not effect.interval:
+        return None
+    low, high = effect.interval
+    return math.log(high / low) / 2
 
 
 def _away(truth: Truth) -> float:
@@ -235,8 +248,10 @@ def certificate_document(certificate: Certificate) -> Iterator[Element]:
     # Names are for looking up: they stay whole, and what has several words is broken between them.
     names = {"on": False, "known": True, "found": True, "phase": False, "verdict": False, "": True}
     columns = tuple(Head(name, wraps=wraps) for name, wraps in names.items())
-    rows = tuple((Head(finding.injury), cells_of(finding)) for finding in certificate.findings)
-    yield Table("injury", "", columns, rows, compact=True)
+    rows = []
+    for finding in certificate.findings:
+        rows.append((Head(finding.injury), cells_of(finding)))
+    yield Table("injury", "", columns, tuple(rows), compact=True)
     yield Notes(tuple(certificate_lines(certificate)))
 
 
@@ -246,16 +261,22 @@ def cells_of(finding: InjuryFinding) -> tuple[Cell, ...]:
     ratio = ""
     if finding.ratio is not None:
         ratio = f"{finding.metric} {times(finding.ratio)}x"
-    interval = ""
     if finding.interval:
-        interval = f" ({ends(finding.interval)})"
+        ratio += f" ({ends(finding.interval)})"
     wrong = ", ".join(name for name, right in finding.facets.items() if right is False)
     outcome = Styled(finding.note, "dim")
     if finding.found:
         outcome = Styled("found", "found")
     elif finding.judged:
         outcome = Styled(f"missed: {finding.note or wrong}", "missed")
-    return finding.target, truth, f"{ratio}{interval}", finding.grown or "-", finding.verdict or "-", outcome
+    return (
+        finding.target,
+        truth,
+        ratio,
+        finding.grown or "-",
+        finding.verdict or "-",
+        outcome,
+    )
 
 
 def certificate_lines(certificate: Certificate) -> Iterator[str]:

@@ -45,19 +45,20 @@ def failures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     for _, failed in arms[at_some_time].groupby(arm):
         first = failed.iloc[0]
         target = named_arm(first["target"], first["ablation"])
-        target += f", beside {first['aggressor']}" if first["aggressor"] else ""
+        if first["aggressor"]:
+            target += f", beside {first['aggressor']}"
         of_trials = int(planned[failed.index[0]])
-        yield failed_trials(
-            _what(first),
-            target,
-            failed,
-            of_trials,
-            touches=(_touched(first),),
-        )
+        touches = (_touched(first),)
+        yield failed_trials(_what(first), target, failed, of_trials, touches=touches)
 
 
 def failed_trials(
-    what: str, where: str, failed: pd.DataFrame, of_trials: int, *, touches: tuple[Touched, ...] = ()
+    what: str,
+    where: str,
+    failed: pd.DataFrame,
+    of_trials: int,
+    *,
+    touches: tuple[Touched, ...] = (),
 ) -> AnalysisWarning:
     """Return the warning of failed trials with the first that was not repeated."""
     first = failed.sort_values("ok", kind="stable").iloc[0]
@@ -74,9 +75,11 @@ def failed_trials(
 def mixtures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
     """Yield one warning per target and model whose finished trials did not all use the same substitutes."""
     used = trials[trials["ok"]].groupby(ROW)["substitutes"].unique()
-    for row in used[used.map(len) > 1].reset_index().to_dict("records"):
+    mixed = used[used.map(len) > 1]
+    for row in mixed.reset_index().to_dict("records"):
         sets = [set(text.splitlines()) for text in row["substitutes"]]
-        differing = ", ".join(sorted(set.union(*sets) - set.intersection(*sets)))
+        of_some = set.union(*sets) - set.intersection(*sets)
+        differing = ", ".join(sorted(of_some))
         yield AnalysisWarning(
             "mixed-substitutes",
             f"{_what(row)}: only some trials on {row['target']} used {differing}; their mean mixes both",
@@ -87,7 +90,8 @@ def mixtures(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
 
 def refusals(refused: pd.DataFrame, against: str = BASELINE, ablation: str = "") -> Iterator[AnalysisWarning]:
     """Yield one warning per target, model and difference of the pairs that ``validity.usable`` refused."""
-    for _, rows in refused.groupby([*(refused[key] for key in ROW), refused["difference"]]):
+    keys = [refused[name] for name in (*ROW, "difference")]
+    for _, rows in refused.groupby(keys):
         first = rows.iloc[0]
         blocks = "1 block" if len(rows) == 1 else f"{len(rows)} blocks"
         target = named_arm(first["target"], ablation)
@@ -176,8 +180,9 @@ def _why_bare(group: Group) -> str:
     baseline = next((summary for summary in group.targets if summary.target == group.base), None)
     if baseline is None:
         return f"there is no {group.base} trial"
-    comparable = f"no block holds both and a comparable {group.base} trial"
-    return comparable if baseline.ok else f"every {group.base} trial failed"
+    if not baseline.ok:
+        return f"every {group.base} trial failed"
+    return f"no block holds both and a comparable {group.base} trial"
 
 
 def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) -> str:
@@ -187,13 +192,17 @@ def _command(job: ComparedJob, models: Iterable[str], targets: Iterable[str]) ->
     if not traits.probes:
         options.append(f"--recipe {job.recipe}")
     if traits.reads and job.data != SYNTHETIC:
-        options.append(f"--data {job.data if job.data == 'generated' else f'{job.data}:DIR'}")
-    # Records have the name of a command, and not its words.
-    named = traits.workloads or traits.probes
+        data = job.data if job.data == "generated" else f"{job.data}:DIR"
+        options.append(f"--data {data}")
     if traits.multiplied:
         models = [",".join(str(instances_in(model)) for model in models)]
-    options += [f"--{traits.subject} {name}" for name in models] if named else [f"--{traits.subject} ..."]
-    return " ".join(("bench run", *options, *(f"--target {target}" for target in targets)))
+    if traits.workloads or traits.probes:
+        options += [f"--{traits.subject} {name}" for name in models]
+    else:
+        # Records have the name of a command, and not its words.
+        options.append(f"--{traits.subject} ...")
+    options += [f"--target {target}" for target in targets]
+    return " ".join(("bench run", *options))
 
 
 def hosts_differ(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
@@ -210,7 +219,8 @@ def hosts_differ(trials: pd.DataFrame) -> Iterator[AnalysisWarning]:
 
 
 def hosts_of(trials: pd.DataFrame) -> list[Host]:
-    rows = trials[list(_HOST_COLUMNS)].drop_duplicates().rename(columns=_HOST_COLUMNS).astype(object)
+    once = trials[list(_HOST_COLUMNS)].drop_duplicates()
+    rows = once.rename(columns=_HOST_COLUMNS).astype(object)
     hosts = rows.where(rows.notna(), None).to_dict("records")
     for facts in hosts:
         if facts["mitigations"] is not None:

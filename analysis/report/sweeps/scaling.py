@@ -35,39 +35,42 @@ _UNITS_OF_FURTHER = {TIMES[0].name: "s", EACH[0].name: "MB", EACH[1].name: "s of
 
 
 def scaling_document(comparison: Comparison) -> Iterator[Element]:
-    yield from [*scaling_elements(comparison)] or [Line(_NOTHING, "strong")]
+    elements = list(scaling_elements(comparison))
+    yield from elements or [Line(_NOTHING, "strong")]
 
 
 def scaling_elements(comparison: Comparison) -> Iterator[Element]:
     """Yield the table of each kind, job and model; nothing if no job scales."""
     for kind, (title, caption) in _KINDS.items():
-        for (job, model), arms in groupby(comparison.of_kind(kind).items(), lambda item: item[0][:2]):
+        with_margin = caption.format(margin=margins(comparison))
+        of_kind = comparison.of_kind(kind)
+        for (job, model), arms in groupby(of_kind, lambda arm: arm[:2]):
             yield Heading(f"{model}: {title}", str(job))
-            of_kind = dict(arms)
-            yield _table(
-                of_kind,
-                caption.format(margin=margins(comparison)),
-                seen=kind == "division",
-            )
-            yield Notes(tuple(_notes(of_kind)))
+            of_model = {arm: of_kind[arm] for arm in arms}
+            yield _table(of_model, with_margin, seen=kind == "division")
+            yield Notes(tuple(_notes(of_model)))
 
 
 def _table(arms: Mapping[Arm, Measured], caption: str, *, seen: bool) -> Table:
     every = dict.fromkeys(chain.from_iterable(arms.values()))
-    if seen:
-        names = [*every]
-    else:
-        names = [name for name in SCALED if name in every]
+    names = list(every) if seen else [name for name in SCALED if name in every]
     rows = []
     for arm, measured in arms.items():
         way = arm.division
-        if way:
+        if way is None:
+            continue
+        cells: list[Cell] = [f"{way.batch} / {way.global_batch}"]
+        if seen:
             images = way.images_seen or 0
-            before = [f"{way.batch} / {way.global_batch}", f"{images:,} / {images // way.global_batch:,}"]
-            losses = ", ".join(f"{loss} {number(value)}" for loss, value in way.losses)
-            cells = (*before[: 1 + seen], *(_text(measured.get(name)) for name in names), losses or None)
-            rows.append((Head(_head(arm, seen=seen)), cells))
-    columns = ["batch / global", *["images seen / updates"] * seen, *names, "last losses"]
+            cells.append(f"{images:,} / {images // way.global_batch:,}")
+        cells += [_text(measured.get(name)) for name in names]
+        losses = ", ".join(f"{loss} {number(value)}" for loss, value in way.losses)
+        cells.append(losses or None)
+        rows.append((Head(_head(arm, seen=seen)), tuple(cells)))
+    columns = ["batch / global"]
+    if seen:
+        columns.append("images seen / updates")
+    columns += [*names, "last losses"]
     return Table("job", "", tuple(map(Head, columns)), tuple(rows), caption)
 
 
@@ -98,9 +101,12 @@ def _text(contrast: Contrast | None) -> Cell:
         return None
     if contrast.kind == "division":
         return quality(contrast)
-    text = number if contrast.metric.name in ("throughput", "speed-up") else percent
+    text_of = number if contrast.metric.name in ("throughput", "speed-up") else percent
     value = contrast.ratio if contrast.value is None else contrast.value
-    return text(value or 0.0) + (f" ({' to '.join(map(text, contrast.interval))})" if contrast.interval else "")
+    text = text_of(value or 0.0)
+    if contrast.interval:
+        text += f" ({' to '.join(map(text_of, contrast.interval))})"
+    return text
 
 
 def quality(contrast: Contrast) -> str:
@@ -118,28 +124,35 @@ def growth_elements(comparison: Comparison) -> Iterator[Element]:
     for job, of_job in groupby(together, lambda arm: arm.job):
         arms = sorted(of_job, key=lambda arm: (named(arm), instances_in(arm.model)))
         yield Heading("Many at once", str(job))
-        heads = (Head(f"{metric.name.replace('-per-instance', '')} {metric.unit}") for metric in (*TIMES, *EACH))
-        rows = tuple(_row(arm, together[arm]) for arm in arms)
+        heads = []
+        for metric in (*TIMES, *EACH):
+            name = metric.name.replace("-per-instance", "")
+            heads.append(Head(f"{name} {metric.unit}"))
+        rows = [_row(arm, together[arm]) for arm in arms]
         yield Table(
             "opened together",
             "",
             tuple(heads),
-            rows,
+            tuple(rows),
             "memory and CPU: of each instance",
             compact=True,
         )
-        further = dict.fromkeys(arm._replace(model="") for arm in arms)
-        yield Notes(tuple(_further(arm, slopes[arm]) for arm in further if arm in slopes))
+        of_targets = dict.fromkeys(arm._replace(model="") for arm in arms)
+        further = [_further(arm, slopes[arm]) for arm in of_targets if arm in slopes]
+        yield Notes(tuple(further))
 
 
 def _row(arm: Arm, measured: Measured) -> tuple[Head, tuple[str, ...]]:
     failed = measured.get(FAILED.name)
-    lost: tuple[str, ...] = ()
+    instances = instances_in(arm.model)
+    notes: tuple[str, ...] = ()
     if failed and failed.value:
-        opened = failed.trials * instances_in(arm.model)
-        lost = (f"{number(failed.value * failed.trials)} of {count(opened, 'instance')} did not open",)
+        opened = failed.trials * instances
+        lost = number(failed.value * failed.trials)
+        notes = (f"{lost} of {count(opened, 'instance')} did not open",)
     cells = tuple(_value(measured.get(metric.name)) for metric in (*TIMES, *EACH))
-    return Head(f"{named(arm)}, {count(instances_in(arm.model), 'instance')}", lost), cells
+    head = Head(f"{named(arm)}, {count(instances, 'instance')}", notes)
+    return head, cells
 
 
 def named(arm: Arm) -> str:
