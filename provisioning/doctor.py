@@ -90,42 +90,52 @@ def measurable_targets(checks: Iterable[Check]) -> MeasurableTargets:
 
 def diagnose(checks: Sequence[Check]) -> Diagnosis:
     """Return what can be measured, what only works, and what to do next, from the checks of ``examine``."""
-    found = measurable_targets(checks)
+    worth = measurable_targets(checks)
     engines = [check.name for check in checks if check.kind == "engine" and check.usable]
     details = {"container": engines}
     for check in checks:
         if check.kind == "target" and check.substitute:
             details[check.name] = [check.substitute]
-    named = [f"{name} ({', '.join(details[name])})" if details.get(name) else name for name in found.measured]
-    substituted = _group("Works with a substitute, so not a measurement", found.path_only)
-    groups = [substituted, _group("Does not work", found.absent)]
-    lines = (
-        f"Can be measured here: {', '.join(named) or 'nothing'}.",
-        " ".join(filter(None, groups)) or "No target needs a substitute.",
+    measured = []
+    for name in worth.measured:
+        in_detail = ", ".join(details.get(name, ()))
+        measured.append(f"{name} ({in_detail})" if in_detail else name)
+    substituted = _group("Works with a substitute, so not a measurement", worth.path_only)
+    absent = _group("Does not work", worth.absent)
+    return Diagnosis(
+        measurable=worth.measured,
+        path_only=tuple(worth.path_only),
+        absent=tuple(worth.absent),
+        lines=(
+            f"Can be measured here: {', '.join(measured) or 'nothing'}.",
+            " ".join(filter(None, (substituted, absent))) or "No target needs a substitute.",
+        ),
+        next_step=_next_step(checks, worth),
     )
-    path_only = tuple(found.path_only)
-    return Diagnosis(found.measured, path_only, tuple(found.absent), lines, _next_step(checks, found))
 
 
 def _group(title: str, reasons: Mapping[str, str]) -> str:
-    if reasons:
-        return f"{title}: {', '.join(reasons)} ({'; '.join(dict.fromkeys(reasons.values()))})."
-    return ""
+    if not reasons:
+        return ""
+    names = ", ".join(reasons)
+    texts = "; ".join(dict.fromkeys(reasons.values()))
+    return f"{title}: {names} ({texts})."
 
 
-def _next_step(checks: Sequence[Check], found: MeasurableTargets) -> str:
+def _next_step(checks: Sequence[Check], worth: MeasurableTargets) -> str:
     remedies = {check.kind: check.remedy for check in reversed(checks) if not check.usable and check.remedy}
     if "image" in remedies:
         return remedies["image"].removeprefix("run: ")
     image = next((check for check in checks if check.kind == "image"), None)
-    if image:
-        taking = {"cuda": " --device cuda", "own": f" --image {image.evidence[:12]}"}.get(image.name, "")
-    else:
-        taking = ""
-    if found.compares:
+    taking = ""
+    if image and image.name == "cuda":
+        taking = " --device cuda"
+    elif image and image.name == "own":
+        taking = f" --image {image.evidence[:12]}"
+    if worth.compares:
         return f"bench run{taking}"
     # The first missing target is the one with the fewest layers.
-    smoke = " ".join(f"--target {name}" for name in (*found.measured, *found.path_only))
+    smoke = " ".join(f"--target {name}" for name in (*worth.measured, *worth.path_only))
     return remedies.get("target", f"bench run {smoke}{taking} --profile smoke")
 
 
@@ -137,10 +147,12 @@ def examine_as_far_as_possible() -> list[Check]:
     except (BenchError, OSError) as error:
         cause = of_system(error) if isinstance(error, OSError) else error
         refusal = (f"the suite's folder cannot be written to: {cause.message}", HOME_REMEDY)
+        providers = [get_provider(name) for name in MACHINES.own]
+        targets = [_check("target", name, "needs the suite's folder", *refusal) for name in TARGETS]
         return [
             _check("host", "home", str(home()), *refusal),
-            *_tools([get_provider(name) for name in MACHINES.own]),
-            *(_check("target", name, "needs the suite's folder", *refusal) for name in TARGETS),
+            *_tools(providers),
+            *targets,
         ]
     return examine()
 
@@ -152,25 +164,25 @@ def examine(named: Collection[str | None] | None = None) -> list[Check]:
     no container is opened.
     """
     failures = {registry.what: registry.failures() for registry in every_registry()}
-    extensions = [
-        _check("extension", f"{kind} {name}", "tried", reason, EXTENSION_REMEDY)
-        for kind, failed in failures.items()
-        for name, reason in failed.items()
-    ]
+    extensions = []
+    for kind, failed in failures.items():
+        for name, reason in failed.items():
+            extensions.append(_check("extension", f"{kind} {name}", "tried", reason, EXTENSION_REMEDY))
     for directory, reason in unreadable_packages().items():
         extensions.append(_check("extension", Path(directory).name, "tried", reason, EXTENSION_REMEDY))
-    providers = []
-    for name in MACHINES:
-        if name not in failures[MACHINES.what]:
-            providers.append(get_provider(name))
-    with local_node(tuple(sorted(os.sched_getaffinity(0))), None) as node:
+    providers = [get_provider(name) for name in MACHINES if name not in failures[MACHINES.what]]
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    with local_node(cpus, None) as node:
         image, image_check = _image()
         checks = [*_host(node), *_tools(providers), image_check, *_accelerators(anew=named is None)]
-        checks += [_tried("provider", member.name, partial(_provider_version, member, node)) for member in providers]
+        for provider in providers:
+            version = partial(_provider_version, provider, node)
+            checks.append(_tried("provider", provider.name, version))
         checks += _engines(named, failures[ENGINES.what], node, image)
-        sites = _sites(failures[SITES.what])
-        checks += [*sites, *_gpus(named), *extensions]
-        targets = (_target(name, checks, node, image) for name in TARGETS)
+        checks += _sites(failures[SITES.what])
+        checks += _gpus(named)
+        checks += extensions
+        targets = [_target(name, checks, node, image) for name in TARGETS]
         return [*checks, *targets]
 
 
@@ -240,7 +252,10 @@ def _open_container(engine: ContainerEngine, cpus: tuple[int, ...], image: Image
 
 
 def _engines(
-    named: Collection[str | None] | None, broken: Collection[str], node: LocalNode, image: Image | None
+    named: Collection[str | None] | None,
+    broken: Collection[str],
+    node: LocalNode,
+    image: Image | None,
 ) -> Iterator[Check]:
     opened = image if named is None else None
     for name in ENGINES:
@@ -252,7 +267,11 @@ def _engines(
 
 
 def _sites(broken: Collection[str]) -> list[Check]:
-    return [check for name in SITES if name not in broken for check in SITES.get(name).capabilities()]
+    checks: list[Check] = []
+    for name in SITES:
+        if name not in broken:
+            checks += SITES.get(name).capabilities()
+    return checks
 
 
 def _gpus(named: Collection[str | None] | None) -> list[Check]:
@@ -266,7 +285,9 @@ def _gpus(named: Collection[str | None] | None) -> list[Check]:
 
 def _host(node: LocalNode) -> Iterator[Check]:
     user = os.geteuid()
-    refusal = ("not root", "use sudo; docs/guide/what-to-measure.md lists what works without root") if user else ()
+    refusal: tuple[str, ...] = ()
+    if user:
+        refusal = ("not root", "use sudo; docs/guide/what-to-measure.md lists what works without root")
     yield _check("host", "root", f"effective user {user}", *refusal)
     yield _check("host", "control-groups", f"memory is governed by version {cgroups.version(node)}")
     counted = f"os.cpu_count() is {os.cpu_count()} on bare metal and in containers, and that of --cpus in VMs"
@@ -279,33 +300,37 @@ def _host(node: LocalNode) -> Iterator[Check]:
     above = (path for path in (home(), *home().parents) if path.exists())
     directory = next(above)
     free = shutil.disk_usage(directory).free
-    reason = f"building an image needs {build.NEEDED_BYTES >> 30} GiB"
-    refusal = (reason, build.SPACE_REMEDY) if free < build.NEEDED_BYTES else ()
+    refusal = ()
+    if free < build.NEEDED_BYTES:
+        refusal = (f"building an image needs {build.NEEDED_BYTES >> 30} GiB", build.SPACE_REMEDY)
     yield _check("host", "disk", f"{free >> 30} GiB free in {directory}", *refusal)
 
 
 def _tools(providers: Sequence[MachineProvider]) -> Iterator[Check]:
-    of_providers = {
-        tool: package for provider in providers for tool, package in {**provider.tools, **provider.local_tools}.items()
-    }
+    of_providers: dict[str, str] = {}
+    for provider in providers:
+        of_providers |= provider.tools
+        of_providers |= provider.local_tools
     for tool in {**of_providers, **TOOLS}:
         path = shutil.which(tool)
         if path:
             yield _check("tool", tool, path)
+            continue
+        purpose = TOOLS.get(tool, "VMs")
+        if tool in PACKAGES:
+            remedy = installing(tool)
         else:
-            if tool in PACKAGES:
-                remedy = installing(tool)
-            else:
-                remedy = f"install it: package {of_providers[tool]}"
-            yield _check("tool", tool, "not on PATH", f"{tool} is not installed, for {TOOLS.get(tool, 'VMs')}", remedy)
+            remedy = f"install it: package {of_providers[tool]}"
+        yield _check("tool", tool, "not on PATH", f"{tool} is not installed, for {purpose}", remedy)
 
 
 def _image() -> tuple[Image | None, Check]:
     """Return the image that a run takes, and its check: that for CPUs, else the newest."""
     try:
         every = images()
-        for_cpus = (image for image in every if image.variant == "cpu")
-        image = next(for_cpus, None) or (every[0] if every else current())
+        for_cpus = [image for image in every if image.variant == "cpu"]
+        preferred = for_cpus or every
+        image = preferred[0] if preferred else current()
         image.check()
     except BenchError as error:
         return None, _check("image", "cpu", "none", error.message, error.remedy)
@@ -315,19 +340,20 @@ def _image() -> tuple[Image | None, Check]:
 def _whole(image: Image) -> Check:
     versions = ("", image.cuda or "")
     recipes = {build.recipe_sha256(image.variant, cuda) for cuda in versions}
-    old = image.variant != "own" and image.recipe_sha256 not in recipes
-    if old:
-        age = f"; the recipe has changed since: {build_command(image.variant)} makes the new one"
-    else:
-        age = ""
-    return _check("image", image.variant, f"{image.digest[:12]} of {image.created_at}{age}")
+    evidence = f"{image.digest[:12]} of {image.created_at}"
+    if image.variant != "own" and image.recipe_sha256 not in recipes:
+        evidence += f"; the recipe has changed since: {build_command(image.variant)} makes the new one"
+    return _check("image", image.variant, evidence)
 
 
 def _accelerators(*, anew: bool) -> Iterator[Check]:
     probe = accelerator.probe_kvm(anew=anew)
-    remedy = "VMs run under tcg (emulation), named beside every number; else use another host"
-    refusal = () if probe.usable else (probe.reason, remedy)
-    yield _check("accelerator", "kvm", f"{probe.evidence}, {probe.took_s} s", *refusal)
+    evidence = f"{probe.evidence}, {probe.took_s} s"
+    if probe.usable:
+        yield _check("accelerator", "kvm", evidence)
+    else:
+        remedy = "VMs run under tcg (emulation), named beside every number; else use another host"
+        yield _check("accelerator", "kvm", evidence, probe.reason, remedy)
     qemu = shutil.which(accelerator.PROGRAM)
     if qemu:
         yield _check("accelerator", "tcg", qemu)
@@ -388,9 +414,10 @@ def _needs(target: str, checks: Sequence[Check]) -> Iterator[Check]:
         engines = (check for check in checks if check.kind == "engine")
         yield min(engines, key=lambda check: not check.usable)
     if target in VMS:
-        needs = [_needs_of(check, by_name) for check in checks if check.kind == "provider"]
+        providers = (check for check in checks if check.kind == "provider")
+        needs = [_needs_of(provider, by_name) for provider in providers]
         # Those of the provider that lacks least: nothing, if it can be used.
-        yield from min(needs, key=lambda checks: sum(not check.usable for check in checks))
+        yield from min(needs, key=lambda needed: sum(not check.usable for check in needed))
 
 
 def _needs_of(provider: Check, by_name: Mapping[tuple[Kind, str], Check]) -> list[Check]:

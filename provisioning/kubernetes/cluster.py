@@ -62,11 +62,11 @@ def quantity(value: object) -> Decimal:
 def kubeconfig() -> str:
     """Return the absolute path of the user's kubeconfig, or several between colons: the ledger keeps them."""
     paths = os.environ.get("KUBECONFIG", "").split(os.pathsep)
-    named = []
-    for path in paths:
-        if path:
-            named.append(str(Path(path).expanduser().absolute()))
-    return os.pathsep.join(named) or str(Path.home() / ".kube/config")
+    absolute = []
+    for path in filter(None, paths):
+        expanded = Path(path).expanduser()
+        absolute.append(str(expanded.absolute()))
+    return os.pathsep.join(absolute) or str(Path.home() / ".kube/config")
 
 
 def labels(owner: str) -> dict[str, str]:
@@ -113,7 +113,8 @@ class Cluster:
             # The kubeconfig turns it off; the library would warn again with every request.
             client_library("urllib3").disable_warnings()
         api = library.client.ApiClient(configuration)
-        return cls(path, name, namespace or chosen.get("namespace") or "default", api)
+        chosen_namespace = namespace or chosen.get("namespace") or "default"
+        return cls(path, name, chosen_namespace, api)
 
     def path(self, plural: str, name: str = "", group: str = "v1", part: str = "") -> str:
         """Return the path of a resource of the namespace: ``path("jobs", "train", "batch/v1")``."""
@@ -142,7 +143,8 @@ class Cluster:
         while True:
             try:
                 with self._response(method, path, body, within_s, query, host) as response:
-                    return self._parsed(path, response.data.decode(errors="replace"))
+                    text = response.data.decode(errors="replace")
+                    return self._parsed(path, text)
             except AwayError as error:
                 patience.bear(error)
             except BusyError as error:
@@ -154,10 +156,11 @@ class Cluster:
 
     def listed(self, kind: str, labels: Mapping[str, str], patience_s: float = AWAY_AT_MOST_S) -> list[Object]:
         """Return the objects of a kind (``batch/v1/jobs``) with these labels; an empty value stands for any."""
-        selector = ",".join(f"{label}={value}" if value else label for label, value in labels.items())
+        selectors = [f"{label}={value}" if value else label for label, value in labels.items()]
         path = self.path_of_kind(kind)
-        query = {"labelSelector": selector}
-        return list(self.request("GET", path, patience_s=patience_s, query=query)["items"])
+        query = {"labelSelector": ",".join(selectors)}
+        answer = self.request("GET", path, patience_s=patience_s, query=query)
+        return list(answer["items"])
 
     def delete(self, kind: str, name: str, **query: object) -> None:
         """Remove an object with what it has made. A server that is away is waited for."""
@@ -185,7 +188,8 @@ class Cluster:
     def path_of(self, manifest: Object) -> str:
         """Return the path under which objects of this kind are created."""
         kind = manifest["kind"]
-        return self.path(_PLURALS.get(kind, f"{kind.lower()}s"), group=manifest["apiVersion"])
+        plural = _PLURALS.get(kind, f"{kind.lower()}s")
+        return self.path(plural, group=manifest["apiVersion"])
 
     def events(self, path: str, within_s: float, **query: object) -> Iterator[tuple[str, Object]]:
         """Yield each change of what a list holds, as type and object, until ``within_s`` are over."""
@@ -210,7 +214,8 @@ class Cluster:
         streams = client_library("kubernetes.stream.ws_client")
         _, url, headers, *_ = self._serialized("GET", path, None, list(query))
         try:
-            return streams.create_websocket(self.api.configuration, streams.get_websocket_url(url), headers)
+            address = streams.get_websocket_url(url)
+            return streams.create_websocket(self.api.configuration, address, headers)
         except Exception as error:
             # The library of WebSockets raises an exception with ``status_code`` for an answer that is no switch.
             status = getattr(error, "status_code", None)
@@ -228,13 +233,17 @@ class Cluster:
             resource, _, group = full_name.partition(".")
             for verb in verbs:
                 attributes = {
+                    "namespace": self.namespace,
                     "verb": verb,
                     "group": group,
                     "resource": resource,
                     "subresource": part,
                 }
-                spec = {"resourceAttributes": {"namespace": self.namespace, **attributes}}
-                review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+                review = {
+                    "apiVersion": "authorization.k8s.io/v1",
+                    "kind": "SelfSubjectAccessReview",
+                    "spec": {"resourceAttributes": attributes},
+                }
                 answer = self.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
                 if not answer["status"]["allowed"]:
                     raise RequestError(
@@ -259,8 +268,10 @@ class Cluster:
         raise self._other_server(path, text)
 
     def _other_server(self, path: str, text: str) -> MeasurementError:
+        words = without_secrets(text).split()
+        shown = " ".join(words)[:120]
         return MeasurementError(
-            f"what answers {path} is not the server of a cluster: {' '.join(without_secrets(text).split())[:120]}",
+            f"what answers {path} is not the server of a cluster: {shown}",
             kind="kubernetes",
             remedy=f"check the address of the context {self.context} in {self.kubeconfig}; a proxy may want a sign-in",
         )
@@ -275,7 +286,12 @@ class Cluster:
         if method == "PATCH":
             headers["Content-Type"] = _APPLIED
             content = json.dumps(body)
-        options = {"header_params": headers, "query_params": query, "body": content, "auth_settings": AUTHENTICATION}
+        options = {
+            "header_params": headers,
+            "query_params": query,
+            "body": content,
+            "auth_settings": AUTHENTICATION,
+        }
         try:
             serialized = self.api.param_serialize(method, path, **options)
         except Exception as error:  # a plugin of a cloud's credentials is asked here once more
@@ -287,7 +303,13 @@ class Cluster:
 
     @contextmanager
     def _response(
-        self, method: str, path: str, body: Object | None, within_s: float, query: Query, host: str = ""
+        self,
+        method: str,
+        path: str,
+        body: Object | None,
+        within_s: float,
+        query: Query,
+        host: str = "",
     ) -> Iterator[Any]:
         serialized = self._serialized(method, path, body, list(query.items()), host)
         errors = client_library("urllib3.exceptions")
