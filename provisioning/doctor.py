@@ -126,17 +126,22 @@ def _next_step(checks: Sequence[Check], worth: MeasurableTargets) -> str:
     remedies = {check.kind: check.remedy for check in reversed(checks) if not check.usable and check.remedy}
     if "image" in remedies:
         return remedies["image"].removeprefix("run: ")
-    image = next((check for check in checks if check.kind == "image"), None)
-    taking = ""
-    if image and image.name == "cuda":
-        taking = " --device cuda"
-    elif image and image.name == "own":
-        taking = f" --image {image.evidence[:12]}"
+    taking = _image_option(checks)
     if worth.compares:
         return f"bench run{taking}"
     # The first missing target is the one with the fewest layers.
     smoke = " ".join(f"--target {name}" for name in (*worth.measured, *worth.path_only))
     return remedies.get("target", f"bench run {smoke}{taking} --profile smoke")
+
+
+def _image_option(checks: Sequence[Check]) -> str:
+    """Return the option with which a run takes the image that was found; empty for the usual one."""
+    for check in checks:
+        if check.kind == "image" and check.name == "cuda":
+            return " --device cuda"
+        if check.kind == "image" and check.name == "own":
+            return f" --image {check.evidence[:12]}"
+    return ""
 
 
 def examine_as_far_as_possible() -> list[Check]:
@@ -414,10 +419,13 @@ def _needs(target: str, checks: Sequence[Check]) -> Iterator[Check]:
         engines = (check for check in checks if check.kind == "engine")
         yield min(engines, key=lambda check: not check.usable)
     if target in VMS:
-        providers = (check for check in checks if check.kind == "provider")
-        needs = [_needs_of(provider, by_name) for provider in providers]
+        needs = [_needs_of(check, by_name) for check in checks if check.kind == "provider"]
         # Those of the provider that lacks least: nothing, if it can be used.
-        yield from min(needs, key=lambda needed: sum(not check.usable for check in needed))
+        yield from min(needs, key=_count_lacking)
+
+
+def _count_lacking(needs: Sequence[Check]) -> int:
+    return sum(not check.usable for check in needs)
 
 
 def _needs_of(provider: Check, by_name: Mapping[tuple[Kind, str], Check]) -> list[Check]:

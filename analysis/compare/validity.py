@@ -226,15 +226,20 @@ def _course(key: str, sides: Iterable[Sequence[Mapping[str, Any]]]) -> list[list
         for facts in side:
             value = facts.get(key)
             if value is not None or strict:
-                agreeing = (n for n, earlier in enumerate(values) if rule.agree(value, earlier))
-                number = next(agreeing, len(values))
-                if number == len(values):
-                    values.append(value)
-                numbers.add(number)
+                numbers.add(_numbered(value, values, rule))
         in_order = sorted(numbers)
         if in_order and in_order not in course:
             course.append(in_order)
     return [list(map(values.__getitem__, numbers)) for numbers in course]
+
+
+def _numbered(value: Any, values: list[Any], rule: FactRule) -> int:  # noqa: ANN401 (any value of JSON)
+    """Return the number of the first value that agrees with this one, which is added if none does."""
+    for number, earlier in enumerate(values):
+        if rule.agree(value, earlier):
+            return number
+    values.append(value)
+    return len(values) - 1
 
 
 def _name(key: str, every: Iterable[Mapping[str, Any]]) -> str:

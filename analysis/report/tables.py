@@ -202,8 +202,7 @@ def results_table(group: Group, *, full: bool = True) -> Table:
     metrics = [metric for metric in group.metrics if metric.model is None or metric.of_probe]
     wide = len(shown(metrics)) <= _MOST_METRICS
     cells = _estimates(group, metrics if full else shown(metrics))
-    measured = [group.of_target(summary.target) for summary in group.targets]
-    expected = [_expected(of_target.get("throughput")) for of_target in measured]
+    expected = [_expected(group.of_target(summary.target).get("throughput")) for summary in group.targets]
     if full and wide and any(expected):
         first, *others = cells.items()
         cells = dict([first, (EXPECTED, expected), *others])

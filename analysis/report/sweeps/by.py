@@ -52,14 +52,7 @@ def by_document(comparison: Comparison, answered: Answer | None = None) -> Itera
 
 def by_answer(comparison: Comparison) -> Answer:
     """Return the answer of the values of keys, by the metric that decides; which machines are slow is its fact."""
-    rows = list(rows_by_key(comparison))
-    measured = {row.metric.name for row in rows}
-    claims = []
-    for row in rows:
-        deciding = (name for name in row.job.traits.deciding if name in measured)
-        decisive = next(deciding, None)
-        if row.metric.name == decisive and row.verdict:
-            claims.append(Claim(row, row.model, Circumstances()))
+    claims = _claims(list(rows_by_key(comparison)))
     facts = tuple(slow_machines(comparison))
     if not claims:
         return Answer(
@@ -81,6 +74,17 @@ def by_answer(comparison: Comparison) -> Answer:
     worst = slowed.index(max(slowed))
     step = _next(comparison, claims)
     return formed(answers, WORDS, step, facts, [answers[worst]])
+
+
+def _claims(rows: Sequence[Contrast]) -> list[Claim]:
+    """Return the claims of rows: by the first metric of each job that decides and was measured."""
+    measured = {row.metric.name for row in rows}
+    claims = []
+    for row in rows:
+        deciding = (name for name in row.job.traits.deciding if name in measured)
+        if row.metric.name == next(deciding, None) and row.verdict:
+            claims.append(Claim(row, row.model, Circumstances()))
+    return claims
 
 
 def _next(comparison: Comparison, claims: Sequence[Claim]) -> NextStep | None:
@@ -116,14 +120,19 @@ def slow_machines(comparison: Comparison) -> Iterator[str]:
     decisive = [row for row in rows if row.metric.of_probe == rows[0].metric.of_probe]
     machines = len({row.arm.cell for row in decisive})
     if machines:
-        beyond = (row for row in decisive if _verdict(row) in _BEYOND)
-        slow = dict.fromkeys(row.arm.cell for row in beyond)
-        names = [f"{', '.join(values)} (by {_shown_by(values, rows)})" for values in slow]
+        names = list(_slow(decisive, rows))
         text = f"None of {machines} machines differs"
         if names:
             text = f"{'; '.join(names)} of {machines} machines differ"
         bound = f"from the median of the others by more than {margins(comparison)} (Holm)"
         yield f"{text} {bound}{_undecided(decisive)}."
+
+
+def _slow(decisive: Sequence[Contrast], rows: Sequence[Contrast]) -> Iterator[str]:
+    """Yield each machine that is beyond the margin, with what shows it."""
+    beyond = (row.arm.cell for row in decisive if _verdict(row) in _BEYOND)
+    for values in dict.fromkeys(beyond):
+        yield f"{', '.join(values)} (by {_shown_by(values, rows)})"
 
 
 def _shown_by(values: Sequence[str], rows: Sequence[Contrast]) -> str:
