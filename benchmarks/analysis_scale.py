@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from analysis.audit.audit import audited
@@ -59,7 +60,7 @@ def record(trial: Trial, noise: random.Random) -> TrialRecord:
         mitigations={f"flaw{number}": "Mitigation: some" for number in range(15)},
         torch_cpu_capability="AVX2",
     )
-    inside = place.model_copy(update={"accelerator": "kvm", "hypervisor": "KVM"} if trial.target in VMS else {})
+    inside = replace(place, accelerator="kvm", hypervisor="KVM") if trial.target in VMS else place
     return TrialRecord(
         **trial.model_dump(include=set(TrialRecord.model_fields)),
         suite_version="0",

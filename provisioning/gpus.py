@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any
 
@@ -86,8 +86,8 @@ class Card:
     def fact(self) -> dict[str, object]:
         """Return the card as fields of ``records.Gpu``, with the UUID of the whole GPU."""
         capability = ".".join(map(str, self.capability)) or None
-        fields: dict[str, object] = {name: getattr(self, name) for name in Gpu.model_fields}
-        return {**fields, "capability": capability, "whole_uuid": self.whole_uuid}
+        facts: dict[str, object] = {field.name: getattr(self, field.name) for field in fields(Gpu)}
+        return {**facts, "capability": capability, "whole_uuid": self.whole_uuid}
 
 
 def examined(node: Node | None = None, libraries: str = "") -> tuple[list[Card], str | None, str | None]:

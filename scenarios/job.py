@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import IO, Any, Generic, TypeVar
 
 import msgspec
@@ -396,7 +396,7 @@ def merged_environment(
     chosen = facts.get("gpus")
     merged = dict(facts)
     if isinstance(chosen, list):
-        merged["gpus"] = [{name: gpu.get(name) for name in Gpu.model_fields} for gpu in chosen]
+        merged["gpus"] = [{field.name: gpu.get(field.name) for field in fields(Gpu)} for gpu in chosen]
     for seen in (attested, said):
         observed = ((name, value) for name, value in seen.items() if value is not None)
         merged.update(observed)
@@ -404,11 +404,11 @@ def merged_environment(
         merged["seccomp"] = attested["seccomp"]
     if facts.get("seccomp") == "sentry":  # which shows its containers no filter
         merged["seccomp"] = "sentry"
-    environment = Environment.model_validate(merged)
+    environment = checked_part(Environment, merged)
     if not isinstance(chosen, list):
         return environment
     gpus = checked_gpus(chosen, environment.gpus or [])
-    return environment.model_copy(update={"gpus": gpus})
+    return replace(environment, gpus=gpus)
 
 
 def checked_gpus(chosen: Sequence[Mapping[str, Any]], reported: Sequence[Gpu]) -> list[Gpu]:
@@ -426,7 +426,7 @@ def checked_gpus(chosen: Sequence[Mapping[str, Any]], reported: Sequence[Gpu]) -
             kind="device",
             remedy="check that nothing in the image sets CUDA_VISIBLE_DEVICES",
         )
-    return [gpu.model_copy(update={"uuid": card["uuid"]}) for card, gpu in pairs]
+    return [replace(gpu, uuid=card["uuid"]) for card, gpu in pairs]
 
 
 def _is_same(card: Mapping[str, Any], gpu: Gpu) -> bool:

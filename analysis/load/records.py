@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 
 from analysis.load.bursts import check_bursts, settled
@@ -268,13 +269,13 @@ def _environment_facts(text: bytes) -> str:
     environments = environments_of(text)
     inside = _facts_at("", environments.target or Environment(), INSIDE)
     host = environments.host
-    machine = {"machine_id": machine_of(host.machine_id, host.hostname)}
-    return json.dumps(_facts_at("host/", host.model_copy(update=machine), HOST) | inside)
+    identified = replace(host, machine_id=machine_of(host.machine_id, host.hostname))
+    return json.dumps(_facts_at("host/", identified, HOST) | inside)
 
 
 def _facts_at(owner: str, environment: Environment, fields: Sequence[Field]) -> dict[str, Any]:
     """Return the facts of one environment; ``owner`` stands before each path."""
-    return {owner + path: value for path, value in facts(environment.model_dump(mode="json"), fields).items()}
+    return {owner + path: value for path, value in facts(msgspec.to_builtins(environment), fields).items()}
 
 
 def _further_facts(record: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from analysis.load.plans import plan_of
@@ -46,9 +46,9 @@ def provenance(records: Records) -> tuple[Provenance, ...]:
                 environment = record.environment
                 versions[record.suite_version] = None
                 if not environments:
-                    environments["host"] = _facts(environment.host.model_dump())
+                    environments["host"] = _facts(asdict(environment.host))
                 if environment.target:
-                    environments[str(target)] = _facts(environment.target.model_dump())
+                    environments[str(target)] = _facts(asdict(environment.target))
         first = Path(str(trials["path"].iloc[0]))
         directory = first.parents[1]
         plan = plan_of(directory)

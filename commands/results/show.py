@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def record_lines(path: Path) -> Iterator[str]:
         **{name: f"{metric.value:.4g} {metric.unit}".rstrip() for name, metric in record.metrics.items()},
         **{name: f"{seconds:.4g}" for name, seconds in spans.items() if seconds is not None},
         "substitutes": ", ".join(record.substitutes),
-        "host": _host_line(Host.of(record.environment.host.model_dump())),
+        "host": _host_line(Host.of(asdict(record.environment.host))),
         "file": path,
         "command": " ".join(outcome.command),
     }

@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from suite.plan import Plan
 from suite.process_identity import machine_id
 from suite.progress import Display, Lines
 from suite.records.environment import Environment
+from suite.records.fields import checked_part
 from suite.registries import WORKLOADS
 from suite.request.parts import learning_rate_of
 from suite.request.repetitions import RepetitionOptions
@@ -381,8 +382,8 @@ def observing(display: Callable[[Console], Display] = Display) -> Iterator[Lines
 
 
 def host_environment() -> Environment:
-    return Environment.model_validate({**collect(), "accelerator": "none", "machine_id": machine_id()})
+    return checked_part(Environment, {**collect(), "accelerator": "none", "machine_id": machine_id()})
 
 
 def this_host() -> Host:
-    return Host.of(host_environment().model_dump(mode="json"))
+    return Host.of(asdict(host_environment()))

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -253,7 +253,7 @@ class KubernetesEngine(ContainerEngine):
         if self.virtual:
             self._attested(inside)
             facts["accelerator"] = None  # unknown for a machine that the suite has not booted
-        return replace(inside, facts={"pod": pod.model_dump(), **facts})
+        return replace(inside, facts={"pod": asdict(pod), **facts})
 
     def _attested(self, inside: PodNode) -> str:
         """Return the /proc/cpuinfo of a pod. Raises RequestError where it is to attest a virtual machine, and does not.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from provisioning import ledger
@@ -83,7 +83,7 @@ class ContainerLayer:
                 scratch=SCRATCH if spec.scratch else None,
                 substitutes=tuple(_substitutes(node, spec, engine, about)),
                 facts={
-                    "container_engine": about.model_dump(),
+                    "container_engine": asdict(about),
                     **({"host_cpus": None} if spec.by_count else {}),
                     **_FACTS.get(about.kernel, {}),
                     **spec.edits.facts,

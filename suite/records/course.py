@@ -224,9 +224,10 @@ def _environments(trial: Trial, measured: Measurement) -> Iterator[tuple[str, En
         return
     yield "victim", measured.environment
     for number, (planned, instance) in enumerate(zip(trial.instances[1:], measured.aggressors, strict=True), start=1):
-        # In an idle instance nothing computes that could have threads.
-        idle = {} if instance.aggression else {"threads": planned.envelope.threads}
-        yield f"aggressor {number}", instance.environment.model_copy(update=idle)
+        environment = instance.environment
+        if instance.aggression is None:  # nothing computes in an idle instance that could have threads
+            environment = replace(environment, threads=planned.envelope.threads)
+        yield f"aggressor {number}", environment
 
 
 def envelope_differences(

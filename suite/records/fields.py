@@ -24,6 +24,7 @@ Amount = Seconds
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), Meta(ge=LEAST_MEASURED, le=MOST_MEASURED)]
 Negative = Annotated[float, Field(lt=0, allow_inf_nan=False), Meta(ge=-MOST_MEASURED, lt=0)]
 Share = Annotated[float, Field(ge=0, le=1), Meta(ge=0, le=1)]
+WholeNumber = Annotated[int, Meta(gt=-MOST_COUNTED, lt=MOST_COUNTED)]
 AtLeastOne = Annotated[int, Field(gt=0), Meta(gt=0, lt=MOST_COUNTED)]
 AtLeastTwo = Annotated[int, Field(gt=1), Meta(gt=1, lt=MOST_COUNTED)]
 Text = Annotated[str, Meta(max_length=LONGEST)]

@@ -30,6 +30,7 @@ _MOST_REMEMBERED = 1000
 """The largest job or environment that is remembered, and how many are."""
 _PARTS = ("job", "environment")
 """The fields that most records of a run have in common, and that are most of a record but for its steps."""
+_ENVIRONMENTS = msgspec.json.Decoder(Environments)
 _T = TypeVar("_T")
 
 
@@ -201,12 +202,11 @@ def _field(key: str, names: dict[str, Any] | None, kind: Any, field: FieldInfo) 
 
 
 def _validated(model: type, value: Any) -> Any:  # noqa: ANN401 (a hook of msgspec)
-    """Return a part of a record that has a model; what a later suite may have added to it is left out."""
+    """Return a value that has a model of its own in place of bounds: a picture."""
     if not issubclass(model, BaseModel):
         raise NotImplementedError
-    bounded(value)
     try:
-        return model.model_validate(value, extra="ignore")
+        return model.model_validate(value)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from error
 
@@ -236,27 +236,26 @@ def remembered(make: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
     return lambda text: short(text) if len(text) <= _REMEMBERED_BYTES else make(text)
 
 
-def _part(name: str, model: type[_T], text: bytes, **options: Any) -> _T:  # noqa: ANN401
-    try:
-        part = model.model_validate_json(text, **options)  # type: ignore[attr-defined]
-        bounded(part.model_dump(mode="json"))
-    except ValidationError as error:
-        raise UnusableRecordError(f"{name}.{first_problem(error)}") from error
-    except ValueError as error:
-        raise UnusableRecordError(f"{name}: {error}") from error
-    return part  # type: ignore[no-any-return]
-
-
 @remembered
 def job_of(text: bytes) -> Job:
     """Return the job of a decoded record. Raises UnusableRecordError."""
-    return _part("job", Job, text)
+    try:
+        job = Job.model_validate_json(text)
+        bounded(job.model_dump(mode="json"))
+    except ValidationError as error:
+        raise UnusableRecordError(f"job.{first_problem(error)}") from error
+    except ValueError as error:
+        raise UnusableRecordError(f"job: {error}") from error
+    return job
 
 
 @remembered
 def environments_of(text: bytes) -> Environments:
-    """Return the machines of a decoded record, without fields of a later suite. Raises UnusableRecordError."""
-    return _part("environment", Environments, text, extra="ignore")
+    """Return the machines of a decoded record. Raises UnusableRecordError."""
+    try:
+        return _ENVIRONMENTS.decode(text)
+    except ValueError as error:
+        raise UnusableRecordError(f"environment: {error}") from error
 
 
 def _diagnosis(content: bytes, error: Exception) -> str:

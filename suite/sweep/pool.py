@@ -7,6 +7,7 @@ records, or another record in place of one that is ok.
 import operator
 import threading
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -39,7 +40,7 @@ class PoolMember(BaseModel):
 
     @property
     def host(self) -> Host:
-        return Host.of(self.environment.model_dump())
+        return Host.of(asdict(self.environment))
 
 
 def unequal(first: PoolMember, second: PoolMember) -> list[str]:

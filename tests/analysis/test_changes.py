@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ MARK = f"changed between trials: {RUNC}"
 
 def runc(version: str, host: Environment = HOST, **facts: Any) -> Environments:
     engine = Engine(name="runc", version=version, network="none", rootfs="directory")
-    return Environments(host=host, target=host.model_copy(update={"container_engine": engine, **facts}))
+    return Environments(host=host, target=replace(host, container_engine=engine, **facts))
 
 
 def day(
@@ -112,7 +113,7 @@ def test_other_facts_are_looked_at_in_the_same_way(save: Save, changed: dict[str
 
 
 def on_host(**facts: Any) -> dict[str, Any]:
-    return {"host": HOST.model_copy(update=facts)}
+    return {"host": replace(HOST, **facts)}
 
 
 def with_gpu(**state: Any) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def test_state_of_cpus_and_gpus_that_decides_a_speed_is_named(
 
 
 def test_what_differs_between_hosts_has_not_changed_and_what_changed_on_one_of_them_names_it(save: Save) -> None:
-    other = HOST.model_copy(update={"hostname": "node8"})
+    other = replace(HOST, hostname="node8")
     day(save, "old", 1, "1.1.5")
     day(save, "new", 2, "9.9", host=other)
     assert save.compare("old", "new").warnings == ()
@@ -169,7 +170,7 @@ def test_what_differs_between_hosts_has_not_changed_and_what_changed_on_one_of_t
 
 def test_a_kernel_of_the_host_is_told_once_for_the_host_and_the_targets_that_share_it(save: Save) -> None:
     for number, (run, kernel) in enumerate((("old", "6.1"), ("new", "6.18")), start=1):
-        host = HOST.model_copy(update={"kernel": kernel})
+        host = replace(HOST, kernel=kernel)
         day(save, run, number, "1.1.5", host=host)
         guest = Environments(host=host, target=HOST)
         for block in range(5):

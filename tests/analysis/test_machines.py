@@ -11,6 +11,7 @@ from analysis.load.records import Facts, SharedJob
 from suite.job.distributed import NODE_INTERFACE, DistributedJob, MachineSpec
 from suite.job.envelope import GIB, Envelope
 from suite.records.environment import Environment, Environments
+from suite.records.fields import checked_part
 from suite.targets import TARGETS, VMS, OwnMachine
 from tests.analysis.conftest import Save
 from tests.jobs import plan_of
@@ -78,8 +79,8 @@ FACTS = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model
 
 def of(name: str, **changes: Any) -> dict[str, Any]:
     """The environment of a record that was made on this host."""
-    host = Environment.model_validate({**FACTS, "hostname": name, "memory_bytes": 64 << 30, "kernel": "6.1"} | changes)
-    return {"environment": Environments(host=host, target=Environment.model_validate(FACTS))}
+    host = checked_part(Environment, {**FACTS, "hostname": name, "memory_bytes": 64 << 30, "kernel": "6.1"} | changes)
+    return {"environment": Environments(host=host, target=checked_part(Environment, FACTS))}
 
 
 def test_records_of_hosts_that_are_not_equal_are_compared_with_a_warning_that_names_the_difference(save: Save) -> None:

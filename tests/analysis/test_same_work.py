@@ -36,7 +36,7 @@ def work(
     columns: Fields = {"elapsed_s": [0.2] * 3, "data_s": [0.0] * 3, "compute_s": [0.2] * 3}
     steps = Steps(**columns, losses=LOSSES if losses is None else losses)
     place = Environment(userland_sha256="a" * 64, torch_cpu_capability="AVX2", cpu_model="a CPU")
-    environment = Environments(host=place, target=place.model_copy(update=inside))
+    environment = Environments(host=place, target=replace(place, **inside))
     return {"steps": steps, "weights_sha256": weights, "drawn_sha256": drawn, "environment": environment}
 
 

@@ -148,8 +148,8 @@ def test_other_mitigations_inside_a_target_are_named(save: Save) -> None:
     host, inside = ({"meltdown": how, "mds": "Not affected"} for how in ("Mitigation: PTI", "Vulnerable"))
     place = {"userland_sha256": "a" * 64, "torch_cpu_capability": "AVX2", "cpu_model": "a CPU"}
     environment = Environments(
-        host=Environment.model_validate(place | {"mitigations": host}),
-        target=Environment.model_validate(place | {"mitigations": inside}),
+        host=checked_part(Environment, place | {"mitigations": host}),
+        target=checked_part(Environment, place | {"mitigations": inside}),
     )
     (warning,) = [one for one in found(save, environment=environment) if one.kind == "mitigations-differ"]
     assert warning.message.endswith("other CPU mitigations than the host (meltdown): vm")

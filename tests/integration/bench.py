@@ -22,6 +22,7 @@ from suite.interfaces import OpenTarget, Scenario
 from suite.loop import Loop
 from suite.plan import Plan
 from suite.records.environment import Environment
+from suite.records.fields import checked_part
 from suite.records.record import TrialRecord
 from suite.results.store import Run
 from tests.integration.machine import wait_for, workers
@@ -72,7 +73,7 @@ def measured(run: Path, *words: str, env: Mapping[str, str] | None = None, timeo
 
 def run_plan(plan: Plan, scenario: Scenario, opened: OpenTarget, place: Path) -> list[TrialRecord]:
     """Run the trials of a plan, without the command line, in targets that ``opened`` gives, into the run ``place``."""
-    loop = Loop(scenario, opened, Run(place), Silent(), lambda: Environment.model_validate(collect()), open_account)
+    loop = Loop(scenario, opened, Run(place), Silent(), lambda: checked_part(Environment, collect()), open_account)
     return loop.run(plan)
 
 

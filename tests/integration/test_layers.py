@@ -39,6 +39,7 @@ from suite.errors import CommandError, RequestError
 from suite.interfaces import Layer, Node, open_stack
 from suite.job.ablations import properties_of
 from suite.records.environment import Engine
+from suite.records.fields import checked_part
 from suite.registries import ENGINES
 from tests.integration.machine import ENVELOPE as WHOLE
 from tests.integration.machine import check_commands, require, require_root, require_root_and_image, wait_for
@@ -249,7 +250,7 @@ def test_a_container_has_its_own_processes_and_no_privileges(node: Node) -> None
     said = node.run(["sh", "-c", asked]).stdout.split("--\n")
     status = dict(line.split(":\t", 1) for line in said[0].splitlines())
     assert int(status["CapEff"], 16) == 0
-    if Engine.model_validate(node.facts["container_engine"]).network == "shared":  # its program makes few namespaces
+    if checked_part(Engine, node.facts["container_engine"]).network == "shared":  # its program makes few namespaces
         assert status["NoNewPrivs"] == "1"
         assert 0 not in map(int, status["Uid"].split())
         assert node.run(["readlink", "/proc/self/ns/user"]).stdout != f"{Path('/proc/self/ns/user').readlink()}\n"
@@ -422,7 +423,7 @@ def test_an_engine_runs_a_container_by_the_oci_runtime_that_it_is_given(
         pytest.skip(f"{program} is not installed (make setup-test)")
     before = _of_engines()
     with local_node(ENVELOPE.cpus, tree) as host, _container(request, host, engine, chosen) as inside:
-        reported = Engine.model_validate(inside.facts["container_engine"])
+        reported = checked_part(Engine, inside.facts["container_engine"])
         assert (reported.runtime, reported.kernel) == (chosen, kernel)
         assert f", {program} version " in reported.version
         assert inside.facts.get("seccomp") == kernel

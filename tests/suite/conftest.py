@@ -17,6 +17,7 @@ from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.plan import Plan, Trial
 from suite.records.environment import Environment, Environments
+from suite.records.fields import checked_part
 from suite.records.record import Epochs, Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, GpuUsage, Resources, Usage
 from suite.registries import SCENARIOS
@@ -32,7 +33,7 @@ WORKLOAD = Sizes(batch=2, image_px=32, warmup_steps=1, steps=3)
 def inside(envelope: Envelope, **changes: Any) -> Environment:
     """What a target attests that has this envelope."""
     seen = {"cpus": list(envelope.cpus), "memory_bytes": envelope.memory_bytes, "threads": envelope.threads}
-    return Environment.model_validate({**seen, **changes})
+    return checked_part(Environment, {**seen, **changes})
 
 
 @dataclass

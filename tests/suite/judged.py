@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from commands.sweep.backends import slurm
 from provisioning.batch.options import SlurmOptions
@@ -39,6 +39,7 @@ from suite.part import first_problem
 from suite.plan import Plan, lower
 from suite.progress import summary
 from suite.records.course import envelope_differences
+from suite.records.environment import Environment
 from suite.records.fields import checked_part
 from suite.records.record import Outcome, Steps, TrialRecord
 from suite.records.usage import Conditions, Usage
@@ -182,6 +183,7 @@ def held(part: type, fields: Mapping[str, Any]) -> str:
     return "holds"
 
 
+ENVIRONMENTS = TypeAdapter(Environment)
 PARTS = {model.__name__: model for model in (Steps, Outcome, Conditions, Usage)}
 
 
@@ -337,7 +339,7 @@ JUDGED: Mapping[str, Callable[[Any], object]] = {
     "computed-on": computed_on,
     "killed": killed,
     "digests": digest_of_ranks,
-    "environment": lambda asked: merged_environment(*asked).model_dump(exclude_none=True),
+    "environment": lambda asked: ENVIRONMENTS.dump_python(merged_environment(*asked), exclude_none=True),
     "mounted": mounted,
     "instances": parse_instances,
     "unit": unit,

@@ -5,12 +5,14 @@ import resource
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from suite import userland
 from suite.records.environment import Environment
+from suite.records.fields import checked_part
 from tests.scenarios.conftest import fill
 from worker import environment, surroundings
 from worker.environment import attest, collect, usage, whole_usage
@@ -26,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("here")
 def test_what_a_place_hides_is_null() -> None:
-    told = {name for name, value in Environment.model_validate(collect()).model_dump().items() if value is not None}
+    told = {name for name, value in asdict(checked_part(Environment, collect())).items() if value is not None}
     assert told == {"cpus", "python", "libc", "allocator"}
 
 
@@ -49,7 +51,7 @@ def test_the_caches_and_the_settings_of_kvm_are_those_of_the_kernel(
     for name, text in files.items():
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(f"{text}\n")
-    seen = Environment.model_validate(collect())
+    seen = checked_part(Environment, collect())
     assert seen.cpu_caches == {"L1d": 48 << 10, "L1i": 32 << 10, "L3": 36 << 20}
     assert seen.kvm == {"halt_poll_ns": "200000", "ept": "Y", "ksm": "0"}
     assert usage()["steal_s"] == 800 / os.sysconf("SC_CLK_TCK")
@@ -100,7 +102,7 @@ def test_a_filter_that_refuses_nothing_is_open(
 ) -> None:
     fill(here, "proc/self/status", content=b"Name:\tpython3\nSeccomp:\t2\n")
     monkeypatch.setattr(environment, "refused_calls", lambda: refused)
-    attested = Environment.model_validate(attest())
+    attested = checked_part(Environment, attest())
     assert (attested.seccomp, attested.seccomp_refuses) == (seccomp, refused)
 
 

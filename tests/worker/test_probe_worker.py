@@ -46,7 +46,7 @@ def metrics_of(given: dict[str, Any]) -> dict[str, MetricValue]:
     assert status == 0, (events[-1], said)
     assert [event["event"] for event in events] == ["started", "environment", "metrics", "done"]
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
-    Environment.model_validate(events[1]["environment"])
+    checked_part(Environment, events[1]["environment"])
     checked_part(Usage, events[3]["usage"])
     return {name: checked_part(MetricValue, metric) for name, metric in events[2]["metrics"].items()}
 

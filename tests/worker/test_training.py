@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from analysis.warnings.conditions import UNFINISHED_S
 from suite.records.environment import Environment
+from suite.records.fields import checked_part
 from suite.registries import WORKLOADS
 from tests.worker.conftest import fails, own_workload, saying
 from tests.worker.distributed_rank import Given, tiny_model
@@ -291,7 +292,7 @@ def test_the_record_holds_what_a_card_is_and_the_versions_that_compute_on_it(mon
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91300)
     facts = torch_facts("cuda")
     assert (facts["cuda"], facts["cudnn"]) == ("13.0", "91300")
-    (card,) = Environment.model_validate({"gpus": facts["gpus"]}).gpus or []
+    (card,) = checked_part(Environment, {"gpus": facts["gpus"]}).gpus or []
     assert (card.uuid, card.capability, card.pci_address) == ("GPU-a0-b", "9.0", "0000:a0:00.0")
     assert torch_facts("cpu").keys().isdisjoint({"gpus", "cuda", "cudnn"})
 

@@ -51,7 +51,7 @@ def test_every_model_trains_to_the_last_event(model: str, spec: dict[str, Any]) 
     steps = checked_part(Steps, events[-2]["steps"])
     assert counted_steps(steps) == 1
     assert steps.copy_s is None
-    seen = Environment.model_validate(events[2]["environment"])
+    seen = checked_part(Environment, events[2]["environment"])
     assert seen.threads == 1
     assert seen.torch is not None
     assert seen.torch_cpu_capability is not None
@@ -194,7 +194,7 @@ def test_a_wrong_request_is_an_error_with_its_status(given: str, arguments: tupl
 def test_the_attestation_is_one_environment_without_torch() -> None:
     status, (line,), _ = program("", "--attest")
     assert status == 0
-    seen = Environment.model_validate(line)
+    seen = checked_part(Environment, line)
     assert (seen.kernel, seen.cpus) == (os.uname().release, sorted(os.sched_getaffinity(0)))
     assert seen.memory_bytes is not None
     assert seen.libc is not None
