@@ -1,6 +1,7 @@
 """``bench results pack`` and ``verify``: an archive from which a reader can recompute every number, and its check."""
 
 import json
+import math
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,13 +72,23 @@ class VerifiedPack(Output):
     """The values that differ: ``comparison.json: rows.3.ratio: 0.98 in the pack, 0.97 now``."""
     reworded: tuple[str, ...]
     """Those of them that hold no number: the page, and the advice of warnings."""
+    rounded: tuple[str, ...]
+    """Those of them that are of the last digits of a number: another processor rounds otherwise."""
 
     @property
     def decisive(self) -> tuple[str, ...]:
-        """Return the differences but those of the page and of advice, if another version of the suite wrote them."""
-        if self.made_by == self.verified_by:
-            return self.differing
-        return tuple(text for text in self.differing if text not in self.reworded)
+        """Return the differences but those of rounding, and those of words if another version of the suite wrote them.
+
+        The page is drawn from the numbers: where they are rounded otherwise, it may have other bytes.
+        """
+        excused = set(self.rounded)
+        if self.rounded or self.made_by != self.verified_by:
+            excused.update(self.reworded)
+        return tuple(text for text in self.differing if text not in excused)
+
+
+_ROUNDING = 1e-12
+"""The share by which numbers may differ that are computed by other instructions: some thousand times the last digit."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,8 @@ class _Difference:
     text: str
     is_wording: bool = False
     """Whether it holds no number of its own: another version of the suite may write it in another way."""
+    is_rounding: bool = False
+    """Whether it is of the last digits of a number."""
 
 
 @click.command()
@@ -120,8 +133,9 @@ def verify(file: Path, as_json: bool) -> None:
 
     Its runs are audited and compared again; every number and the page are held against it, bit for bit.
 
-    Another version of the suite may draw the page, and word advice, in another way. Exit codes: 0 all holds; 1 a number
-    differs, or the audit refuses records; 2 it is no pack, or a damaged one.
+    Another version of the suite may draw the page, and word advice, in another way. Another processor may compute other
+    last digits, which are listed. Exit codes: 0 all holds; 1 a number differs, or the audit refuses records; 2 it is no
+    pack, or a damaged one.
 
     \b
     Examples:
@@ -149,6 +163,7 @@ def verify(file: Path, as_json: bool) -> None:
         numbers=_count_numbers(audited) + _count_numbers(parse(remade[COMPARISON])),
         differing=tuple(difference.text for difference in differences),
         reworded=tuple(difference.text for difference in differences if difference.is_wording),
+        rounded=tuple(difference.text for difference in differences if difference.is_rounding),
     )
     if as_json:
         verified.tell()
@@ -164,6 +179,13 @@ def _lines(verified: VerifiedPack) -> Iterator[str]:
     equal = f"{count(verified.numbers, 'number')} computed again: equal, bit for bit"
     if not verified.differing:
         yield f"{equal}, as is the page"
+        return
+    if verified.rounded and not verified.decisive:
+        equal_numbers = count(verified.numbers - len(verified.rounded), "number")
+        yield f"{equal_numbers} computed again: equal, bit for bit; {len(verified.rounded)} to all digits but the last:"
+        for text in verified.rounded[:_SHOWN]:
+            yield f"  {text}"
+        yield "this processor, or its numpy, rounds otherwise"
         return
     if not verified.decisive:
         versions = f"{verified.verified_by} than by {verified.made_by}"
@@ -343,7 +365,18 @@ def _differences(packed: Mapping[str, bytes], remade: Mapping[str, bytes]) -> It
             for fact in differ(first, second):
                 text = f"{name}: {fact.path}: {fact.first} in the pack, {fact.second} now"
                 of_warning = name == COMPARISON and fact.path.startswith("warnings.")
-                yield _Difference(text, is_wording=of_warning and fact.path.endswith(".advice"))
+                yield _Difference(
+                    text,
+                    is_wording=of_warning and fact.path.endswith(".advice"),
+                    is_rounding=_is_rounding(fact.first, fact.second),
+                )
+
+
+def _is_rounding(first: object, second: object) -> bool:
+    """Return whether two numbers differ by what processors and versions of numpy round otherwise."""
+    if not isinstance(first, float) or not isinstance(second, float):
+        return False
+    return math.isclose(first, second, rel_tol=_ROUNDING, abs_tol=0.0)
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:

@@ -105,6 +105,21 @@ def test_the_page_and_the_advice_of_another_version_of_the_suite_may_be_other_wo
     assert bench("results", "verify", str(repacked(other, {record: edited_text}))).exit_code == 1
 
 
+@pytest.mark.parametrize(("share", "code"), [(1e-15, 0), (1e-9, 1)])
+def test_the_last_digits_of_another_processor_are_named_and_are_no_other_number(
+    bench: Bench, night: Path, share: float, code: int
+) -> None:
+    ended(bench, "results", "pack", str(night), "--out", "night.tar.gz")
+    comparison = json.loads(members(Path("night.tar.gz"))["comparison.json"])
+    row = next(row for row in comparison["rows"] if row["ratio"] not in (None, 1.0))
+    row["ratio"] *= 1 + share
+    other = repacked(Path("night.tar.gz"), {"comparison.json": json.dumps(comparison).encode()})
+    done = bench("results", "verify", str(other))
+    assert done.exit_code == code
+    assert ("rounds otherwise" in done.output) == (code == 0)
+    assert ".ratio: " in done.output
+
+
 def test_equal_runs_give_equal_packs(bench: Bench, night: Path) -> None:
     for name in ("a.tar.gz", "b.tar.gz"):
         ended(bench, "results", "pack", str(night), "--out", name, "--anonymous")
