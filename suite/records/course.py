@@ -32,6 +32,9 @@ _MOST_MESSAGE = 4000
 _MOST_TAIL = 64_000
 """The most characters of a message, and of the end of an output, in a record: a worker's are as long as it likes."""
 
+_BY_PAUSES = ("clock", "timeout")
+"""The kinds of failures that a pause of the suite brings about."""
+
 
 @dataclass
 class Course:
@@ -101,12 +104,12 @@ class Course:
         """Let the trial fail if the suite was stopped meanwhile, and went on at one of these moments.
 
         All that it timed may hold the pause, and nothing tells which times do. A trial that has failed keeps
-        its own reason, unless its time was over: the pause may have taken it.
+        its own reason, unless its time was over or the clocks contradict: the pause may be why.
         """
         pauses_s = [moment_s - self.begun_s for moment_s in continued_s if moment_s > self.begun_s]
         if not pauses_s:
             return
-        if self.failure is None or getattr(self.failure, "kind", None) == "timeout":
+        if self.failure is None or getattr(self.failure, "kind", None) in _BY_PAUSES:
             self.failure = MeasurementError(
                 f"the suite was stopped (SIGSTOP), and went on {pauses_s[0]:.1f} s after the trial had begun: what "
                 "happened meanwhile was timed late",

@@ -287,6 +287,7 @@ def test_any_error_is_named_in_the_record_and_the_next_trial_is_measured(
     [
         (None, ("suspended", "stopped (SIGSTOP)")),
         (MeasurementError("it had not ended", kind="timeout"), ("suspended", "stopped (SIGSTOP)")),
+        (MeasurementError("the suite read the lines late", kind="clock"), ("suspended", "stopped (SIGSTOP)")),
         (MeasurementError("no memory", kind="out-of-memory"), ("out-of-memory", "no memory")),
     ],
 )
