@@ -29,6 +29,8 @@ ClaimVerdict = Literal["confirmed", "confirmed in part", "contradicted", "undeci
 
 UNMEASURED = "-"
 """The place of a stage of which no step was measured, among the members of a contrast."""
+_NO_DATA = "none"
+"""The data of a command that is not known to read any."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +110,20 @@ class ComparedJob:
     def traits(self) -> type[Traits]:
         return traits_of(self.scenario)
 
+    @property
+    def data_words(self) -> str:
+        """Return ``mnist data``; empty for a job that reads none, or whose command alone knows what it reads."""
+        return "" if self.data in ("", _NO_DATA) else f"{self.data} data"
+
     def __str__(self) -> str:
         words = {name: f"{value} {name}" for name, value in vars(self).items() if value}
+        words["data"] = self.data_words
         if self.variant:
             words["variant"] = self.variant
         if self.traits.probes:
             # A probe trains nothing: it has neither data nor a recipe that would tell jobs apart.
             words = {name: text for name, text in words.items() if name not in ("data", "recipe")}
-        return ", ".join(words.values())
+        return ", ".join(filter(None, words.values()))
 
 
 class Division(NamedTuple):

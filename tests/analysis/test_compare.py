@@ -1,10 +1,11 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from analysis.compare.comparison import compare
-from analysis.compare.results import Comparison, Measured, TargetSummary
+from analysis.compare.results import ComparedJob, Comparison, Measured, TargetSummary
 from analysis.compare.validity import fact_differences
 from analysis.load.records import Facts
 from suite.job.distributed import DistributedJob, MachineSpec
@@ -286,3 +287,9 @@ def test_another_card_of_a_model_is_named_and_another_model_refused(
     found = fact_differences(Facts({**base, **facts}), Facts(base))
     assert [difference.group for difference in found] == ([] if group is None else [group])
     assert all(difference.text.startswith(text) for difference in found)
+
+
+def test_a_job_whose_command_alone_knows_its_data_has_no_data_of_the_name_none() -> None:
+    job = ComparedJob("command", "none", "quick", "", "engine=podman")
+    assert str(job) == "command scenario, quick profile, engine=podman"
+    assert str(replace(job, data="mnist")).startswith("command scenario, mnist data, ")

@@ -212,7 +212,7 @@ def _where(comparison: Comparison, claimed: Sequence[Claim]) -> str:
         where += f", host {' and '.join(hosts)}"
     jobs = [claim.job for claim in claimed]
     job = replace(jobs[0], **dict.fromkeys(differing(jobs), ""))
-    common = str(job).replace(", none data", "")
+    common = str(job)
     if job.scenario in ("synthetic", "real"):  # its data says so
         common = common.removeprefix(f"{job.scenario} scenario, ")
     data_sets = " and ".join(_data_sets(comparison))
