@@ -5,9 +5,9 @@ over the base; along the axis stands everything in which the bars of a place agr
 """
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -19,8 +19,10 @@ from matplotlib.patches import Patch
 
 from analysis.compare.results import Comparison, Contrast, Group
 from analysis.figures import drawing
+from analysis.figures.lettering import above, fit_names, label, places_of_panels, rotation_of_values
 from analysis.figures.reference import PAPER, SOURCE, Reference, figure_of, kind_of
 from analysis.load.metrics import Metric
+from analysis.report.formatting import floor as floor_words
 from analysis.report.formatting import hidden, notes_by_target, readable, rows_by_key, shown, visible
 from analysis.statistics.ratios import NoiseFloor
 from suite.records.record import EPOCH, EPOCH_METRICS
@@ -37,11 +39,20 @@ _PUBLISHED: dict[str, Any] = {
     "label": SOURCE,
     "zorder": 4,
 }
-_VALUE_INCHES = 0.5
-"""The width in a column of a value above a mark; of more marks it is turned."""
-_VALUE_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+_MARKS = ("interval", "floor", "published", "range")
+"""What is drawn besides the targets, in the order of the legend."""
+_PANEL_INCHES = 2.8
+_AROUND_PANELS_INCHES = 2.0
+"""The height of a panel, and of the letters around all of them."""
 Cell = tuple[str, Group, Metric]
 """A place along the axis, and what its bars are of."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    chart: Figure
+    foot: str
+    """What the foot says of them; empty where there is room for everything."""
 
 
 def training_bars(comparison: Comparison, reference: Reference) -> Iterator[drawing.Drawing]:
@@ -61,9 +72,10 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[draw
             unit = metric.unit.partition("/")[0]
             name = f"{name}-{unit}"
         figure = figure_of(comparison, name)
-        title = drawing.title_of(figure, f"{metric.name}, {job.scenario} scenario, {job.data} data")
-        chart = _chart(cells, title, metric.unit or metric.name, reference)
-        yield drawing.Drawing(name, title, chart, figure)
+        subject = ", ".join(filter(None, (metric.name, f"{job.scenario} scenario", job.data_words)))
+        title = drawing.title_of(figure, subject)
+        bars = _chart(cells, title, metric.unit or metric.name, reference)
+        yield drawing.Drawing(name, title, bars.chart, figure, foot=bars.foot)
 
 
 def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
@@ -78,8 +90,9 @@ def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
             name = "" if metric.name == EPOCH else metric.name
             cells.append((f"{group.model}\n{name}".strip(), group, metric))
     if cells:
-        title = f"Time per epoch, {comparison.jobs[0].data} data"
-        yield drawing.Drawing("time-per-epoch", title, _chart(cells, title, "s"))
+        title = ", ".join(filter(None, ("Time per epoch", comparison.jobs[0].data_words)))
+        bars = _chart(cells, title, "s")
+        yield drawing.Drawing("time-per-epoch", title, bars.chart, foot=bars.foot)
 
 
 def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
@@ -90,16 +103,12 @@ def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         if not any(visible(_of_targets(group, metric)) for metric in group.metrics):
             continue
         cells = []
-        # Neighbours must not run into each other.
-        letters = int(drawing.BAR_INCHES * len(group.targets) / drawing.LETTER_INCHES)
         for metric in group.metrics:
-            lines = textwrap.wrap(metric.name.replace("-", "- "), letters)
-            name = "\n".join(lines).replace("- ", "-")
-            better = textwrap.fill(", ".join(filter(None, (metric.unit, f"{metric.better} is better"))), letters)
-            cells.append((f"{name}\n{better}", group, metric))
-        chart = _chart(cells, f"{group.job.scenario.capitalize()}: {group.model}", "the measured value")
+            better = ", ".join(filter(None, (metric.unit, f"{metric.better} is better")))
+            cells.append((f"{metric.name}\n{better}", group, metric))
+        bars = _chart(cells, f"{group.job.scenario.capitalize()}: {group.model}", "the measured value")
         title = f"The probe {group.model}: every metric on every target"
-        yield drawing.Drawing(group.model, title, chart)
+        yield drawing.Drawing(group.model, title, bars.chart, foot=bars.foot)
 
 
 def _of_targets(group: Group, metric: Metric) -> list[Contrast]:
@@ -107,7 +116,7 @@ def _of_targets(group: Group, metric: Metric) -> list[Contrast]:
     return [contrast for contrast in every if contrast]
 
 
-def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | None = None) -> Figure:
+def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | None = None) -> Bars:
     """Draw the targets of every cell; with a reference, what the paper prints of those of its models."""
     bars = []
     floors: dict[str, NoiseFloor] = {}
@@ -165,93 +174,145 @@ def draw_bars(
     unit: str,
     over: str,
     towards: str = "",
-) -> Figure:
+) -> Bars:
     """Draw dots by ``place`` and ``target`` of the ``ratio`` to ``over``, or bars of the ``value`` if none has one.
 
-    ``towards``: what the ends of the axis of ratios mean; empty where it differs from place to place.
+    ``towards``: what the ends of the axis of ratios mean; empty where it differs from place to place. In a column,
+    places that have no room side by side have panels below each other.
     """
     if unit == "s" and bars["value"].max() >= drawing.HOURS_FROM_S:
         bars["value"] /= 3600
         unit = "hours"
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
-    places = list(bars["place"].unique())
+    bars["top"] = bars[["height", "high"]].max(axis=1)
+    names = list(bars["place"].unique())
     targets = list(legend)
+    width = drawing.size(len(names), len(targets))
+    panels = places_of_panels(names, len(targets), drawing.fitted(width))
+    drawn = drawing.of_a_page(panels)
+    what = f"{unit}, not normalised"
+    if normalised:
+        what = f"relative to {over}\n{towards}".rstrip()
+    marks: dict[str, Artist | Container] = {}
+    outside: list[str] = []
+    dotted = False
     with drawing.style():
-        chart = drawing.canvas(drawing.size(len(places), len(targets)), 4.8)
-        axes = chart.subplots()
-        drawing.grouped(axes, bars, places, targets)
-        bars["top"] = bars[["height", "high"]].max(axis=1)
-        if normalised:
-            published = bars[bars["published"].notna()]
-        else:
-            published = bars[:0]
-        heights = [bars["height"], bars["low"], bars["top"], published["published"]]
-        drawing.scale(axes, pd.concat(heights), around_one=normalised)
-        drawing.keep_widths(axes, len(places), len(targets))
-        drawing.fit_names(axes, places, len(targets))
-        dotted = normalised or axes.get_yscale() == "log"
-        entries: list[Artist | Container | None] = [*legend.values()]
+        chart = drawing.canvas(width, _AROUND_PANELS_INCHES + _PANEL_INCHES * len(drawn))
+        for row, places in enumerate(drawn):
+            axes = chart.add_subplot(len(drawn), 1, row + 1)
+            of_panel = bars[bars["place"].isin(places)].copy()
+            of_places = {name: floor for name, floor in floors.items() if name in places}
+            marks |= _panel(axes, of_panel, places, targets, of_places, normalised=normalised)
+            outside += _floors_outside(axes, of_places)
+            dotted = dotted or _is_dotted(axes, normalised=normalised)
+            values = _write_values(axes, of_panel, len(targets), dotted=dotted)
+            heading = ""
+            below = ""
+            if row == 0:
+                heading = title
+                below = f"{job}\n{values}{unit}"
+            label(axes, heading, below, what, normalised=normalised)
+        entries: list[Artist | Container] = [*legend.values()]
         if dotted:
-            drawing.dots(axes, bars)
             entries = drawing.dot_entries(legend)
-        _write_values(axes, bars, dotted=dotted)
-        what = f"relative to {over}\n{towards}".rstrip() if normalised else f"{unit}, not normalised"
-        drawing.label(axes, title, f"{job}\nabove the marks: {unit}", what, normalised=normalised)
-        if normalised:
-            entries.append(drawing.intervals(axes, bars))
-            entries.append(_floors(axes, floors, places))
-        if len(published):
-            beside = published["x"] + 0.25 * drawing.WIDTH / len(targets)  # the interval and the value
-            entries.append(axes.scatter(beside, published["published"], **_PUBLISHED))
-        if normalised:
-            entries.append(drawing.ranges(axes, bars, len(targets)))
-        drawing.legend_below(chart, [entry for entry in entries if entry], len(targets))
-    return chart
+        entries += [marks[name] for name in _MARKS if name in marks]
+        drawing.legend_below(chart, entries, len(targets))
+    facts = [drawing.left_out(sum(map(len, drawn)), len(names), "places along the axis")]
+    if outside:
+        facts.append(f"noise floor outside the axis: {', '.join(outside)}")
+    return Bars(chart, "; ".join(filter(None, facts)))
 
 
-def _write_values(axes: Axes, bars: pd.DataFrame, *, dotted: bool) -> None:
-    """Write the measured value above each mark; where there is none, why."""
+def _is_dotted(axes: Axes, *, normalised: bool) -> bool:
+    """Return whether values are dots: ratios are, and so is what stands on an axis without a zero."""
+    return normalised or axes.get_yscale() == "log"
+
+
+def _panel(
+    axes: Axes,
+    bars: pd.DataFrame,
+    places: Sequence[str],
+    targets: Sequence[str],
+    floors: Mapping[str, NoiseFloor],
+    *,
+    normalised: bool,
+) -> dict[str, Artist | Container]:
+    """Draw the bars of some places, whose middles become ``x``; return the further entries of the legend by mark."""
+    drawing.grouped(axes, bars, places, targets)
+    published = bars[bars["published"].notna()] if normalised else bars[:0]
+    heights = [bars["height"], bars["low"], bars["top"], published["published"]]
+    drawing.scale(axes, pd.concat(heights), around_one=normalised)
+    drawing.keep_widths(axes, len(places), len(targets))
+    fit_names(axes, places)
+    if _is_dotted(axes, normalised=normalised):
+        drawing.dots(axes, bars)
+    marks: dict[str, Artist | Container | None] = {}
+    if normalised:
+        marks["interval"] = drawing.intervals(axes, bars)
+        marks["range"] = drawing.ranges(axes, bars, len(targets))
+        marks["floor"] = _floors(axes, floors, places)
+    if len(published):
+        aside = published["x"] + 0.25 * drawing.WIDTH / len(targets)  # of the interval and the value
+        marks["published"] = axes.scatter(aside, published["published"], **_PUBLISHED)
+    return {name: mark for name, mark in marks.items() if mark is not None}
+
+
+def _write_values(axes: Axes, bars: pd.DataFrame, targets: int, *, dotted: bool) -> str:
+    """Write the measured value above each mark if there is room, and why there is no mark; return where values are."""
     floor = axes.get_ylim()[0]
-    crowded = drawing.in_column() and len(bars) * _VALUE_INCHES > drawing.fitted(0)
     gap = 8 if dotted else 4  # clear of a dot
-    for bar in bars.to_dict("records"):
-        drawn = not math.isnan(bar["height"])
-        top = bar["top"] if drawn else floor
-        rotation = 0 if drawn and not crowded else 90
-        text = bar["why_not"] or "failed"
-        if not math.isnan(bar["value"]):
-            text = number(bar["value"])
-            if not drawn:
-                why_not = bar["why_not"] or "not normalised"
-                text = f"{text}\n{why_not}"
-        drawing.above(
-            axes,
-            text,
-            bar["x"],
-            top,
-            rotation=rotation,
-            xytext=(0, gap),
-            bbox=_VALUE_BOX,
-        )
+    drawn = bars[bars["height"].notna() & bars["value"].notna()]
+    rotation = rotation_of_values(axes, list(map(number, drawn["value"])), targets)
+    if rotation is not None:
+        for bar in drawn.to_dict("records"):
+            above(axes, number(bar["value"]), bar["x"], bar["top"], rotation=rotation, xytext=(0, gap))
+    for bar in bars[bars["height"].isna()].to_dict("records"):
+        above(axes, _why_not(bar), bar["x"], floor, rotation=90, xytext=(0, gap))
+    return "values are in the table, in " if rotation is None else "above the marks: "
+
+
+def _why_not(bar: Mapping[Any, Any]) -> str:
+    """Return why a bar has no height, after its value if it has one."""
+    if math.isnan(bar["value"]):
+        return bar["why_not"] or "failed"
+    why_not = bar["why_not"] or "not normalised"
+    between = ", " if drawing.in_column() else "\n"  # a second line has no room there
+    return f"{number(bar['value'])}{between}{why_not}"
+
+
+def _is_visible(axes: Axes, floor: NoiseFloor) -> bool:
+    """Return whether a line of a noise floor lies on the axis."""
+    low, high = axes.get_ylim()
+    top = 1 + floor.share
+    return floor.share <= 1 and (low <= 1 / top or top <= high)
 
 
 def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str]) -> Artist | None:
-    """Draw the noise floor of each place as lines around 1, unless it is too noisy; return the entry of the legend."""
+    """Draw the noise floor of each place as lines around 1, if the axis holds one; return the entry of the legend."""
     lines = None
     for name, floor in floors.items():
+        if not _is_visible(axes, floor):
+            continue
         middle = places.index(name)
         top = 1 + floor.share
-        if floor.share <= 1:
-            look: dict[str, Any] = {"colors": "0.25", "linestyles": ":", "linewidth": 1.2, "zorder": 3}
-            lines = axes.hlines(
-                [1 / top, top],
-                middle - 0.46,
-                middle + 0.46,
-                label="noise floor",
-                **look,
-            )
+        look: dict[str, Any] = {"colors": "0.25", "linestyles": ":", "linewidth": 1.2, "zorder": 3}
+        lines = axes.hlines(
+            [1 / top, top],
+            middle - 0.46,
+            middle + 0.46,
+            label="noise floor",
+            **look,
+        )
     return lines
+
+
+def _floors_outside(axes: Axes, floors: Mapping[str, NoiseFloor]) -> Iterator[str]:
+    """Yield ``resnet50 45 %`` for each noise floor that the axis does not hold."""
+    for name, floor in floors.items():
+        if not _is_visible(axes, floor):
+            subject = name.partition("\n")[0]
+            yield f"{subject} {floor_words(floor.share)}"
 
 
 def value_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
@@ -268,18 +329,19 @@ def value_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         if name not in EPOCH_METRICS:
             subject = name.capitalize()
         title = f"{subject} by {' and '.join(keys)}"
-        chart = _chart_of_values(rows, title)
-        drawing.stamp(chart, rows[0].job.profile)
+        bars = _chart_of_values(rows, title)
+        drawing.stamp(bars.chart, rows[0].job.profile)
         stem = "-".join(("by", *keys, name))
         yield drawing.Drawing(
             stem,
             title,
-            chart,
+            bars.chart,
             description="the table holds the values",
+            foot=bars.foot,
         )
 
 
-def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
+def _chart_of_values(rows: Sequence[Contrast], title: str) -> Bars:
     models = {row.model for row in rows}
     jobs = {row.job for row in rows}
     bars = []
@@ -291,7 +353,8 @@ def _chart_of_values(rows: Sequence[Contrast], title: str) -> Figure:
         if len(models) > 1:
             names.insert(0, row.model)
         bars.append(bar("\n".join(filter(None, names)), row.target, row))
-    bases = dict.fromkeys(", ".join(_values(row.base)) for row in rows)
+    # With their keys: relative to rate=1, and not to 1.
+    bases = dict.fromkeys(", ".join(row.base) for row in rows)
     notes = notes_by_target((row.target, row.notes) for row in rows)
     legend = {target: drawing.entry(target, texts) for target, texts in notes.items()}
     job = str(rows[0].job)

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import matplotlib as mpl
 import pandas as pd
@@ -34,6 +34,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from analysis.compare.published import published_claims, selected
 from analysis.compare.results import ComparedJob, Comparison, Group
+from analysis.figures.colours import GROUND, colour_of, palette
 from analysis.figures.reference import PAPERS_KEY, SOURCE, Reference, kind_of
 from analysis.load.metrics import Metric
 from analysis.report.formatting import notes_by_target
@@ -60,6 +61,12 @@ _COLUMN: ContextVar[float | None] = ContextVar("_COLUMN", default=None)
 _IN_COLUMN = 0.8
 """The size of letters and heights in a column, over those on a screen: 6.4 to 8 points."""
 _LETTERS_PER_INCH = 14
+_PAGE_INCHES = 8.5
+"""The height of a page: that of a figure in a column at most."""
+_BELOW_INCHES = 0.8
+"""The height of the legend and the foot of a figure in a column."""
+_MOST_PANELS = 3
+"""The panels that a column has below each other at most."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,11 @@ class Drawing:
     """The number of the figure of the paper that shows the same; None where it has none."""
     description: str = "relative to bare metal; the table holds the values"
     """The end of the text that stands for the picture where it cannot be seen."""
+    foot: str = ""
+    """What the foot adds to the facts of the comparison: what the picture has no room for."""
 
 
+Item = TypeVar("Item")
 FigureKind = Callable[[Comparison, Reference], Iterator[Drawing]]
 """A member of ``suite.registries.FIGURES``."""
 
@@ -114,13 +124,55 @@ def letters(width: float) -> int:
     return int(_LETTERS_PER_INCH * width / points(1))
 
 
+def panel_inches(axes: Axes) -> tuple[float, float]:
+    """Return the width and height of the share that a panel has of its figure, letters included."""
+    chart = axes.get_figure(root=True)
+    spec = axes.get_subplotspec()
+    if chart is None:
+        return fitted(_LEAST_INCHES), _LEAST_INCHES
+    width, height = chart.get_size_inches()
+    if spec is None:
+        return width, height
+    grid_spec = spec.get_gridspec()
+    return width / grid_spec.ncols, height / grid_spec.nrows
+
+
 def grid(panels: int) -> tuple[int, int]:
     """Return the rows and columns of a figure's panels: beside each other, or in a column below each other."""
     return (panels, 1) if in_column() else (1, panels)
 
 
+def on_a_page(height: float) -> float:
+    """Return a height in inches; in a column, which stands on a page, that of the page at most."""
+    return min(height, _page_inches()) if in_column() else height
+
+
+def page_room() -> float:
+    """Return the height of a canvas on a page in inches on a screen: without legend and foot."""
+    return (_page_inches() - _BELOW_INCHES) / points(1)
+
+
+def _page_inches() -> float:
+    """Return the height of the page that has the column; a wide one is that of a poster."""
+    return max(_PAGE_INCHES, fitted(0))
+
+
+def of_a_page(panels: Sequence[Item]) -> Sequence[Item]:
+    """Return the panels that a figure has: all, or in a column the first ones, as many as a page has room for."""
+    return panels[:_MOST_PANELS] if in_column() else panels
+
+
+def left_out(drawn: int, count_of_all: int, what: str) -> str:
+    """Return ``3 of 7 panels, the table holds the others`` for the foot; empty where all are drawn."""
+    if drawn == count_of_all:
+        return ""
+    return f"{drawn} of {count_of_all} {what}, the table holds the others"
+
+
 def canvas(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches on a screen."""
+    """Return an empty figure of so many inches on a screen; in a column it leaves room for legend and foot."""
+    if in_column():
+        height = min(height, page_room())
     chart = Figure(figsize=(fitted(width), points(height)), layout="constrained")
     FigureCanvasAgg(chart)
     return chart
@@ -203,9 +255,7 @@ def svg(chart: Figure) -> bytes:
     return out.getvalue()
 
 
-# Colours of seaborn's colour-blind palette, ordered so that they also differ in lightness; hatches for print in grey.
-_BLIND = sns.color_palette("colorblind")
-_COLOURS = dict(zip(TARGETS, (_BLIND[7], _BLIND[0], _BLIND[1], _BLIND[2]), strict=True))
+# Hatches for print in grey.
 _HATCHES = dict(zip(TARGETS, ("", "///", "\\\\\\", "xxx"), strict=True))
 MARKERS = dict(zip(TARGETS, "so^D", strict=True))
 WIDTH = 0.84
@@ -216,13 +266,12 @@ BAR_INCHES = 0.75
 AROUND_INCHES = 2.0
 """The width that a figure has for each bar, and for the axis and its labels."""
 _LEAST_INCHES = 6.4
+_ENTRY_INCHES = 0.75
+_LEGEND_LETTER_INCHES = 0.08
+"""The width of an entry of a legend without its text, and of each of its letters."""
 _LEGEND_LINES = 3
 _LEGEND_LINE_INCHES = 0.17
 """The lines of a legend that a figure has room for, and the height of each further one."""
-_LEFT_INCHES = 1.0
-"""The width of what stands left of the axes, where the text below a title begins."""
-LETTER_INCHES = 0.09
-"""The width of a letter below an axis."""
 _SIDE_BY_SIDE = 0.012
 """How far points of several lines stand from each other, as a share of their axis."""
 _LEAST_SPAN = 0.1
@@ -232,11 +281,6 @@ _LINEAR_RANGE = 20.0
 """Ratios further apart than this are drawn on a logarithmic axis: on a linear one the small bars would vanish."""
 
 
-def palette(targets: Sequence[str]) -> dict[str, object]:
-    """Return the colour of each target; grey for a target of another package."""
-    return {target: _COLOURS.get(target, "0.5") for target in targets}
-
-
 def legend(groups: Sequence[Group]) -> dict[str, Patch]:
     """Return an entry for each target, those of the paper first, which names its substitutes and marks."""
     summaries = chain.from_iterable(group.targets for group in groups)
@@ -244,14 +288,28 @@ def legend(groups: Sequence[Group]) -> dict[str, Patch]:
     return {target: entry(target, notes) for target, notes in notes_of_targets.items()}
 
 
-def entry(target: str, notes: Iterable[str]) -> Patch:
+def entry(target: str, notes: Iterable[str] = ()) -> Patch:
     lines = [target, *(textwrap.fill(note, 40) for note in notes)]
     return Patch(
-        facecolor=_COLOURS.get(target, "0.5"),
+        facecolor=colour_of(target),
         hatch=_HATCHES.get(target, "..."),
         edgecolor="white",
         label="\n".join(lines),
     )
+
+
+def hollow(bar: Rectangle, target: str) -> None:
+    """Leave of a bar whose number has no verdict the outline and the hatch, in the colour of its target."""
+    colour = colour_of(target)
+    bar.set_facecolor(GROUND)
+    bar.set_edgecolor(colour)
+    bar.set_hatchcolor(colour)
+    bar.set_linewidth(1.6)
+
+
+def hollow_entry() -> Patch:
+    """Return the entry of the legend for bars without a verdict."""
+    return Patch(facecolor=GROUND, edgecolor="0.2", linewidth=1.6, label="hollow: no verdict")
 
 
 def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: int) -> None:
@@ -260,17 +318,13 @@ def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: 
     The figure grows by the lines of notes, so that they leave the axes their height.
     """
     labels = [str(entry.get_label()).splitlines() for entry in entries]
-    widest = max(map(len, chain.from_iterable(labels)))
-    needed = points(0.8 + 0.08 * widest)  # inches of the patch and of a letter at this size
-    fitting = int(chart.get_figwidth() / needed)
-    columns = min(columns, max(fitting, 1))
-    rows = math.ceil(len(labels) / columns)
-    lines_of_columns = []
-    for first in range(0, len(labels), rows):
-        of_column = labels[first : first + rows]
-        lines_of_columns.append(sum(map(len, of_column)))
-    more_lines = max(0, max(lines_of_columns) - _LEGEND_LINES)
-    chart.set_figheight(chart.get_figheight() + points(_LEGEND_LINE_INCHES * more_lines))
+    columns = max(min(columns, len(labels)), 1)
+    while columns > 1 and _inches_of(_columns(labels, columns)) > chart.get_figwidth():
+        columns -= 1
+    more_lines = 0
+    for column_of_labels in _columns(labels, columns):
+        more_lines = max(more_lines, sum(map(len, column_of_labels)) - _LEGEND_LINES)
+    chart.set_figheight(on_a_page(chart.get_figheight() + points(_LEGEND_LINE_INCHES * more_lines)))
     chart.legend(
         handles=entries,
         loc="outside lower center",
@@ -278,6 +332,24 @@ def legend_below(chart: Figure, entries: Sequence[Artist | Container], columns: 
         frameon=False,
         fontsize=points(9),
     )
+
+
+def _columns(labels: Sequence[Sequence[str]], columns: int) -> list[Sequence[Sequence[str]]]:
+    """Return the labels of each column of a legend, of which the first ones may have one more, as matplotlib does."""
+    rows, longer = divmod(len(labels), columns)
+    parts = []
+    first = 0
+    for number in range(columns):
+        end = first + rows + (number < longer)
+        parts.append(labels[first:end])
+        first = end
+    return parts
+
+
+def _inches_of(columns: Sequence[Sequence[Sequence[str]]]) -> float:
+    """Return the width of a legend: of each column a patch, and the longest line."""
+    letters_of_columns = [max(map(len, chain.from_iterable(labels))) for labels in columns]
+    return points(_ENTRY_INCHES * len(columns) + _LEGEND_LETTER_INCHES * sum(letters_of_columns))
 
 
 def grouped(axes: Axes, bars: pd.DataFrame, places: Sequence[str], targets: Sequence[str]) -> None:
@@ -308,11 +380,11 @@ def grouped(axes: Axes, bars: pd.DataFrame, places: Sequence[str], targets: Sequ
 
 def dot_entry(target: str, text: str) -> Line2D:
     """Return the entry of the legend for the dots of a target."""
-    look: dict[str, Any] = {"color": _COLOURS.get(target, "0.5"), "markersize": 8, "markeredgecolor": "0.1"}
+    look: dict[str, Any] = {"color": colour_of(target), "markersize": 8, "markeredgecolor": "0.1"}
     return Line2D([], [], linestyle="none", marker=MARKERS.get(target, "P"), label=text, **look)
 
 
-def dot_entries(legend: Mapping[str, Patch]) -> list[Artist | Container | None]:
+def dot_entries(legend: Mapping[str, Patch]) -> list[Artist | Container]:
     """Return the entries of a legend for dots in place of bars."""
     return [dot_entry(target, str(patch.get_label())) for target, patch in legend.items()]
 
@@ -394,12 +466,6 @@ def ranges(axes: Axes, bars: pd.DataFrame, targets: int) -> Patch | None:
     return Patch(**look, label=f"{SOURCE},\nby its text")
 
 
-def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:
-    # Over the lines of a noise floor, which would cross it out.
-    offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "zorder": 5} | look
-    axes.annotate(text, (x, top), **offset, ha="center", va="bottom", fontsize=points(9))
-
-
 def scale(axes: Axes, heights: "pd.Series[float]", *, around_one: bool) -> None:
     """Fit the vertical axis to the heights: around 1 for ratios, else from zero; logarithmic if they are far apart."""
     low = heights.min()
@@ -425,18 +491,6 @@ def keep_widths(axes: Axes, places: int, targets: int) -> None:
     axes.set_xlim(-room, places - 1 + room)
 
 
-def fit_names(axes: Axes, places: Sequence[str], targets: int) -> None:
-    """Turn the names of places that are longer than their places, and would overprint each other."""
-    longest = max(map(len, "\n".join(places).splitlines()), default=0)
-    room = BAR_INCHES * targets
-    chart = axes.get_figure(root=True)
-    if chart:
-        room = min(room, (chart.get_figwidth() - points(AROUND_INCHES)) / len(places))
-    if points(LETTER_INCHES) * longest > room:
-        look: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor", "fontsize": points(9)}
-        axes.set_xticks(range(len(places)), places, **look)
-
-
 def direction(unit: str, *, more_is_better: bool) -> str:
     """Return what the ends of an axis mean, in the order in which it is read: of times and rates, faster and slower."""
     ends = ["worse", "better"]
@@ -456,36 +510,3 @@ def common_direction(metrics: Iterable[Metric]) -> str:
 def size(places: int, targets: int) -> float:
     """Return the width of a figure in inches, with so many bars and the room around them."""
     return max(_LEAST_INCHES, AROUND_INCHES + BAR_INCHES * places * targets)
-
-
-def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) -> None:
-    """Write the title, ``below`` in small letters under it, and ``what`` at the vertical axis."""
-    axes.set_xlabel("")
-    logarithmic = axes.get_yscale() == "log"
-    axes.set_ylabel(f"{what}, log scale" if logarithmic else what)
-    if normalised:
-        axes.axhline(1, color="0.2", linewidth=1, linestyle=(0, (4, 3)), zorder=0.9)
-    # A longer line would leave the axes no room.
-    chart = axes.get_figure(root=True)
-    if chart:
-        fitting = letters(chart.get_figwidth())
-        title = textwrap.fill(title, int(0.7 * fitting))
-        if in_column():  # the axis and its labels take a good part of it
-            fitting = int(0.75 * fitting)
-        else:
-            fitting = letters(chart.get_figwidth() - _LEFT_INCHES)
-    else:
-        fitting = len(below)
-    below = "\n".join(textwrap.fill(line, fitting) for line in below.splitlines())
-    height = 6 + 12 * len(below.splitlines())
-    axes.set_title(title, loc="left", fontweight="bold", pad=points(max(30, height)))
-    axes.annotate(
-        below,
-        (0, 1),
-        xycoords="axes fraction",
-        xytext=(0, 5),
-        textcoords="offset points",
-        fontsize=points(9),
-        color="0.3",
-    )
-    sns.despine(ax=axes, left=True)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
 from analysis.compare.results import Comparison
-from analysis.figures.drawing import letters, points, style
+from analysis.figures.drawing import letters, on_a_page, points, style
 from analysis.report.answers.answer import claims
 from suite.units import count
 
@@ -17,9 +17,9 @@ _POINTS = 8
 _COLOUR = "0.3"
 
 
-def foot_of(comparison: Comparison, width: float) -> str:
-    """Return the facts of a comparison in lines for a figure that is so many inches wide."""
-    return textwrap.fill("; ".join(_facts(comparison)), letters(width))
+def foot_of(comparison: Comparison, width: float, more: str = "") -> str:
+    """Return the facts of a comparison, and ``more``, in lines for a figure that is so many inches wide."""
+    return textwrap.fill("; ".join(filter(None, (*_facts(comparison), more))), letters(width))
 
 
 def write_foot(chart: Figure, text: str) -> None:
@@ -30,7 +30,7 @@ def write_foot(chart: Figure, text: str) -> None:
     if chart.get_supxlabel():
         return
     width, height = chart.get_size_inches()
-    chart.set_size_inches(width, height + points(_LINE_INCHES) * (text.count("\n") + 1))
+    chart.set_size_inches(width, on_a_page(height + points(_LINE_INCHES) * (text.count("\n") + 1)))
     with style():
         for legend in chart.legends:
             legend.set_title(text, prop=FontProperties(size=points(_POINTS)))

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullLocator
 
 from analysis.compare.results import Comparison, Contrast
+from analysis.figures.colours import palette
 from analysis.figures.drawing import (
     MARKERS,
     Drawing,
@@ -21,8 +22,9 @@ from analysis.figures.drawing import (
     common_direction,
     fitted,
     in_column,
+    left_out,
     letters,
-    palette,
+    page_room,
     points,
     style,
 )
@@ -37,9 +39,11 @@ from suite.targets import BASES, base_of
 _INCHES = 8.0
 _ROW = 0.42
 _AROUND = 0.95  # inches, without the foot
+_TITLE_LINES = 9
+"""The most lines of a title in a column."""
 _TITLE_LETTERS = 0.77
 """The letters of a line of the title, over the small ones that would fit."""
-_NAME_LETTERS = 12
+_NAME_LETTERS = 13
 """The letters of a line of a row's name in a column."""
 _VERDICT_LETTERS = 26
 """The letters of a line of a verdict."""
@@ -102,23 +106,44 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
     if all(_is_base(contrast) or contrast.ratio is None for contrast in rows):
         return
     answers = one_line(_title(comparison))
-    # A number keeps its per cent, by a blank at which no line is broken.
     width = fitted(_INCHES)
-    title = textwrap.fill(answers.replace(" %", "\N{NO-BREAK SPACE}%"), int(_TITLE_LETTERS * letters(width)))
-    lines = sum(map(_lines_of, rows))
+    most_lines = None
+    if in_column():
+        most_lines = _TITLE_LINES
+    title = textwrap.fill(
+        # A number keeps its per cent, by a blank at which no line is broken.
+        answers.replace(" %", "\N{NO-BREAK SPACE}%"),
+        int(_TITLE_LETTERS * letters(width)),
+        max_lines=most_lines,
+        placeholder=" …",
+    )
     around = _AROUND + 0.19 * title.count("\n")
+    drawn: Sequence[Contrast] = rows
+    if in_column():
+        drawn = _rows_of_a_page(rows, around)
+    lines = sum(map(_lines_of, drawn))
     with style():
         chart = canvas(_INCHES, around + _ROW / 2 * lines)
-        _draw(chart.subplots(), rows, comparison)
+        _draw(chart.subplots(), drawn, comparison)
         chart.suptitle(title, fontsize=points(10), fontweight="bold", x=0.01, ha="left")
-    write_foot(chart, foot_of(comparison, width))
+    write_foot(chart, foot_of(comparison, width, left_out(len(drawn), len(rows), "rows")))
     text = "every ratio to bare metal with its blocks, interval and verdict"
     yield Drawing(
         name,
         f"{comparison.jobs[0]}: {text}",
         chart,
-        description=one_line(title),
+        description=answers,
     )
+
+
+def _rows_of_a_page(rows: Sequence[Contrast], around: float) -> Sequence[Contrast]:
+    """Return the first rows, as many as a figure has room for on a page, with so many inches around them."""
+    room = page_room() - around
+    for number, contrast in enumerate(rows):
+        room -= _ROW / 2 * _lines_of(contrast)
+        if number and room < 0:
+            return rows[:number]
+    return rows
 
 
 def _title(comparison: Comparison) -> str:
@@ -149,14 +174,14 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     for band in bands:
-        axes.axvspan(*band, color="0.85", zorder=0)
+        axes.axvspan(*band, facecolor="0.9", edgecolor="0.5", linewidth=0.6, zorder=0)
     axes.axvline(1, color="0.3", linewidth=1, zorder=1)
     for row, contrast in enumerate(rows):
         look: dict[str, Any] = {"color": colours[contrast.target], "zorder": 3}
         shown = readable(contrast)
         if shown.ratio is not None:
             below = [row + 0.22] * len(contrast.by_block)
-            axes.plot(contrast.by_block, below, ".", markersize=5, alpha=0.6, **look)
+            axes.plot(contrast.by_block, below, ".", markersize=5, **look)
             span = _span(contrast) or ()
             axes.plot(
                 span,

@@ -16,11 +16,28 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.lines import Line2D
 
-from analysis.figures.drawing import Drawing, canvas, direction, label, legend_below, palette, stamp, style, write
+from analysis.compare.results import ComparedJob
+from analysis.figures.colours import GROUND, palette
+from analysis.figures.drawing import (
+    MARKERS,
+    Drawing,
+    canvas,
+    column,
+    direction,
+    in_column,
+    legend_below,
+    letters,
+    points,
+    stamp,
+    style,
+    write,
+)
 from analysis.figures.foot import write_foot
+from analysis.figures.lettering import filled, label
 from analysis.history.history import History, Series
 from analysis.report.formatting import sensible
 from suite.registries import HISTORY_FIGURES
+from suite.results.layout import USUAL_FORMATS
 from suite.targets import BASELINE
 from suite.units import count
 
@@ -28,9 +45,18 @@ HistoryFigure = Callable[[History], Iterator[Drawing]]
 """A member of ``suite.registries.HISTORY_FIGURES``."""
 
 
-def draw_history(history: History, directory: Path) -> list[Path]:
-    """Write every figure of a history as PNG and SVG, and return the paths. Raises RequestError if it cannot."""
-    return write(((drawing.name, drawing.chart) for drawing in drawings(history)), directory)
+def draw_history(
+    history: History,
+    directory: Path,
+    formats: Sequence[str] = USUAL_FORMATS,
+    width: float | None = None,
+) -> list[Path]:
+    """Write every figure of a history, and return the paths. Raises RequestError if it cannot.
+
+    ``width``: that of a column of a paper, in inches; None for the own width of each figure.
+    """
+    with column(width):
+        return write(((drawing.name, drawing.chart) for drawing in drawings(history)), directory, formats)
 
 
 def drawings(history: History) -> Iterator[Drawing]:
@@ -46,16 +72,19 @@ def values(history: History) -> Iterator[Drawing]:
     Those that have changed come first.
     """
     pictures: dict[tuple[str, ...], list[Series]] = {}
+    # A ratio has no unit: its ends are those of what was measured.
+    units = {(row.model, row.metric): row.unit for row in history.series if not row.normalised}
     for row in history.series:
         job = (row.scenario, row.data, row.profile, row.recipe, row.variant, row.model, row.host)
         pictures.setdefault((*job, row.metric, "relative" if row.normalised else ""), []).append(row)
     for key, series in sorted(pictures.items(), key=lambda picture: -_changes(picture[1])):
         parts = [re.sub(r"[^A-Za-z0-9_.]+", "-", part).strip("-") for part in key]
         name = "-".join(filter(None, ("history", *parts)))
-        yield _drawing(name, series)
+        unit = units.get((series[0].model, series[0].metric), series[0].unit)
+        yield _drawing(name, series, unit)
 
 
-def _drawing(name: str, series: Sequence[Series]) -> Drawing:
+def _drawing(name: str, series: Sequence[Series], measured_unit: str) -> Drawing:
     first = series[0]
     colours = palette([row.target for row in series])
     with style():
@@ -63,10 +92,10 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
         axes = chart.subplots()
         entries = [_line(axes, row, colours[row.target]) for row in series]
         unit = f"relative to {BASELINE}" if first.normalised else first.unit
-        towards = direction(first.unit, more_is_better=first.more_is_faster)
-        parts = (first.scenario, first.data, first.profile, first.recipe, first.variant, first.host)
-        job = ", ".join(filter(None, parts))
-        below = f"{job}\none dot per run with its 95 % interval; dashed: the level of {first.metric} changed"
+        towards = direction(measured_unit, more_is_better=first.more_is_faster)
+        job = ComparedJob(first.scenario, first.data, first.profile, first.recipe, first.variant)
+        cell = ", ".join(filter(None, (str(job), first.host)))
+        below = f"{cell}\none mark per run with its 95 % interval; dashed: the level of {first.metric} changed"
         label(
             axes,
             f"{first.model}: {first.what}",
@@ -74,12 +103,15 @@ def _drawing(name: str, series: Sequence[Series]) -> Drawing:
             f"{unit}\n{towards}",
             normalised=first.normalised,
         )
-        places = AutoDateLocator()  # type: ignore[no-untyped-call]
+        most_ticks = 10
+        if in_column():
+            most_ticks = 5
+        places = AutoDateLocator(minticks=3, maxticks=most_ticks)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(places)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(places))  # type: ignore[no-untyped-call]
         legend_below(chart, entries, 4)
     stamp(chart, first.profile)
-    write_foot(chart, _foot(series))
+    write_foot(chart, filled(_foot(series), letters(chart.get_figwidth())))
     return Drawing(
         name,
         f"{first.model}: {first.what}",
@@ -110,12 +142,14 @@ def _line(axes: Axes, series: Series, colour: object) -> Line2D:
         lows.append(low)
         highs.append(high)
     look: dict[str, Any] = {"color": colour, "linewidth": 1}
-    axes.vlines(times, lows, highs, alpha=0.4, **look)
+    mark: dict[str, Any] = {"marker": MARKERS.get(series.target, "P"), "markersize": points(4)}
+    if series.arm:  # as the target without it, but hollow
+        mark["markerfacecolor"] = GROUND
+    axes.vlines(times, lows, highs, **look)
     axes.plot(
         times,
         [point.value for point in series.points],
-        marker="o",
-        markersize=3,
+        **mark,
         **look,
     )
     changes = _times(shift.started_at for shift in series.shifts)
@@ -128,7 +162,7 @@ def _line(axes: Axes, series: Series, colour: object) -> Line2D:
         **look,
     )
     name = ", ".join(filter(None, (series.target, series.arm)))
-    return Line2D([], [], marker="o", markersize=3, label=name, **look)
+    return Line2D([], [], label=name, **mark, **look)
 
 
 def _times(started_at: Iterable[str]) -> "np.ndarray[tuple[int], np.dtype[np.datetime64]]":

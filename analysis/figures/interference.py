@@ -1,22 +1,32 @@
 """Victims beside aggressors: the paper's figure 10, and the heat map of all of them."""
 
 import math
-import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.container import Container
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from analysis.compare.contrast_kinds import SHARED_METRICS
 from analysis.compare.results import Arm, Comparison, Contrast, Measured, known_first
 from analysis.figures import drawing
+from analysis.figures.colours import ink_on, shades
+from analysis.figures.lettering import (
+    LINE_INCHES,
+    above,
+    axes_inches,
+    filled,
+    fit_names,
+    label,
+    rotation_of_values,
+)
 from analysis.figures.reference import Reference, figure_of
 from analysis.load.metrics import Metric
 from analysis.report.formatting import drawable, notes_by_target, notes_of
@@ -26,9 +36,13 @@ from suite.job.sharing import aggressor_names, victim_names
 
 def loss_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield what each victim loses beside AlexNet: the paper's figure 10, the time added, and the throughput lost."""
-    rows = {arm: measured for arm, measured in _as_they_are(comparison).items() if arm.aggressor == "alexnet"}
+    measured_beside = {
+        arm: measured for arm, measured in _as_they_are(comparison).items() if arm.aggressor == "alexnet"
+    }
     for metric in SHARED_METRICS[:2]:
-        if any(metric.name in measured for measured in rows.values()):
+        rows = {arm: measured[metric.name] for arm, measured in measured_beside.items() if metric.name in measured}
+        rows = {arm: contrast for arm, contrast in rows.items() if contrast.ratio is not None}
+        if rows:
             figure = figure_of(comparison, metric.name)
             title = drawing.title_of(figure, f"{metric.name} beside AlexNet, shared scenario")
             with drawing.style():
@@ -41,10 +55,25 @@ def heat_map(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     rows = _as_they_are(comparison)
     if any("throughput" in measured for measured in rows.values()):
         title = "Interference: throughput that victims lose beside aggressors"
-        yield drawing.Drawing("interference", title, _map(rows, title))
+        chart, with_intervals = _map(rows, f"{title}; in parentheses: no verdict")
+        foot = ""
+        if not with_intervals:
+            foot = "the table holds the intervals"
+        yield drawing.Drawing("interference", title, chart, foot=foot)
 
 
+_CELL_INCHES = 0.9
+_ROW_INCHES = 0.6
+_LEFT_INCHES = 2.0
+_AROUND_INCHES = 2.0
+_HEADING_INCHES = 0.4
+"""The sizes of the heat map: of a cell, of what stands left and right, above and below all, and above each panel."""
+_INTERVAL_LETTERS = 9
+_INTERVAL_LINES = 2.4
+"""The letters and lines that a cell must have room for to show its interval."""
 Rows = Mapping[Arm, Measured]
+Cells = dict[tuple[int, int], Mapping[str, float]]
+"""What is lost, by victim and aggressor."""
 
 
 def _as_they_are(comparison: Comparison) -> Rows:
@@ -55,45 +84,51 @@ def _as_they_are(comparison: Comparison) -> Rows:
     return {arm: measured for arm, measured in rows.items() if measured}
 
 
-def _losses(rows: Rows, metric: Metric, title: str) -> Figure:
+def _losses(rows: Mapping[Arm, Contrast], metric: Metric, title: str) -> Figure:
     """Draw bars by target, and the ranges that the paper's text gives as outlines."""
     victims = _victims(rows)
-    notes = _notes(rows)
+    notes = notes_by_target((arm.target, contrast.notes) for arm, contrast in rows.items())
     targets = list(notes)
-    measured_rows = {arm: measured[metric.name] for arm, measured in rows.items() if metric.name in measured}
-    bars = pd.DataFrame(
-        {"place": arm.model, "target": arm.target, **_lost(contrast)} for arm, contrast in measured_rows.items()
-    )
+    bars = pd.DataFrame({"place": arm.model, "target": arm.target, **_lost(contrast)} for arm, contrast in rows.items())
     chart = drawing.canvas(drawing.size(len(victims), len(targets)), 4.8)
     axes = chart.subplots()
     drawing.grouped(axes, bars, victims, targets)
     drawing.keep_widths(axes, len(victims), len(targets))
-    _grey(axes, bars[bars["withheld"]])
+    fit_names(axes, victims)
+    withheld = bars[bars["withheld"]]
+    _hollow(axes, withheld, targets)
     limit = _limit(axes, bars)
     entries: list[Artist | Container | None] = list(starmap(drawing.entry, notes.items()))
+    if len(withheld):
+        entries.append(drawing.hollow_entry())
     entries.append(drawing.intervals(axes, bars))
-    for bar in bars.to_dict("records"):
-        top = np.nanmax([bar["height"], bar["high"], 0])
-        text = f"{bar['height']:.0f} %{', no verdict' * bar['withheld']}".replace(", ", "\n")
-        drawing.above(axes, text, bar["x"], min(top, limit))
     entries.append(drawing.ranges(axes, bars, len(targets)))
+    texts = [f"{_per_cent(height)} %" for height in bars["height"]]
+    rotation = rotation_of_values(axes, texts, len(targets))
+    if rotation is not None:
+        tops = bars[["height", "high"]].max(axis=1).clip(lower=0, upper=limit)
+        for text, x, top in zip(texts, bars["x"], tops, strict=True):
+            above(axes, text, x, top, rotation=rotation)
     change = "lost" if metric.more_is_faster else "added"
     job = next(iter(rows)).job
-    below = f"{job}\ngrey: no verdict; higher is slower"
-    drawing.label(axes, title, below, f"{metric.name} {change}, %", normalised=False)
+    remarks = ["higher is slower"]
+    _, upper_edge = axes.get_ylim()
+    if (bars["high"].fillna(bars["height"]) > upper_edge).any():
+        remarks.append("what reaches the upper edge goes on beyond it")
+    label(axes, title, f"{job}\n{'; '.join(remarks)}", f"{metric.name} {change}, %", normalised=False)
     axes.axhline(0, color="0.2", linewidth=1)
     drawing.legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
 
 
-def _grey(axes: Axes, withheld: pd.DataFrame) -> None:
-    """Take the colour from the bars whose numbers carry no verdict."""
-    middles = list(withheld["x"])
-    for patch in axes.patches:
-        if isinstance(patch, Rectangle):
+def _hollow(axes: Axes, withheld: pd.DataFrame, targets: Sequence[str]) -> None:
+    """Make the bars hollow whose numbers carry no verdict."""
+    for number, target in enumerate(targets):
+        middles = withheld.loc[withheld["target"] == target, "x"]
+        for patch in axes.containers[number]:
             middle = patch.get_x() + patch.get_width() / 2
             if any(math.isclose(middle, x, abs_tol=1e-6) for x in middles):
-                patch.set_facecolor("0.8")
+                drawing.hollow(patch, target)
 
 
 def _limit(axes: Axes, bars: pd.DataFrame) -> float:
@@ -107,53 +142,105 @@ def _limit(axes: Axes, bars: pd.DataFrame) -> float:
     return high
 
 
-def _map(rows: Rows, title: str) -> Figure:
+def _map(rows: Rows, title: str) -> tuple[Figure, bool]:
+    """Return a panel of cells for each target, and whether their intervals have room."""
     victims = _victims(rows)
     notes = _notes(rows)
     aggressors = sorted({arm.aggressor for arm in rows}, key=lambda name: known_first(aggressor_names(), name))
-    tables = {target: pd.DataFrame(math.nan, index=pd.Index(victims), columns=pd.Index(aggressors)) for target in notes}
-    texts = {target: pd.DataFrame("", index=pd.Index(victims), columns=pd.Index(aggressors)) for target in notes}
+    cells: dict[str, Cells] = {target: {} for target in notes}
     top = 10.0
     for arm, measured in rows.items():
         if "throughput" in measured:
             lost = _lost(measured["throughput"])
-            tables[arm.target].loc[arm.model, arm.aggressor] = lost["height"]
-            texts[arm.target].loc[arm.model, arm.aggressor] = _with_interval(lost)
+            cells[arm.target][victims.index(arm.model), aggressors.index(arm.aggressor)] = lost
             top = max(top, lost["height"])
-    panel = 1.2 + 0.9 * len(aggressors)
+    # From zero: who gains beside another has lost nothing, and the number says by how much.
+    colours = ScalarMappable(Normalize(0.0, top), shades())
     down, across = drawing.grid(len(notes))
+    width = _LEFT_INCHES + _CELL_INCHES * len(aggressors) * across
     with drawing.style():
-        chart = drawing.canvas(2.0 + panel * across, (2.4 + 0.6 * len(victims)) * down)
-        for number, (target, table) in enumerate(tables.items()):
-            axes = chart.add_subplot(down, across, number + 1)
-            # From zero: who gains beside another has lost nothing, and the number says by how much.
-            scale = {"vmin": 0.0, "vmax": top, "cmap": "rocket_r", "cbar_kws": {"label": "throughput lost, %"}}
-            look = {"annot": texts[target], "fmt": "", "linewidths": 1, "yticklabels": number % across == 0}
-            look["annot_kws"] = {"fontsize": drawing.points(9)}
-            sns.heatmap(table, ax=axes, **scale, **look, cbar=number == len(notes) - 1)
-            heading = "\n".join((target, *notes[target]))
+        chart = drawing.canvas(width, _AROUND_INCHES + (_HEADING_INCHES + _ROW_INCHES * len(victims)) * down)
+        every = chart.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+        with_intervals = _have_room(chart, (down * len(victims), across * len(aggressors)), down)
+        for axes, (target, of_target) in zip(every.flat, cells.items(), strict=True):
+            grid = np.full((len(victims), len(aggressors)), math.nan)
+            for (row, column), of_cell in of_target.items():
+                grid[row, column] = of_cell["height"]
+            axes.pcolormesh(
+                np.arange(len(aggressors) + 1) - 0.5,
+                np.arange(len(victims) + 1) - 0.5,
+                grid,
+                norm=colours.norm,
+                cmap=colours.cmap,
+                edgecolors="white",
+                linewidth=1,
+            )
+            _write_cells(axes, grid, of_target, colours, with_intervals=with_intervals)
+            axes.grid(visible=False)
+            axes.set_ylim(len(victims) - 0.5, -0.5)
+            axes.set_yticks(range(len(victims)), victims, fontsize=drawing.points(10))
+            fit_names(axes, aggressors)
+            heading = filled("\n".join((target, *notes[target])), drawing.letters(axes_inches(axes)))
             axes.set_title(heading, fontsize=drawing.points(10))
-            axes.tick_params(axis="y", labelrotation=0)
-        letters = int(0.9 * drawing.letters(chart.get_figwidth()))
+        location = "right"
+        if drawing.in_column():
+            location = "bottom"
+        chart.colorbar(colours, ax=every, location=location, label="throughput lost, %", fraction=0.05)
+        fitting = int(0.9 * drawing.letters(chart.get_figwidth()))
         job = str(next(iter(rows)).job)
-        wrapped_title = textwrap.fill(title, letters)
-        wrapped_job = textwrap.fill(job, letters)
         chart.suptitle(
-            f"{wrapped_title}\n{wrapped_job}",
+            f"{filled(title, fitting)}\n{filled(job, fitting)}",
             fontsize=drawing.points(10),
             x=0.01,
             ha="left",
         )
-    return chart
+    return chart, with_intervals
 
 
-def _with_interval(lost: Mapping[str, float]) -> str:
-    """Return ``12`` above ``5 to 19``, the ends of its interval if it has one."""
-    height = f"{lost['height']:.0f}"
-    return height if math.isnan(lost["low"]) else f"{height}\n{lost['low']:.0f} to {lost['high']:.0f}"
+def _have_room(chart: Figure, cells: tuple[int, int], panels_down: int) -> bool:
+    """Return whether a cell has room for the ends of an interval, in a line below its number.
+
+    ``cells``: how many the figure has below each other, and side by side.
+    """
+    width, height = chart.get_size_inches()
+    down, across = cells
+    letters = drawing.letters((width - drawing.points(_LEFT_INCHES)) / across)
+    height -= drawing.points(_AROUND_INCHES + _HEADING_INCHES * panels_down)
+    lines = height / down / drawing.points(LINE_INCHES)
+    return letters >= _INTERVAL_LETTERS and lines >= _INTERVAL_LINES
 
 
-def _victims(rows: Rows) -> list[str]:
+def _write_cells(
+    axes: Axes, grid: "np.ndarray[Any, Any]", cells: Cells, colours: ScalarMappable, *, with_intervals: bool
+) -> None:
+    """Write the number of each cell, with its interval and whether it has no verdict; why others are empty."""
+    for row, column in np.ndindex(grid.shape):
+        lost = cells.get((row, column))
+        text = "no value"
+        ink = "0.3"
+        if lost and not math.isnan(lost["height"]):
+            text = _cell_text(lost, with_interval=with_intervals)
+            ground: Any = colours.to_rgba(np.asarray(lost["height"]))
+            ink = ink_on(ground)
+        axes.text(column, row, text, color=ink, ha="center", va="center", fontsize=drawing.points(9))
+
+
+def _cell_text(lost: Mapping[str, float], *, with_interval: bool) -> str:
+    """Return ``12`` above ``5 to 19``, the ends of its interval if it has one; in parentheses without a verdict."""
+    text = _per_cent(lost["height"])
+    if lost["withheld"]:
+        text = f"({text})"
+    if with_interval and not math.isnan(lost["low"]):
+        text = f"{text}\n{_per_cent(lost['low'])} to {_per_cent(lost['high'])}"
+    return text
+
+
+def _per_cent(value: float) -> str:
+    """Return a whole number; zero has no sign."""
+    return f"{round(value, 0) + 0.0:.0f}"
+
+
+def _victims(rows: Iterable[Arm]) -> list[str]:
     return sorted({arm.model for arm in rows}, key=lambda name: known_first(victim_names(), name))
 
 

@@ -60,7 +60,7 @@ def _charts(comparison: Comparison, reference: Reference) -> Iterator[tuple[str,
     by_key: list[FigureKind] = [FIGURES.get(name) for name in ("by", "time-money") if comparison.of_kind("by")]
     for figure in by_key:
         for drawing in figure(comparison, {}):
-            write_foot(drawing.chart, foot_of(comparison, drawing.chart.get_figwidth()))
+            write_foot(drawing.chart, foot_of(comparison, drawing.chart.get_figwidth(), drawing.foot))
             yield _for_files(drawing.name), drawing.chart
 
 
@@ -75,7 +75,7 @@ def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> 
     for figure in figures:
         for drawing in figure(of_job, reference):
             stamp(drawing.chart, job.profile)
-            write_foot(drawing.chart, foot_of(of_job, drawing.chart.get_figwidth()))
+            write_foot(drawing.chart, foot_of(of_job, drawing.chart.get_figwidth(), drawing.foot))
             parts = [*job_parts, drawing.name]
             caption = drawing.title
             if drawing.number is not None:

@@ -5,12 +5,11 @@ and memory by the number of instances that were opened together. An arm with a p
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
@@ -21,6 +20,8 @@ from analysis.compare.scaling import EACH, TIMES
 from analysis.costs.job import TIME
 from analysis.costs.prices import RATES
 from analysis.figures import drawing
+from analysis.figures.colours import colour_of, palette
+from analysis.figures.lettering import axes_inches, filled, fit_names, label
 from analysis.figures.reference import Reference
 from analysis.load.metrics import METRICS, Metric
 from analysis.report.costs import arms, name_of
@@ -40,6 +41,11 @@ _BESIDE = 6.0
 _LETTER = 5.6
 _LINE = 11.0
 """The half of a mark, how far a name stands from it, and the size of a name, in points."""
+_MOST_NAMES = 6
+_NAME_SHARE = 0.4
+"""The most names that stand at their points, and the share of the axes' width that the longest one may have."""
+_KEY_LETTERS = 40
+"""The letters of a line of a name in the legend."""
 Place = tuple[float, float]
 Panels = Mapping[str, Mapping[int, Metric]]
 
@@ -59,7 +65,7 @@ def every_trial(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawin
     dots["ratio"] = trials[metric.column] / dots["model"].map(base)
     with drawing.style():
         chart = _dots(dots, groups, list(base))
-    text = "throughput of every single trial relative to bare metal's mean, one dot per trial"
+    text = "throughput of every single trial relative to bare metal's mean, one mark per trial"
     yield drawing.Drawing("trials", "Every trial", chart, description=text)
 
 
@@ -69,36 +75,34 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
     targets = list(legend)
     chart = drawing.canvas(drawing.size(len(models), len(targets)), 4.2)
     axes = chart.subplots()
-    sns.stripplot(
-        dots,
-        x="model",
-        y="ratio",
-        hue="target",
-        order=models,
-        hue_order=targets,
-        palette=drawing.palette(targets),
+    middles = dots["model"].map(models.index)
+    for index, (target, colour) in enumerate(palette(targets).items()):
+        of_target = dots["target"] == target
         # Not jittered: the same records give the same picture, and equal values are to lie on each other.
-        jitter=False,
-        dodge=True,
-        alpha=0.6,
-        size=6,
-        legend=False,
-        rasterized=len(dots) > _MOST_VECTORS,
-        ax=axes,
-    )
+        shift = ((index + 0.5) / len(targets) - 0.5) * drawing.WIDTH
+        axes.plot(
+            middles[of_target] + shift,
+            dots.loc[of_target, "ratio"],
+            drawing.MARKERS.get(target, "P"),
+            color=colour,
+            markersize=drawing.points(6),
+            markeredgecolor="0.1",
+            markeredgewidth=0.4,
+            rasterized=len(dots) > _MOST_VECTORS,
+        )
+    axes.set_xlim(-0.5, len(models) - 0.5)
+    axes.grid(visible=False, axis="x")
     drawing.scale(axes, dots["ratio"], around_one=True)
-    drawing.fit_names(axes, models, len(targets))
-    below = f"{groups[0].job}\none dot per trial, over the geometric mean of {groups[0].base}"
-    drawing.label(
+    fit_names(axes, models)
+    below = f"{groups[0].job}\none mark per trial, over the geometric mean of {groups[0].base}"
+    label(
         axes,
         "Every trial: throughput",
         below,
         f"relative to {groups[0].base}\n{drawing.common_direction(METRICS[:1])}",
         normalised=True,
     )
-    for entry in legend.values():
-        entry.set_hatch("")
-    drawing.legend_below(chart, [*legend.values()], len(targets))
+    drawing.legend_below(chart, drawing.dot_entries(legend), len(targets))
     return chart
 
 
@@ -108,14 +112,16 @@ def latency_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Draw
         panels = _panels(group)
         if panels:
             title = f"Latency of {group.model} by percentile"
+            drawn = drawing.of_a_page(list(panels.items()))
             with drawing.style():
-                chart = _latencies(group, panels, title)
+                chart = _latencies(group, dict(drawn), title)
             text = "in ms; the table holds the values"
             yield drawing.Drawing(
                 f"{group.model}-latency",
                 title,
                 chart,
                 description=text,
+                foot=drawing.left_out(len(drawn), len(panels), "panels"),
             )
 
 
@@ -145,7 +151,7 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
         axes.yaxis.set_minor_locator(NullLocator())
         unit = next(iter(metrics.values())).unit
         below = f"{way}\nbars: the 95 % interval of the ratio to {BASELINE}"
-        drawing.label(
+        label(
             axes,
             title if axes is first else "",
             below,
@@ -154,14 +160,13 @@ def _latencies(group: Group, panels: Panels, title: str) -> Figure:
         )
     for axes in every[:, 1:].flat:  # they share the axis of the first
         axes.set_ylabel("")
-    entries = [entry for entry in drawing.dot_entries(legend) if entry]
-    drawing.legend_below(chart, entries, len(legend))
+    drawing.legend_below(chart, drawing.dot_entries(legend), len(legend))
     return chart
 
 
 def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
     percents = sorted(metrics)
-    colours = drawing.palette([summary.target for summary in group.targets])
+    colours = palette([summary.target for summary in group.targets])
     look: dict[str, Any] = {"markersize": 5, "linewidth": 1.5}
     for summary in group.targets:
         measured = drawable(group.of_target(summary.target))
@@ -218,7 +223,7 @@ def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]
     axes = chart.subplots()
     numbers = sorted(set(map(_workers, points)))
     targets = list(dict.fromkeys(arm.target for arm in points))
-    colours = drawing.palette(targets)
+    colours = palette(targets)
     for index, target in enumerate(targets):
         of_target = {arm: speed_up for arm, speed_up in points.items() if arm.target == target}
         workers = drawing.side_by_side(map(_workers, of_target), index, len(targets), numbers[-1] - numbers[0])
@@ -233,12 +238,12 @@ def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]
     axes.set_xticks(numbers)
     below = f"over {count(numbers[0], 'worker')}, with 95 % intervals; dotted: the ideal"
     towards = drawing.common_direction(METRICS[:1])
-    drawing.label(axes, title, below, f"speed-up\n{towards}", normalised=False)
+    label(axes, title, below, f"speed-up\n{towards}", normalised=False)
     axes.set_xlabel("workers")
     entries = []
     for target in targets:
-        label = drawing.entry(target, notes[target]).get_label()
-        entries.append(drawing.dot_entry(target, str(label)))
+        text = drawing.entry(target, notes[target]).get_label()
+        entries.append(drawing.dot_entry(target, str(text)))
     drawing.legend_below(chart, entries, len(targets))
     return chart
 
@@ -276,15 +281,11 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
                 axes.set_ylim(bottom=0)
                 below = f"{metric.name}; {job}\nmean over the blocks, with 95 % intervals"
                 what = f"{unit}\n{drawing.common_direction([metric])}"
-                drawing.label(axes, heading, below, what, normalised=False)
+                label(axes, heading, below, what, normalised=False)
                 axes.set_xlabel("instances")
                 axes.set_xticks(numbers)
-            chart.legend(
-                *right.get_legend_handles_labels(),
-                loc="outside lower center",
-                ncols=2,
-                frameon=False,
-            )
+            handles, _ = right.get_legend_handles_labels()
+            drawing.legend_below(chart, handles, len(handles))
         yield drawing.Drawing(
             "together",
             title,
@@ -302,7 +303,7 @@ def _together(axes: Axes, lines: Mapping[str, Mapping[int, Measured]], metric: M
             if metric.name in measured:
                 (place,) = drawing.side_by_side([number], index, len(lines), most)
                 points[place] = measured[metric.name]
-        colour = drawing.palette([name])[name] if name in TARGETS else f"C{index}"
+        colour = palette([name])[name] if name in TARGETS else f"C{index}"
         marker = drawing.MARKERS.get(name, _MARKERS[index % len(_MARKERS)])
         values = [point.value or 0.0 for point in points.values()]
         axes.plot(list(points), values, color=colour, marker=marker, label=name)
@@ -322,22 +323,28 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         first, of_first = next(iter(points.items()))
         title = f"Time and {name.replace('-', ' on ')} of a job"
         currency = of_first[name].metric.unit
-        colours = drawing.palette([arm.target for arm in points])
+        longest_s = max(row[TIME.name].value or 0.0 for row in points.values())
+        unit, unit_s = ("hours", 3600.0) if longest_s >= drawing.HOURS_FROM_S else ("seconds", 1.0)
         with drawing.style():
             chart = drawing.canvas(6.4, 4.6)
             axes = chart.subplots()
-            longest_s = max(row[TIME.name].value or 0.0 for row in points.values())
-            unit, unit_s = ("hours", 3600.0) if longest_s >= drawing.HOURS_FROM_S else ("seconds", 1.0)
             names: dict[str, Place] = {}
+            entries = []
             for arm, row in points.items():
                 x, across = _point(row[TIME.name], unit_s)
                 y, up = _point(row[name])
-                look: dict[str, Any] = {"fmt": drawing.MARKERS.get(arm.target, "P"), "color": colours[arm.target]}
+                look: dict[str, Any] = {"fmt": drawing.MARKERS.get(arm.target, "P"), "color": colour_of(arm.target)}
                 axes.errorbar(x, y, up, across, capsize=3, **look)
-                names[name_of(arm, every)] = (x, y)
-            drawing.label(axes, title, "with 95 % intervals; better is left and below", currency, normalised=False)
+                name_of_arm = name_of(arm, every)
+                names[name_of_arm] = (x, y)
+                numbered = filled(f"{len(names)}: {name_of_arm}", _KEY_LETTERS)
+                entries.append(drawing.dot_entry(arm.target, numbered))
+            label(axes, title, "with 95 % intervals; better is left and below", currency, normalised=False)
             axes.set_xlabel(unit)
             axes.margins(0.2)
+            if not _have_room(axes, names):
+                drawing.legend_below(chart, entries, len(entries))
+                names = {str(number): point for number, point in enumerate(names.values(), start=1)}
             _name_points(chart, axes, names)
         drawing.stamp(chart, first.job.profile)
         yield drawing.Drawing(
@@ -348,25 +355,39 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         )
 
 
+def _have_room(axes: Axes, names: Collection[str]) -> bool:
+    """Return whether there is room for names at their points; else they are numbered, and the legend has the names."""
+    longest = max(map(len, names))
+    room = _NAME_SHARE * axes_inches(axes) * 72
+    return len(names) <= _MOST_NAMES and drawing.points(_LETTER) * longest <= room
+
+
 def _name_points(chart: Figure, axes: Axes, names: Mapping[str, Place]) -> None:
     """Write the name next to each point, or above what stands there, with a line to its point."""
     chart.draw_without_rendering()  # which lays out the axes
     in_points = {name: axes.transData.transform(place) * 72 / chart.dpi for name, place in names.items()}
+    right_edge = axes.bbox.x1 * 72 / chart.dpi
     taken = [Bbox.from_bounds(x - _MARK, y - _MARK, 2 * _MARK, 2 * _MARK) for x, y in in_points.values()]
     for name, place in sorted(names.items(), key=lambda item: item[1][1]):
         x, y = in_points[name]
-        up = _BESIDE
+        width = drawing.points(_LETTER) * len(name)
         line_height = drawing.points(_LINE)
-        box = Bbox.from_bounds(x + _BESIDE, y + up, drawing.points(_LETTER) * len(name), line_height)
+        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": drawing.points(9), "in_layout": False}
+        aside = _BESIDE
+        left = x + _BESIDE
+        if left + width > right_edge:
+            look["ha"] = "right"
+            aside = -_BESIDE
+            left = x - _BESIDE - width
+        up = _BESIDE
+        box = Bbox.from_bounds(left, y + up, width, line_height)
         while box.count_overlaps(taken):
             up += line_height
             box = box.translated(0, line_height)
         taken.append(box)
-        line: dict[str, Any] | None = None
         if up > _BESIDE:
-            line = {"arrowstyle": "-", "color": "0.6", "shrinkA": 0}
-        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": drawing.points(9), "arrowprops": line}
-        axes.annotate(name, place, (_BESIDE, up), **look)
+            look["arrowprops"] = {"arrowstyle": "-", "color": "0.5", "shrinkA": 0}
+        axes.annotate(name, place, (aside, up), **look)
 
 
 def _point(row: Contrast, unit: float = 1.0) -> tuple[float, list[list[float]]]:

@@ -12,6 +12,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from analysis.compare.rates import AT_RATE
 from analysis.compare.results import Comparison, Contrast, Group
 from analysis.figures import drawing
+from analysis.figures.colours import palette
+from analysis.figures.lettering import label
 from analysis.figures.reference import Reference
 from analysis.report.formatting import drawable
 
@@ -32,13 +34,15 @@ def rate_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         if not panels:
             continue
         title = f"Latency of {group.model} by rate"
+        drawn = drawing.of_a_page(list(panels.items()))
         with drawing.style():
-            chart = _chart(group, panels, title)
+            chart = _chart(group, dict(drawn), title)
         yield drawing.Drawing(
             f"{group.model}-latency-by-rate",
             title,
             chart,
             description="in ms by requests per second; the table holds the values",
+            foot=drawing.left_out(len(drawn), len(panels), "panels"),
         )
 
 
@@ -66,7 +70,7 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
     rows, columns = drawing.grid(len(panels))
     chart = drawing.canvas(max(6.4, 4.8 * columns), 4.2 * rows)
     every = list(chart.subplots(rows, columns, squeeze=False).flat)
-    colours = drawing.palette([summary.target for summary in group.targets])
+    colours = palette([summary.target for summary in group.targets])
     knees = _knees(group)
     below = "95 % intervals; requests are sent whether those before are answered or not"
     if knees:
@@ -76,7 +80,7 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
             look = {"color": colours[target], "linestyle": _PERCENTILES.get(percentile, "-.")}
             _draw(axes, curve, look | {"marker": drawing.MARKERS.get(target, "P")})
         for target, rate in knees.items():
-            axes.axvline(rate, color=colours[target], linewidth=2.5, alpha=0.5)
+            axes.axvline(rate, color=colours[target], linewidth=2.5, zorder=1)
         axes.set_xscale("log")
         axes.set_yscale("log")
         rates = sorted(set[float]().union(*curves.values()))
@@ -85,7 +89,7 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         heading = title if axes is every[0] else ""
         towards = drawing.direction("ms", more_is_better=False)
-        drawing.label(axes, heading, f"{timed}; {below}", f"ms\n{towards}", normalised=False)
+        label(axes, heading, f"{timed}; {below}", f"ms\n{towards}", normalised=False)
         axes.set_xlabel("requests per second")
     percentiles = dict.fromkeys(percentile for curves in panels.values() for _, percentile in curves)
     drawing.legend_below(chart, _entries(group, list(percentiles)), len(group.targets) + len(percentiles))

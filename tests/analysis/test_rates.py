@@ -103,7 +103,7 @@ def test_panels_that_share_an_axis_name_it_once_and_say_which_end_is_slower(save
     serve_at(save, {"bare-metal": 1.0, "container": 1.5}, {})
     (drawing,) = latency_lines(save.compare(), {})
     named = [axes.get_ylabel() for axes in drawing.chart.axes]
-    assert named == ["ms\nfaster \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} slower, log scale", "", "", ""]
+    assert named == ["ms, log scale\nfaster \N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW} slower", "", "", ""]
     markers = {line.get_marker() for line in drawing.chart.axes[1].lines}
     assert len(markers) == 2, "targets are told apart in print"
 
