@@ -1,6 +1,6 @@
 """``bench history``: the numbers of every cell over all runs of a directory, and where they changed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from analysis.load.records import load
 from analysis.report.terminal import Terminal
 from commands.output import Output
 from commands.paths import UserPath
+from commands.run.options import FIGURES, WIDTH
 from suite.errors import RequestError
-from suite.results.layout import PLOTS, results_directory
+from suite.results.layout import PLOTS, USUAL_FORMATS, results_directory
 from suite.results.runs import find_runs
 from suite.units import count
 from suite.untrusted.console import PlainConsole
@@ -32,13 +33,30 @@ def history_over(runs: Sequence[Path], *, force: bool = False) -> History:
     return history_of(audited(records, force=force))
 
 
+def _refuse_beside_figures(outputs: Mapping[str, object]) -> None:
+    """Raise RequestError for an output that has no figures of its own formats."""
+    for name, chosen in outputs.items():
+        if chosen:
+            raise RequestError(f"--figures has no effect with {name}", remedy="leave one of them out")
+
+
 @click.command()
 @click.argument("directory", type=UserPath(), default=results_directory)
 @click.option("--plots", type=UserPath(), help="Directory for figures. Default: plots/ in DIRECTORY.")
+@FIGURES
+@WIDTH
 @click.option("--html", type=UserPath(), help="Write one self-contained page to this file, in place of figures.")
 @click.option("--force", is_flag=True, help="Keep records that the audit refuses.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; bench schema history describes it.")
-def history(directory: Path, plots: Path | None, html: Path | None, force: bool, as_json: bool) -> None:
+def history(
+    directory: Path,
+    plots: Path | None,
+    figures: tuple[str, ...],
+    width: float | None,
+    html: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Show the numbers of all runs, and when their level changed.
 
     The runs are those below a directory, and are shown cell by cell. Changes are found by E-divisive
@@ -50,8 +68,13 @@ def history(directory: Path, plots: Path | None, html: Path | None, force: bool,
       bench history
       bench history results/nightly-scheduled
       bench history results/nightly-scheduled --html history.html
+      bench history results/nightly-scheduled --figures pdf --width 3.3in
       bench history results/nightly-scheduled --json
     """
+    if figures:
+        _refuse_beside_figures({"--html": html, "--json": as_json})
+    elif width:
+        raise RequestError("--width needs --figures", remedy="give it, such as --figures pdf")
     runs = find_runs([directory])
     if not runs:
         raise RequestError(f"{directory} holds no run", remedy="name a directory of runs, sweeps or scheduled sweeps")
@@ -70,5 +93,5 @@ def history(directory: Path, plots: Path | None, html: Path | None, force: bool,
         return
 
     target = plots or directory / PLOTS
-    drawn = draw_history(result, target)
+    drawn = draw_history(result, target, figures or USUAL_FORMATS, width)
     click.echo(f"drawn: {target}: {count(len({path.stem for path in drawn}), 'figure')}", err=True)

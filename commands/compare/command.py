@@ -10,12 +10,11 @@ import click
 
 from commands.compare.kept import listing, once
 from commands.paths import RunPath, UserPath, complete_key, with_packs
-from commands.run.options import choice, latest, shares
+from commands.run.options import FIGURES, WIDTH, choice, latest, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
-from suite.results.layout import ENDING, FIGURE_FORMATS, REPORT, USUAL_FORMATS
+from suite.results.layout import ENDING, REPORT
 from suite.results.runs import runs_and_sweeps
-from suite.units import parse_inches
 
 if TYPE_CHECKING:
     from commands.compare.show import Shown
@@ -28,36 +27,14 @@ _MARGIN = click.option(
 _FORCE = click.option(
     "--force", is_flag=True, help="Keep records that the audit refuses, form all ratios, and mark them."
 )
-_NARROWEST_INCHES = 3.0
-_WIDEST_INCHES = 20.0
 _CLAIMS = click.option("--claims", is_flag=True, help="Judge the claims of papers by the records.")
-
-
-def _column_inches(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    """Return the width of a column. Raises RequestError for one that has no room for a figure, or for no width."""
-    if value is None:
-        return None
-    inches = parse_inches(value)
-    if not _NARROWEST_INCHES <= inches <= _WIDEST_INCHES:
-        remedy = f"give one from {_NARROWEST_INCHES:g}in to {_WIDEST_INCHES:g}in"
-        raise RequestError(f"--width {value}: letters of 6 points do not fit, or no page does", remedy=remedy)
-    return inches
 
 
 @click.command()
 @click.argument("directories", nargs=-1, type=RunPath())
 @click.option("--plots", type=UserPath(), help="Directory for figures. Default: plots/ in the run.")
-@click.option(
-    "--figures",
-    multiple=True,
-    callback=choice(FIGURE_FORMATS),
-    help=f"Format of the figures: {', '.join(FIGURE_FORMATS)}. Repeatable. Default: {' and '.join(USUAL_FORMATS)}.",
-)
-@click.option(
-    "--width",
-    callback=_column_inches,
-    help="With --figures: width of a column in print, such as 3.3in or 84mm. Letters have 6 to 8 points.",
-)
+@FIGURES
+@WIDTH
 @_MARGIN
 @_FORCE
 @click.option("--costs", is_flag=True, help="Show CPU, memory, disk and energy that each target uses on the host.")

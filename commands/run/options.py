@@ -7,9 +7,18 @@ from typing import Any, TypeVar
 import click
 
 from suite.errors import RequestError, flag, nearest
-from suite.results.layout import PLAN, empty_after, latest_run, results_directory
-from suite.units import parse_share
+from suite.results.layout import (
+    FIGURE_FORMATS,
+    PLAN,
+    USUAL_FORMATS,
+    empty_after,
+    latest_run,
+    results_directory,
+)
+from suite.units import parse_inches, parse_share
 
+_NARROWEST_INCHES = 3.0
+_WIDEST_INCHES = 20.0
 F = TypeVar("F", bound=Callable[..., object])
 BUSY_HELP = {
     "share": "Run although another bench uses the same CPUs. The two disturb each other.",
@@ -43,6 +52,30 @@ def shares(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
     if value is None:
         return None
     return parse_share(value)
+
+
+def _column_inches(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    """Return the width of a column. Raises RequestError for one that has no room for a figure, or for no width."""
+    if value is None:
+        return None
+    inches = parse_inches(value)
+    if not _NARROWEST_INCHES <= inches <= _WIDEST_INCHES:
+        remedy = f"give one from {_NARROWEST_INCHES:g}in to {_WIDEST_INCHES:g}in"
+        raise RequestError(f"--width {value}: letters of 6 points do not fit, or no page does", remedy=remedy)
+    return inches
+
+
+FIGURES = click.option(
+    "--figures",
+    multiple=True,
+    callback=choice(FIGURE_FORMATS),
+    help=f"Format of the figures: {', '.join(FIGURE_FORMATS)}. Repeatable. Default: {' and '.join(USUAL_FORMATS)}.",
+)
+WIDTH = click.option(
+    "--width",
+    callback=_column_inches,
+    help="With --figures: width of a column in print, such as 3.3in or 84mm. Letters have 6 to 8 points.",
+)
 
 
 def latest() -> Path:

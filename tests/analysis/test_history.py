@@ -1,6 +1,7 @@
 """Change points of series, and histories of records: what changed on the machine, and how they are shown."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,23 @@ def test_the_command_says_the_change_first_and_draws_it(tmp_path: Path, monkeypa
     drawn = {path.name for path in (tmp_path / "results/plots").iterdir()}
     for end in ("throughput.png", "throughput.svg", "throughput-relative.svg"):
         assert any(name.startswith("history-synthetic-") and name.endswith(f"-resnet50-{end}") for name in drawn)
+
+
+def test_a_history_is_drawn_as_wide_as_a_column(tmp_path: Path) -> None:
+    nights(tmp_path / "results")
+    done = bench("history", tmp_path / "results", "--figures", "pdf", "--width", "3.3in")
+    assert done.exit_code == 0, done.output
+    drawn = list((tmp_path / "results/plots").iterdir())
+    assert {path.suffix for path in drawn} == {".pdf"}
+    widths = {re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", path.read_bytes())[1] for path in drawn}  # type: ignore[index]
+    assert [float(width) / 72 for width in widths] == [pytest.approx(3.3, abs=0.01)]
+    for words_of_command, message in (
+        (("--width", "3.3in"), "--width needs --figures"),
+        (("--figures", "pdf", "--html", tmp_path / "page.html"), "--figures has no effect with --html"),
+        (("--figures", "pdf", "--json"), "--figures has no effect with --json"),
+    ):
+        refused = bench("history", tmp_path / "results", *words_of_command)
+        assert (refused.exit_code, message in refused.output) == (2, True), refused.output
 
 
 def test_few_runs_are_said_to_be_too_few_and_a_directory_without_any_is_refused(tmp_path: Path) -> None:
