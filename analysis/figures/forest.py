@@ -29,6 +29,7 @@ from analysis.figures.drawing import (
     style,
 )
 from analysis.figures.foot import foot_of, write_foot
+from analysis.figures.lettering import LINE_INCHES
 from analysis.figures.reference import Reference
 from analysis.report.answers.answer import answer
 from analysis.report.formatting import floor, hidden, margins, one_line, ratio, readable, verdict
@@ -117,14 +118,16 @@ def _drawing(comparison: Comparison, name: str) -> Iterator[Drawing]:
         max_lines=most_lines,
         placeholder=" …",
     )
-    around = _AROUND + 0.19 * title.count("\n")
+    below = _below(rows, margins(comparison))
+    lines_below = below.count("\n") - 1  # two have room on a screen
+    around = _AROUND + 0.19 * title.count("\n") + LINE_INCHES * max(lines_below, 0)
     drawn: Sequence[Contrast] = rows
     if in_column():
         drawn = _rows_of_a_page(rows, around)
     lines = sum(map(_lines_of, drawn))
     with style():
         chart = canvas(_INCHES, around + _ROW / 2 * lines)
-        _draw(chart.subplots(), drawn, comparison)
+        _draw(chart.subplots(), drawn, comparison, below)
         chart.suptitle(title, fontsize=points(10), fontweight="bold", x=0.01, ha="left")
     write_foot(chart, foot_of(comparison, width, left_out(len(drawn), len(rows), "rows")))
     text = "every ratio to bare metal with its blocks, interval and verdict"
@@ -167,7 +170,7 @@ def _rows(comparison: Comparison) -> Iterator[Contrast]:
             yield effects["throughput"]
 
 
-def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
+def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison, below: str) -> None:
     colours = palette([contrast.target for contrast in rows])
     bands = [bounds_of(margin).ratios for margin in comparison.margins]
     low, high = _limits(list(map(readable, rows)), bands)
@@ -210,7 +213,8 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison) -> None:
         )
     axes.set_yticks(range(len(rows)), [*map(_name, rows)], fontsize=points(9))
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    _label(axes, rows, margins(comparison))
+    _scale(axes)
+    axes.set_xlabel(below, fontsize=points(8.5))
 
 
 def _name(contrast: Contrast) -> str:
@@ -236,7 +240,7 @@ def _limits(rows: Sequence[Contrast], bands: Sequence[Interval]) -> tuple[float,
     return low / room, high * room
 
 
-def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
+def _scale(axes: Axes) -> None:
     low, high = axes.get_xlim()
     locator: Locator = LogLocator()
     if high < 4 * low:
@@ -246,6 +250,11 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.grid(visible=False, axis="y")
+
+
+def _below(rows: Sequence[Contrast], margin: str) -> str:
+    """Return the text below the axis, in lines that fit a column."""
     base = base_of(rows[0].target)
     if any(contrast.kind == "aggressor" for contrast in rows):
         base = "the same victim alone"
@@ -253,6 +262,5 @@ def _label(axes: Axes, rows: Sequence[Contrast], margin: str) -> None:
     what = f"{common_direction(contrast.metric for contrast in rows)}\n{what}".lstrip()
     if in_column():
         fitting = int(_TITLE_LETTERS * letters(fitted(_INCHES)))
-        what = "\n".join(textwrap.fill(line, fitting) for line in what.splitlines())
-    axes.set_xlabel(what, fontsize=points(8.5))
-    axes.grid(visible=False, axis="y")
+        return "\n".join(textwrap.fill(line, fitting) for line in what.splitlines())
+    return what
