@@ -183,8 +183,8 @@ def _draw(axes: Axes, rows: Sequence[Contrast], comparison: Comparison, below: s
         look: dict[str, Any] = {"color": colours[contrast.target], "zorder": 3}
         shown = readable(contrast)
         if shown.ratio is not None:
-            below = [row + 0.22] * len(contrast.by_block)
-            axes.plot(contrast.by_block, below, ".", markersize=5, **look)
+            heights = [row + 0.22] * len(contrast.by_block)
+            axes.plot(contrast.by_block, heights, ".", markersize=5, **look)
             span = _span(contrast) or ()
             axes.plot(
                 span,

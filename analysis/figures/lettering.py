@@ -22,6 +22,8 @@ _NAME_POINTS = 11.0
 _NARROW_NAME_POINTS = 8.0
 _NAME_LETTER = 0.59
 """The size of a name below an axis, on a screen and in a column, and the width of a letter, as a share of it."""
+_GAP_LETTERS = 0.7
+"""The letters that stay free between two names."""
 _SPARE_LETTERS = 4
 """The letters by which lines of a turned name are longer than if they were equal: words are not broken."""
 _VALUE_INCHES = 0.08
@@ -96,7 +98,7 @@ def fit_names(axes: Axes, names: Sequence[str]) -> None:
     if in_column():
         size = points(_NARROW_NAME_POINTS)
     letter = _NAME_LETTER * size / 72
-    fitting = int(room / letter)
+    fitting = int(room / letter - _GAP_LETTERS)
     lines_of_names = [_broken(name, fitting) for name in names]
     longest = max(map(len, "\n".join(lines_of_names).splitlines()), default=0)
     if longest <= fitting:
