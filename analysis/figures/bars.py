@@ -180,9 +180,7 @@ def draw_bars(
     ``towards``: what the ends of the axis of ratios mean; empty where it differs from place to place. In a column,
     places that have no room side by side have panels below each other.
     """
-    if unit == "s" and bars["value"].max() >= drawing.HOURS_FROM_S:
-        bars["value"] /= 3600
-        unit = "hours"
+    unit = _in_hours_if_long(bars, unit)
     normalised = bool(bars["ratio"].notna().any())
     bars["height"] = bars["ratio"] if normalised else bars["value"]
     bars["top"] = bars[["height", "high"]].max(axis=1)
@@ -222,6 +220,14 @@ def draw_bars(
     if outside:
         facts.append(f"noise floor outside the axis: {', '.join(outside)}")
     return Bars(chart, "; ".join(filter(None, facts)))
+
+
+def _in_hours_if_long(bars: pd.DataFrame, unit: str) -> str:
+    """Turn long times into hours, and return the unit of the values."""
+    if unit != "s" or bars["value"].max() < drawing.HOURS_FROM_S:
+        return unit
+    bars["value"] /= 3600
+    return "hours"
 
 
 def _is_dotted(axes: Axes, *, normalised: bool) -> bool:
