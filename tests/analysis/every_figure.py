@@ -167,7 +167,7 @@ def load_all(save: Save) -> Comparison:
 def startup(save: Save) -> Forged:
     """Instances that are opened together, with two engines: the settings of a job take two lines."""
     for engine, block, target, number_of in itertools.product(
-        ("docker", "podman"), range(BLOCKS), ("bare-metal", "container"), (1, 5, 20)
+        ("docker", "podman"), range(BLOCKS), ("bare-metal", "container"), (1, 20)
     ):
         saved: Any = functools.partial(save, engine=engine)
         test_scaling.opened(saved, target, block, number_of, engine)
