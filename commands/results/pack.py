@@ -141,6 +141,17 @@ def verify(file: Path, as_json: bool) -> None:
     Examples:
       bench results verify night.tar.gz
     """
+    verified = _verified(file)
+    if as_json:
+        verified.tell()
+    else:
+        click.echo("\n".join(_lines(verified)))
+    if verified.decisive or verified.refused:
+        sys.exit(1)
+
+
+def _verified(file: Path) -> VerifiedPack:
+    """Audit and compare the runs of a pack again, and hold what comes of it against the pack."""
     with unpacked(file) as (directory, listed):
         remade = recompute(directory, listed.runs, listed.margin)
         packed = {}
@@ -149,11 +160,8 @@ def verify(file: Path, as_json: bool) -> None:
                 packed[name] = files.read(directory / name)
         audited = parse(remade[AUDIT])
     differences = list(_differences(packed, remade))
-    refused = set()
-    for finding in audited["findings"]:
-        if finding["severity"] == "refused":
-            refused.add(finding["where"])
-    verified = VerifiedPack(
+    refused = {finding["where"] for finding in audited["findings"] if finding["severity"] == "refused"}
+    return VerifiedPack(
         pack=file,
         runs=listed.runs,
         made_by=listed.suite_version,
@@ -165,12 +173,6 @@ def verify(file: Path, as_json: bool) -> None:
         reworded=tuple(difference.text for difference in differences if difference.is_wording),
         rounded=tuple(difference.text for difference in differences if difference.is_rounding),
     )
-    if as_json:
-        verified.tell()
-    else:
-        click.echo("\n".join(_lines(verified)))
-    if verified.decisive or verified.refused:
-        sys.exit(1)
 
 
 def _lines(verified: VerifiedPack) -> Iterator[str]:
