@@ -123,10 +123,14 @@ class PausedServer:
         self.send(signal.SIGCONT)
         self.calls.append("load")
 
-    def send(self, number: int) -> None:
+    def send(self, number: int) -> list[psutil.Process]:
+        """Send a signal to all processes of the guest, and return them."""
+        sent = []
         for process in psutil.process_iter(["cmdline"]):
             if str(STAND_IN) in (process.info["cmdline"] or ()):
                 process.send_signal(number)
+                sent.append(process)
+        return sent
 
 
 LOADED_S = 0.4
@@ -369,7 +373,8 @@ def test_a_server_that_cannot_be_saved_is_named_with_the_reason(
     error = failure(measured, f"--step-s 0.01 {words}", **options)
     assert message in error.message
     assert ("save" in paused.calls) is bool(fails_at)
-    paused.send(signal.SIGKILL)  # a guest would have ended with it
+    killed = paused.send(signal.SIGKILL)  # a guest would have ended with it
+    psutil.wait_procs(killed, timeout=10)
     assert not is_left(STAND_IN)
 
 
