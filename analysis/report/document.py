@@ -129,9 +129,12 @@ def _claim(row: JudgedClaim, cited: set[str]) -> Iterator[Element]:
     cited.add(row.claim.cited)
     yield Line(f"{row.claim.sentence} ({row.claim.paper}{paper}{printed})", label=row.word)
     for item in row.evidence:
-        measured = filter(None, (formatting.ratio(item.effect) if item.effect else "", item.text))
+        effect = ""
+        if item.effect:
+            effect = formatting.at_margin(item.effect)
+        measured = "; ".join(filter(None, (effect, item.text)))
         yield Line(
-            f"{item.what}: {row.claim.metric} {'; '.join(measured)}",
+            f"{item.what}: {row.claim.metric} {measured}",
             "dim",
             indent=2,
         )

@@ -169,6 +169,17 @@ def ratio(effect: Effect) -> str:
     return f"{times(effect.ratio)}x{interval}{judged}"
 
 
+def at_margin(effect: Effect) -> str:
+    """Return ``0.987x (0.944 to 1.030), undecided at 2 %``: beside a claim, whose own bound is another.
+
+    How many more blocks would decide at the margin decides nothing about the claim.
+    """
+    judged = effect.verdict
+    if judged is None or judged.name is None or judged.margin is None or effect.interval is None:
+        return ratio(effect)
+    return f"{ratio(replace(effect, verdict=None))}, {judged.name} at {percent(judged.margin)}"
+
+
 def difference(mean_difference: MeanDifference) -> str:
     """Return the mean difference of a count with its interval: ``+0.75 (-0.43 to +1.91)``."""
     interval = ""

@@ -9,6 +9,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,17 @@ from analysis.compare import published
 from analysis.compare.by import compare_by
 from analysis.compare.comparison import compare
 from analysis.compare.published import judge_claims, published_claims
-from analysis.compare.results import Comparison, JudgedClaim, PublishedClaim
+from analysis.compare.results import Comparison, Effect, JudgedClaim, PublishedClaim
 from analysis.figures.drawing import MARKERS
 from analysis.figures.plots import Picture, pictures
 from analysis.figures.reference import PAPERS_KEY, kind_of, normalised
 from analysis.load.records import load
 from analysis.report.answers.answer import answer
 from analysis.report.document import document
+from analysis.report.formatting import at_margin
 from analysis.report.page import write_report
 from analysis.report.rows import comparison_output
+from analysis.statistics.ratios import Verdict
 from suite.job.datasets import Dataset
 from suite.job.distributed import DistributedJob
 from suite.job.envelope import Envelope
@@ -576,3 +579,13 @@ def test_only_a_set_as_large_as_the_steps_need_gives_a_figure_its_number(
     assert drawn - {None} == numbers
     said = f"imagefolder of {images:,} images, digest dddddddd"
     assert said in answer(comparison).where
+
+
+def test_the_verdict_beside_a_claim_names_its_margin_and_asks_for_no_blocks() -> None:
+    verdict = Verdict("undecided", 0.2, more_blocks=387, margin=0.02)
+    effect = Effect(ratio=0.987, blocks=5, interval=(0.944, 1.03), verdict=verdict)
+    assert at_margin(effect) == "0.987x (0.944 to 1.030), undecided at 2 %"
+    withheld = replace(effect, verdict=replace(verdict, name=None))
+    assert at_margin(withheld) == "0.987x (0.944 to 1.030), no verdict"
+    alone = replace(effect, blocks=1, interval=None)
+    assert at_margin(alone) == "0.987x (1 block)"
