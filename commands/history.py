@@ -1,6 +1,6 @@
 """``bench history``: the numbers of every cell over all runs of a directory, and where they changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from analysis.load.records import load
 from analysis.report.terminal import Terminal
 from commands.output import Output
 from commands.paths import UserPath
-from commands.run.options import FIGURES, WIDTH
+from commands.run.options import FIGURES, NEEDED_BY_WIDTH, WIDTH, given, refuse_silenced
 from suite.errors import RequestError
 from suite.results.layout import PLOTS, USUAL_FORMATS, results_directory
 from suite.results.runs import find_runs
@@ -27,17 +27,14 @@ class HistoryOutput(Output):
     series: list[Series]
 
 
+_SILENCES = {"html": {"figures"}, "json": {"figures"}}
+"""The options that an output has no place for."""
+
+
 def history_over(runs: Sequence[Path], *, force: bool = False) -> History:
     """Return the history of runs. Raises RequestError for records that cannot be compared."""
     records = load(runs)
     return history_of(audited(records, force=force))
-
-
-def _refuse_beside_figures(outputs: Mapping[str, object]) -> None:
-    """Raise RequestError for an output that has no figures of its own formats."""
-    for name, chosen in outputs.items():
-        if chosen:
-            raise RequestError(f"--figures has no effect with {name}", remedy="leave one of them out")
 
 
 @click.command()
@@ -71,10 +68,8 @@ def history(
       bench history results/nightly-scheduled --figures pdf --width 3.3in
       bench history results/nightly-scheduled --json
     """
-    if figures:
-        _refuse_beside_figures({"--html": html, "--json": as_json})
-    elif width:
-        raise RequestError("--width needs --figures", remedy="give it, such as --figures pdf")
+    present = given({"figures": figures, "width": width, "html": html, "json": as_json})
+    refuse_silenced(present, _SILENCES, NEEDED_BY_WIDTH)
     runs = find_runs([directory])
     if not runs:
         raise RequestError(f"{directory} holds no run", remedy="name a directory of runs, sweeps or scheduled sweeps")

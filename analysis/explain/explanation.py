@@ -47,7 +47,7 @@ class NumberDifference:
 
 @dataclass(frozen=True)
 class Victim:
-    """What changed in a job on one target when an aggressor ran next to it; the baseline is the same target alone."""
+    """The changes of a job on one target when an aggressor ran next to it; the baseline is the same target alone."""
 
     job: ComparedJob
     model: str

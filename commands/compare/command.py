@@ -10,7 +10,7 @@ import click
 
 from commands.compare.kept import listing, once
 from commands.paths import RunPath, UserPath, complete_key, with_packs
-from commands.run.options import FIGURES, WIDTH, choice, latest, shares
+from commands.run.options import FIGURES, NEEDED_BY_WIDTH, WIDTH, choice, given, latest, refuse_silenced, shares
 from suite.errors import RequestError
 from suite.request.repetitions import MARGIN
 from suite.results.layout import ENDING, REPORT
@@ -100,7 +100,8 @@ def compare(directories: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN
       bench compare --figures pdf --width 3.3in --latex > tables.tex
       bench compare --methods --latex > methods.tex
     """
-    _refuse_silenced(options)
+    present = given(options) | {str(options["form"])}
+    refuse_silenced(present, _SILENCES, _NEEDS)
     if options["fail_above"] is not None:
         from commands.compare.gate import gate  # here, like those below: pandas need not be imported for what is kept
 
@@ -174,23 +175,8 @@ _NEEDS = {
     **dict.fromkeys(("across", "baseline", "junit"), ("fail-above", "5%")),
     **dict.fromkeys(("prices", "preempt"), ("job", "'50 epochs'")),
     "base": ("by", "data"),
-    "width": ("figures", "pdf"),
+    **NEEDED_BY_WIDTH,
 }
-
-
-def _refuse_silenced(options: Mapping[str, Any]) -> None:
-    """Raise RequestError for an option that another one would silence, or that lacks the one it is for."""
-    present = {str(options["form"])}
-    for name, value in options.items():
-        if value is not None and value is not False and value != ():
-            present.add(name.replace("_", "-"))
-    for name, silenced in _SILENCES.items():
-        silent = sorted(silenced & present)
-        if name in present and silent:
-            raise RequestError(f"--{silent[0]} has no effect with --{name}", remedy="leave one of them out")
-    for name, (needed, example) in _NEEDS.items():
-        if name in present and needed not in present:
-            raise RequestError(f"--{name} needs --{needed}", remedy=f"give it, such as --{needed} {example}")
 
 
 @click.command()

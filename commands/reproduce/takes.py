@@ -1,4 +1,4 @@
-"""What a plan takes here: cells, trials, time, data that are made first, and why cells cannot run."""
+"""The cost of a plan here: cells, trials, time, data that are made first, and why cells cannot run."""
 
 from collections.abc import Collection, Iterator, Sequence
 

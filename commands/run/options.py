@@ -1,6 +1,6 @@
 """Check the options of the other commands: a refusal names the value and what would do; and the run that is meant."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,6 +76,36 @@ WIDTH = click.option(
     callback=_column_inches,
     help="With --figures: width of a column in print, such as 3.3in or 84mm. Letters have 6 to 8 points.",
 )
+NEEDED_BY_WIDTH = {"width": ("figures", "pdf")}
+"""What ``WIDTH`` is for, as ``refuse_silenced`` takes it."""
+
+
+def given(options: Mapping[str, object]) -> set[str]:
+    """Return the options that were given, by their names on the command line without dashes before them."""
+    present = set()
+    for name, value in options.items():
+        if value is not None and value is not False and value != ():
+            present.add(name.replace("_", "-"))
+    return present
+
+
+def refuse_silenced(
+    present: Set[str],
+    silences: Mapping[str, Set[str]],
+    needs: Mapping[str, tuple[str, str]],
+) -> None:
+    """Raise RequestError for an option that another one would silence, or that lacks the one it is for.
+
+    ``silences``: by an option, those that it has no place for. ``needs``: by an option, the one that it is for, with an
+    example of its value.
+    """
+    for name, silenced in silences.items():
+        silent = sorted(silenced & present)
+        if name in present and silent:
+            raise RequestError(f"--{silent[0]} has no effect with --{name}", remedy="leave one of them out")
+    for name, (needed, example) in needs.items():
+        if name in present and needed not in present:
+            raise RequestError(f"--{name} needs --{needed}", remedy=f"give it, such as --{needed} {example}")
 
 
 def latest() -> Path:
