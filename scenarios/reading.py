@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from scenarios.members import plugin_of
 from suite.errors import CommandError, MeasurementError, option
 from suite.interfaces import Node, Observer
-from suite.job.datasets import LEAST_WARM, MOST_COLD, Dataset
+from suite.job.datasets import LEAST_WARM, MOST_COLD, MOST_STILL_MAPPED, Dataset
 from suite.job.job import Job, Loading
 from suite.job.properties import DISK_STAND_INS
 from suite.plan import Trial
@@ -123,8 +123,9 @@ def empty_page_cache(trial: Trial, node: Node, launch_of: Callable[[Node, Trial]
         why = "its disks are read through the host's page cache"
     else:
         share = asked(holder, command, trial.trial_timeout_s).get("page_cache_share")
-    if isinstance(share, float | int) and share > MOST_COLD:
-        why = f"{share:.1%} of its programs and files stay in memory, {MOST_COLD:.0%} may: something else uses them"
+    if isinstance(share, float | int) and share > MOST_STILL_MAPPED:
+        most = f"{MOST_STILL_MAPPED:.0%}"
+        why = f"{share:.1%} of its programs and files stay in memory, {most} may: something else uses them"
     elif isinstance(share, float | int):
         return float(share)
     raise MeasurementError(

@@ -37,6 +37,7 @@ from analysis.statistics.ratios import (
     FAILS_MORE,
     SIGNIFICANCE,
     Location,
+    Prospect,
     Verdict,
     exp,
     exp_ends,
@@ -122,9 +123,19 @@ def _with_wider(family: Sequence[Unjudged], terms: Terms) -> list[Verdict | None
             break
         for index, at_wider in enumerate(_verdicts(family, replace(terms, margin=wider))):
             verdict = verdicts[index]
-            if still_open[index] and verdict and at_wider and at_wider.name == "equivalent":
-                verdicts[index] = replace(verdict, equivalent_at=wider)
+            if still_open[index] and verdict and at_wider:
+                verdicts[index] = _with_one_wider(verdict, at_wider, wider)
     return verdicts
+
+
+def _with_one_wider(verdict: Verdict, at_wider: Verdict, wider: float) -> Verdict:
+    """Return an undecided verdict with what a wider margin decides, or would decide with more blocks."""
+    if at_wider.name == "equivalent":
+        return replace(verdict, equivalent_at=wider)
+    if at_wider.more_blocks:
+        prospect = Prospect(wider, at_wider.more_blocks)
+        return replace(verdict, prospects=(prospect, *verdict.prospects))
+    return verdict
 
 
 def _verdicts(family: Sequence[Unjudged], terms: Terms) -> Iterator[Verdict | None]:

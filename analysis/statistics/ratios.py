@@ -16,7 +16,7 @@ estimates the same centre as the mean. Sources:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +125,13 @@ def locate(values: Samples, trim: float = TRIM) -> Location | None:
     )
 
 
+class Prospect(NamedTuple):
+    """A wider margin, and how many more blocks would probably decide at it."""
+
+    margin: float
+    more_blocks: int
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A verdict of the data on a ratio against a margin.
@@ -148,6 +155,8 @@ class Verdict:
     """The margin, or the bound of a gate, that it was judged by; None before that is known."""
     equivalent_at: float | None = None
     """The least of ``WIDER_MARGINS`` at which an undecided ratio is equivalent; None for none."""
+    prospects: tuple[Prospect, ...] = ()
+    """Those of ``WIDER_MARGINS`` at which an undecided ratio is open, too, but more blocks decide; the least first."""
 
 
 def judge(

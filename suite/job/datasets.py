@@ -14,6 +14,11 @@ PageCache = Literal["cold", "warm"]
 MOST_COLD = 0.01
 LEAST_WARM = 0.95
 """The share of the data set's pages that the cache of the target holds right before the launch."""
+MOST_STILL_MAPPED = 0.02
+"""The share of the pages of a userland that may stay in memory: its running programs keep what they have mapped.
+
+Those are the interpreter that looks, the shell of a guest and its SSH server: 0.7 to 1.0 % of an image with torch.
+"""
 DigestKind = Literal["contents", "manifest", "sampled"]
 """How a data set is identified: by the hashes of all files; by those in the manifest of a generated set, of which some
 files are hashed again; or by names, sizes, times and parts of some files."""

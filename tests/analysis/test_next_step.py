@@ -366,3 +366,18 @@ def test_three_steps_lead_from_a_smoke_run_to_a_verdict(forged: Forged, noise: f
         now = obeyed(now, known(found.next), f"step-{number}", noise=noise)
     assert (found.rows[0].word, number <= 3) == ("slower", True)
     assert "--explain" in known(found.next).argv
+
+
+def test_a_ratio_at_its_margin_is_extended_until_a_wider_margin_decides(forged: Forged) -> None:
+    serving = {"scenario": "serve", "margin": "5%"}
+    run = forged.measure(0.95, 8, noise=0.06, seed=3, given={**serving, "blocks": 8}, scenario="serve")
+    open_at_its_margin = run.answer()
+    (claim,) = open_at_its_margin.claims
+    assert claim.word == "undecided"
+    assert claim.lacking_blocks is None
+    step = known(open_at_its_margin.next)
+    assert "which probably decide at 10 %" in step.remark
+    names_no_place_holder(step)
+    blocks = int(step.argv[step.argv.index("--blocks") + 1])
+    forged.measure(0.95, blocks, noise=0.06, seed=3, given={**serving, "blocks": blocks}, scenario="serve")
+    assert forged.answer().claims[0].equivalent_at == 0.1

@@ -469,7 +469,7 @@ def test_a_page_cache_is_emptied_by_who_can_see_it(trial: Trial) -> None:
     ("node", "ablation", "message"),
     [
         (CachingNode(share=None), None, "its kernel hides which files are in memory"),
-        (CachingNode(share=0.02), None, "2.0% of its programs and files stay in memory, 1% may"),
+        (CachingNode(share=0.03), None, "3.0% of its programs and files stay in memory, 2% may"),
         (CachingNode(), "disk-cache", "its disks are read through the host's page cache"),
     ],
 )

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from analysis.compare.results import Comparison
 from analysis.load.plans import extendable, plan_of
 from analysis.load.records import run_of
 from analysis.report.answers.claim import NO_NUMBER, Claim
-from analysis.report.formatting import percent
+from analysis.report.formatting import percent, reachable
+from analysis.statistics.ratios import Prospect
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
 from suite.job.profiles import PROFILES
@@ -112,8 +114,10 @@ def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> NextStep |
     block_s = worst.around.block_s or 0.0
     if endless or lacking * block_s > _LONG_S:
         in_turns = _in_turns(comparison, still_open, request)
-        if in_turns or endless:
+        if in_turns:
             return in_turns
+    if endless:
+        return _extending_to_a_wider_margin(run, still_open)
     if run is None or sweep_around(run):  # a plan file gives the blocks of a sweep
         return _anew(comparison, request, still_open)
     return extending(
@@ -122,6 +126,45 @@ def _deciding(comparison: Comparison, still_open: Sequence[Claim]) -> NextStep |
         block_s=block_s,
         at_least=any(claim.withheld for claim in still_open),
     )
+
+
+def _extending_to_a_wider_margin(run: Path | None, still_open: Sequence[Claim]) -> NextStep | None:
+    """Return the command that measures until claims without an end at their margin are decided at a wider one.
+
+    None where a claim is open for another reason, or out of reach at every wider margin.
+    """
+    if run is None or sweep_around(run):
+        return None
+    prospects = []
+    for claim in still_open:
+        prospect = _prospect(claim)
+        if prospect is None:
+            return None
+        prospects.append(prospect)
+    margin = max(prospect.margin for prospect in prospects)
+    more = max(prospect.more_blocks for prospect in prospects)
+    block_s = max(claim.around.block_s or 0.0 for claim in still_open)
+    step = extending(run, more, block_s=block_s)
+    if step is None:
+        return None
+    return replace(step, decides=f"{count(more, 'more block')}, which probably decide at {percent(margin)}")
+
+
+def _prospect(claim: Claim) -> Prospect | None:
+    """Return the least wider margin at which more blocks decide a claim within an hour, or else soonest; or None."""
+    verdict = claim.found.verdict
+    if verdict is None or claim.withheld:
+        return None
+    in_reach = [prospect for prospect in verdict.prospects if reachable(prospect.more_blocks)]
+    block_s = claim.around.block_s or 0.0
+    for prospect in in_reach:
+        if prospect.more_blocks * block_s <= _LONG_S:
+            return prospect
+    return min(in_reach, key=_more_blocks, default=None)
+
+
+def _more_blocks(prospect: Prospect) -> int:
+    return prospect.more_blocks
 
 
 def _lacking(claim: Claim) -> float:
