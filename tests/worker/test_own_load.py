@@ -16,7 +16,7 @@ from provisioning.machines.ssh import free_port
 from tests.worker.conftest import fails
 from worker.protocol import JobError
 from worker.serving.answers import ServerAnswer
-from worker.serving.load import LoadRun, Sent, answers_of, closed_loop, open_loop, wait_until_ready
+from worker.serving.load import LoadRun, Sent, answers_of, closed_loop, open_loop, wait_for_answer, wait_until_ready
 from worker.serving.null_server import _accept
 from worker.serving.own_server import listening
 from worker.spec import LoadRequest, parsed
@@ -99,6 +99,25 @@ def test_a_server_that_never_gets_ready_is_given_up_with_its_last_answer() -> No
     port = free_port()
     with fails(JobError, "network", "not ready after 1 s: .*refused"):
         wait_until_ready(load(port, patience_s=1))
+
+
+def test_a_lost_request_for_a_connection_is_repeated_sooner_than_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = socket.create_connection
+    waited_s: list[float] = []
+
+    def lose_six(address: tuple[str, int], timeout: float, *words: Any) -> socket.socket:
+        waited_s.append(timeout)
+        if len(waited_s) in (2, 3, 4, 5, 6, 8):
+            raise TimeoutError("timed out")
+        return connect(address, timeout, *words)
+
+    with stand_in() as port:
+        monkeypatch.setattr(socket, "create_connection", lose_six)
+        request = load(port, timeout_s=1)
+        wait_until_ready(request)
+        wait_until_ready(request)
+        wait_for_answer(request)
+    assert waited_s == [0.1, 0.1, 0.2, 0.4, 0.8, 1, 1, 0.1, 0.2]
 
 
 def test_what_answers_at_once_speaks_both_interfaces() -> None:

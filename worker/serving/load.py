@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -30,6 +30,12 @@ WARM_UP = 10
 """The first requests, which no figure counts."""
 POLL_S = 0.01
 """The pause between two attempts to reach a server that does not listen yet: the error of the cold start."""
+FIRST_CONNECT_S = 0.1
+"""How long the first attempt to reach a server waits for a connection, each later one that waits in vain twice as long.
+
+The kernel itself repeats a request for a connection that was lost, as on the way to a guest that is still being
+loaded, after a whole second.
+"""
 MOST_FAILED = 0.01
 """The share of the requests of a part that may fail before its figures would be those of another load."""
 MOST_BUSY = 0.8
@@ -259,13 +265,17 @@ def wait_until_ready(request: LoadRequest) -> None:
     """Ask for the path of readiness until it answers without an error. Raises JobError after the request's patience."""
     deadline_s = time.monotonic() + request.patience_s
     last = "nothing listened at its address"
+    connect_s = FIRST_CONNECT_S
     while time.monotonic() < deadline_s:
         try:
-            with Connection(request) as connection:
+            with Connection(request, connect_s) as connection:
                 status, _ = connection.get(str(request.ready))
             if status < LEAST_ERROR:
                 return
             last = f"{request.ready} answered {status}"
+        except TimeoutError as error:
+            last = str(error)
+            connect_s *= 2
         except OSError as error:
             last = str(error)
         time.sleep(POLL_S)
@@ -293,13 +303,19 @@ def wait_for_answer(request: LoadRequest) -> float:
     was ready if it is an error.
     """
     deadline_s = time.monotonic() + request.patience_s
+    connect_s = FIRST_CONNECT_S
     while time.monotonic() < deadline_s:
-        with suppress(OSError), Connection(request) as connection:
-            begin_s = time.monotonic()
-            answer = connection.send(0)
+        try:
+            with Connection(request, connect_s) as connection:
+                begin_s = time.monotonic()
+                answer = connection.send(0)
             if answer.problem:
                 raise JobError(f"the server answered {answer.problem}", kind="serve")
             return answer.first_s - begin_s
+        except TimeoutError:
+            connect_s *= 2
+        except OSError:
+            pass  # it does not listen yet
         time.sleep(POLL_S)
     raise JobError(f"the server had not answered after {request.patience_s:g} s", kind="network")
 
@@ -360,8 +376,11 @@ def _driven(request: LoadRequest, clients: int, due_s: Sequence[float | None]) -
 class Connection:
     """One connection to the server, which is kept for all requests that are sent over it."""
 
-    def __init__(self, request: LoadRequest) -> None:
-        self._http = http.client.HTTPConnection(request.address, request.port, timeout=request.timeout_s)
+    def __init__(self, request: LoadRequest, connect_s: float | None = None) -> None:
+        """Prepare a connection that is waited for up to ``connect_s`` seconds, or the timeout of the request."""
+        longest_s = request.timeout_s
+        self._connect_s = longest_s if connect_s is None else min(connect_s, longest_s)
+        self._http = http.client.HTTPConnection(request.address, request.port, timeout=self._connect_s)
         self._request = request
         self._bodies = [body.encode() for body in request.bodies]
         self._read = READERS[request.api]
@@ -377,6 +396,7 @@ class Connection:
 
     def _connect(self) -> None:
         self._http.connect()
+        self._http.sock.settimeout(self._request.timeout_s)
         self._http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, number: int) -> ServerAnswer:
