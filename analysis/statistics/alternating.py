@@ -55,7 +55,8 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
         return Components()
     numbers, rounds_of_pairs = zip(*pairs, strict=True)
     values = np.concatenate(rounds_of_pairs)
-    pair = np.repeat(np.arange(len(pairs)), [*map(len, rounds_of_pairs)])
+    sizes = [*map(len, rounds_of_pairs)]
+    pair = np.repeat(np.arange(len(pairs)), sizes)
     _, block_of = np.unique(numbers, return_inverse=True)
     block = block_of[pair]
     rounds = np.bincount(pair)
@@ -70,18 +71,20 @@ def components(log_ratios: Sequence[Sequence[Samples]]) -> Components:
     free_rounds = n - len(rounds)
     free_pairs = len(rounds) - len(block_rounds)
     free_blocks = len(block_rounds) - 1
-    burst = _variance(((values - pair_means[pair]) ** 2).sum(), 0.0, free_rounds, free_rounds)
+    in_pairs = values - pair_means[pair]
+    burst = _variance((in_pairs**2).sum(), 0.0, free_rounds, free_rounds)
     below = burst or 0.0
-    squares = ((pair_means[pair] - block_means[block]) ** 2).sum()
-    instance = _variance(squares, free_pairs * below, n - inside, free_pairs)
-    squares = ((block_means[block] - values.mean()) ** 2).sum()
+    in_blocks = pair_means[pair] - block_means[block]
+    instance = _variance((in_blocks**2).sum(), free_pairs * below, n - inside, free_pairs)
+    between_blocks = block_means[block] - values.mean()
     lower = (inside - in_all) * (instance or 0.0) + free_blocks * below
     weight = n - float((block_rounds**2).sum()) / n
-    variance = _variance(squares, lower, weight, free_blocks)
+    variance = _variance((between_blocks**2).sum(), lower, weight, free_blocks)
     levels = {"burst": burst, "instance": instance, "block": variance}
     estimated = {name: value for name, value in levels.items() if value is not None}
     truncated = tuple(name for name, value in estimated.items() if value < 0)
-    return Components(**{name: max(0.0, value) for name, value in estimated.items()}, truncated=truncated)
+    variances = {name: max(0.0, value) for name, value in estimated.items()}
+    return Components(**variances, truncated=truncated)
 
 
 def _finite(log_ratios: Sequence[Sequence[Samples]]) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
@@ -96,7 +99,9 @@ def _finite(log_ratios: Sequence[Sequence[Samples]]) -> Iterator[tuple[int, npt.
 
 def _variance(squares: float, lower: float, weight: float, free: int) -> float | None:
     """Return the variance of a level: its sum of squares, less the part of lower levels. None without repetitions."""
-    return (float(squares) - lower) / weight if free else None
+    if not free:
+        return None
+    return (float(squares) - lower) / weight
 
 
 @dataclass(frozen=True)
@@ -173,13 +178,21 @@ def repetitions(seconds: Sequence[float], variances: Sequence[float]) -> list[fl
     merged: list[tuple[float, float, int]] = []
     for level in zip(seconds, variances, itertools.repeat(1), strict=False):
         merged.append(level)
-        while len(merged) > 1 and merged[-1][1] * merged[-2][0] <= merged[-2][1] * merged[-1][0]:
-            above, below = merged[-2:]
-            merged[-2:] = [(above[0] + below[0], above[1] + below[1], above[2] + below[2])]
+        while len(merged) > 1:
+            above_s, above_variance, above_levels = merged[-2]
+            below_s, below_variance, below_levels = merged[-1]
+            act_as_one = below_variance * above_s <= above_variance * below_s
+            if not act_as_one:
+                break
+            of_both = (above_s + below_s, above_variance + below_variance, above_levels + below_levels)
+            merged[-2:] = [of_both]
     counts = [1.0] * (merged[0][2] - 1)
     for (above_s, above_variance, _), (level_s, variance, levels) in itertools.pairwise(merged):
         divisor = level_s * above_variance
-        counts += [math.sqrt(above_s * variance / divisor) if divisor else math.inf, *[1.0] * (levels - 1)]
+        count = math.inf
+        if divisor:
+            count = math.sqrt(above_s * variance / divisor)
+        counts += [count, *[1.0] * (levels - 1)]
     return counts
 
 

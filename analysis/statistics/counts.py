@@ -57,32 +57,34 @@ def inside_blocks(differences: Samples) -> MeanDifference | None:
         return None
     chosen = _subsets(n)
     sums = chosen @ values
+    observed = values.sum()
     # The sign of each chosen block is turned: the sum falls by twice its difference.
-    turned = values.sum() - 2 * sums
+    turned = observed - 2 * sums
     tolerance = 1e-9 * float(np.abs(values).sum())
-    at_least = float((turned >= values.sum() - tolerance).mean())
-    at_most = float((turned <= values.sum() + tolerance).mean())
+    at_least = float((turned >= observed - tolerance).mean())
+    at_most = float((turned <= observed + tolerance).mean())
+    p = min(1.0, 2 * min(at_least, at_most))
     sizes = chosen.sum(axis=1)
-    typical = np.sort(sums[sizes > 0] / sizes[sizes > 0])
+    not_empty = sizes > 0
+    means = sums[not_empty] / sizes[not_empty]
+    typical = np.sort(means)
     left_out = math.floor(_SIDE * (len(typical) + 1))
-    bounded = left_out > 0 and bool(values.any())
-    if bounded:
-        interval = (float(typical[left_out - 1]), float(typical[-left_out]))
-    else:
-        interval = None
-    return MeanDifference(
-        float(values.mean()),
-        interval,
-        min(1.0, 2 * min(at_least, at_most)),
-        n,
-    )
+    interval = None
+    if left_out > 0 and values.any():
+        low = float(typical[left_out - 1])
+        high = float(typical[-left_out])
+        interval = low, high
+    return MeanDifference(float(values.mean()), interval, p, n)
 
 
 def _subsets(n: int) -> Numbers:
     """Return subsets of n blocks, a row each, the empty one first: that of the observed signs."""
     if n <= _ALL_SUBSETS:
-        return ((np.arange(1 << n)[:, None] >> np.arange(n)) & 1).astype(np.float64)
-    subsets = np.random.default_rng(n).integers(0, 2, (_DRAWS, n)).astype(np.float64)
+        numbers = np.arange(1 << n)[:, None]
+        bits = (numbers >> np.arange(n)) & 1
+        return bits.astype(np.float64)
+    rng = np.random.default_rng(n)
+    subsets = rng.integers(0, 2, (_DRAWS, n)).astype(np.float64)
     subsets[0] = 0.0
     return subsets
 
@@ -92,7 +94,9 @@ def between_runs(old: Runs, new: Runs) -> MeanDifference | None:
     location = shift(old, new, trim=0)
     if location is None:
         return None
-    by_order = _by_order(np.concatenate([*old]), np.concatenate([*new]))
+    before = np.concatenate([*old])
+    after = np.concatenate([*new])
+    by_order = _by_order(before, after)
     if location.spread is None:
         return by_order
     return _with_spread(by_order, location)
@@ -100,7 +104,8 @@ def between_runs(old: Runs, new: Runs) -> MeanDifference | None:
 
 def _with_spread(by_order: MeanDifference, location: Location) -> MeanDifference:
     """Return a difference with what the spread between runs adds to its interval and its level."""
-    p = max(by_order.p, min(1.0, 2 * p_beyond(abs(location.centre), location)))
+    one_sided = p_beyond(abs(location.centre), location)
+    p = max(by_order.p, min(1.0, 2 * one_sided))
     interval = None
     if by_order.interval and location.interval:
         low = min(by_order.interval[0], location.interval[0])
@@ -117,16 +122,25 @@ def _by_order(old: Samples, new: Samples) -> MeanDifference:
     observed = float(after.mean() - before.mean())
     at_least = _level(before, after, 1, orders)
     at_most = _level(before, -after, -1, orders)
-    n = min(len(before), len(after))
-    p = min(1.0, 2 * min(at_least(0.0), at_most(0.0)))
+    one_sided = min(at_least(0.0), at_most(0.0))
+    unbounded = MeanDifference(
+        mean=observed,
+        interval=None,
+        p=min(1.0, 2 * one_sided),
+        n=min(len(before), len(after)),
+    )
     values = np.concatenate([before, after])
-    far = float(np.ptp(values)) * len(values) + abs(observed)
+    span = float(np.ptp(values))
+    far = span * len(values) + abs(observed)
+    if not far:
+        return unbounded
     # At the farthest shift each side has all of its values beyond the other's: if that is no rare order, none is.
-    if not far or min(at_least(observed - far), at_most(-observed - far)) > _SIDE:
-        return MeanDifference(observed, None, p, n)
+    at_farthest = min(at_least(observed - far), at_most(-observed - far))
+    if at_farthest > _SIDE:
+        return unbounded
     low = _first_above(at_least, observed - far, observed)
     high = -_first_above(at_most, -observed - far, -observed)
-    return MeanDifference(observed, (low, high), p, n)
+    return replace(unbounded, interval=(low, high))
 
 
 def _level(before: Numbers, after: Numbers, sign: int, orders: npt.NDArray[np.intp]) -> Callable[[float], float]:
@@ -135,7 +149,9 @@ def _level(before: Numbers, after: Numbers, sign: int, orders: npt.NDArray[np.in
     def level(shift: float) -> float:
         values = np.concatenate([sign * before, after - shift])
         means = values[orders].mean(axis=1)
-        return float((means >= means[0] - 1e-9 * float(np.abs(values).max())).mean())
+        tolerance = 1e-9 * float(np.abs(values).max())
+        as_great = means >= means[0] - tolerance
+        return float(as_great.mean())
 
     return level
 
@@ -143,7 +159,8 @@ def _level(before: Numbers, after: Numbers, sign: int, orders: npt.NDArray[np.in
 def _orders(old: int, new: int) -> npt.NDArray[np.intp]:
     """Return the places of the values that are taken for new in each order, the observed one first."""
     rng = np.random.default_rng((old, new))
-    orders = rng.permuted(np.tile(np.arange(old + new), (_DRAWS, 1)), axis=1)[:, :new]
+    places = np.tile(np.arange(old + new), (_DRAWS, 1))
+    orders = rng.permuted(places, axis=1)[:, :new]
     orders[0] = np.arange(old, old + new)
     return orders
 
@@ -165,10 +182,12 @@ def judge_differences(differences: list[MeanDifference], *, more_is_better: bool
     There is no ``equivalent``: a share of a mean that may be zero bounds nothing.
     """
     verdicts = []
-    levels = holm([difference.p for difference in differences])
+    unadjusted = [difference.p for difference in differences]
+    levels = holm(unadjusted)
     for difference, level in zip(differences, levels, strict=True):
         name: VerdictName = "undecided"
         if level <= SIGNIFICANCE:
-            name = "faster" if (difference.mean > 0) == more_is_better else "slower"
+            better = (difference.mean > 0) == more_is_better
+            name = "faster" if better else "slower"
         verdicts.append(Verdict(name, level))
     return verdicts

@@ -23,17 +23,16 @@ def dependence(values: Samples) -> float:
     """Return the level at which values resemble the one before; NaN for too few, and for equal ones."""
     n = len(values)
     ranks = pd.Series(values).rank().to_numpy()
-    spread = float(((ranks - (n + 1) / 2) ** 2).sum())
+    deviations = ranks - (n + 1) / 2
+    spread = float((deviations**2).sum())
     if n < LEAST_TO_DEPEND or spread == 0:
         return math.nan
-    shape = 5 * n * (n + 1) * (n - 1) ** 2 / (2 * (n - 2) * (5 * n**2 - 2 * n - 9)) - 0.5
-    return float(
-        special.betainc(
-            shape,
-            shape,
-            float((np.diff(ranks) ** 2).sum()) / spread / 4,
-        )
-    )
+    numerator = 5 * n * (n + 1) * (n - 1) ** 2
+    denominator = 2 * (n - 2) * (5 * n**2 - 2 * n - 9)
+    shape = numerator / denominator - 0.5
+    steps = np.diff(ranks)
+    neumann_ratio = float((steps**2).sum()) / spread
+    return float(special.betainc(shape, shape, neumann_ratio / 4))
 
 
 def place_effect(log_ratios: Samples, later: Samples) -> Location | None:
@@ -41,7 +40,9 @@ def place_effect(log_ratios: Samples, later: Samples) -> Location | None:
 
     ``later``: by how many places the trial of the target came after that of bare metal.
     """
-    if len(later) < 3 or np.ptp(later) == 0:
+    n = len(later)
+    if n < 3 or np.ptp(later) == 0:
         return None
     (slope, _), covariance = np.polyfit(later, log_ratios, 1, cov=True)
-    return Location(float(slope), math.sqrt(covariance[0, 0]), len(later) - 2, len(later))
+    standard_error = math.sqrt(covariance[0, 0])
+    return Location(float(slope), standard_error, n - 2, n)

@@ -24,7 +24,9 @@ TRIM = 0.15
 
 def trimmed(n: int, trim: float = TRIM) -> int:
     """Return how many of ``n`` values are trimmed at each end."""
-    return max(1, int(trim * n)) if trim and n >= 5 else 0
+    if not trim or n < 5:
+        return 0
+    return max(1, int(trim * n))
 
 
 def degrees_of_freedom(n: int, trim: float = TRIM) -> int:
@@ -41,7 +43,8 @@ def detectable(deviation: float, freedom: float, blocks: int, *, level: float, p
     tested = degrees_of_freedom(blocks)
     if tested < 1:
         return math.inf
-    return errors_detected(freedom, tested, level=level, power=power) * deviation / math.sqrt(blocks)
+    errors = errors_detected(freedom, tested, level=level, power=power)
+    return errors * deviation / math.sqrt(blocks)
 
 
 def errors_detected(freedom: float, tested: float, *, level: float, power: float = POWER) -> float:
@@ -49,17 +52,31 @@ def errors_detected(freedom: float, tested: float, *, level: float, power: float
 
     ``freedom``: the degrees of freedom of the deviation from which the standard error is known.
     """
-    return float(special.nctdtrit(freedom, special.stdtrit(tested, 1 - level), power))
+    critical = special.stdtrit(tested, 1 - level)
+    return float(special.nctdtrit(freedom, critical, power))
 
 
 def blocks_needed(
-    difference: float, deviation: float, freedom: float, *, level: float, power: float = POWER, least: int = 2
+    difference: float,
+    deviation: float,
+    freedom: float,
+    *,
+    level: float,
+    power: float = POWER,
+    least: int = 2,
 ) -> int | None:
     """Return how many blocks, ``least`` or more, detect a difference of log ratios; None above ``MOST_BLOCKS``."""
-    return fewest(lambda n: detectable(deviation, freedom, n, level=level, power=power) <= difference, least)
+
+    def suffice(blocks: int) -> bool:
+        return detectable(deviation, freedom, blocks, level=level, power=power) <= difference
+
+    return fewest(suffice, least)
 
 
 def fewest(suffice: Callable[[int], bool], least: int) -> int | None:
     """Return the fewest blocks, ``least`` or more, that suffice; None above ``MOST_BLOCKS``."""
-    needed = least + bisect_left(range(least, MOST_BLOCKS + 1), True, key=suffice)
-    return needed if needed <= MOST_BLOCKS else None
+    numbers = range(least, MOST_BLOCKS + 1)
+    needed = least + bisect_left(numbers, True, key=suffice)
+    if needed > MOST_BLOCKS:
+        return None
+    return needed

@@ -43,20 +43,22 @@ def levels(sides: Sequence[Runs], more: int = 0, trim: float = TRIM) -> list[Loc
     freedom = sum(len(places) - 1 for places in located if places)
     if freedom < LEAST_RUNS - 1:
         return [_pooled(runs, more, trim) for runs in sides]
-    between = _between([places for places in located if places], freedom)
+    with_values = [places for places in located if places]
+    between = _between(with_values, freedom)
     return [_level(places, between, freedom, more) if places else None for places in located]
 
 
 def _located(runs: Runs, trim: float) -> list[Location]:
-    return [*filter(None, (locate(run, trim) for run in runs))]
+    locations = [locate(run, trim) for run in runs]
+    return [*filter(None, locations)]
 
 
 def _pooled(runs: Runs, more: int, trim: float) -> Location | None:
     """Return the level of a side as if all of its runs were the same one."""
-    if len(runs):
-        location = locate(np.concatenate([*runs]), trim)
-    else:
-        location = None
+    if not len(runs):
+        return None
+    values = np.concatenate([*runs])
+    location = locate(values, trim)
     return location and _with_more(location, more)
 
 
@@ -75,7 +77,8 @@ def _with_more(location: Location, more: int) -> Location:
 
 def _within(places: Sequence[Location]) -> float:
     """Return the mean variance of the levels of runs by what their blocks show."""
-    return fmean((location.standard_error or 0.0) ** 2 for location in places)
+    errors = [location.standard_error or 0.0 for location in places]
+    return fmean(error**2 for error in errors)
 
 
 def _between(sides: Sequence[Sequence[Location]], freedom: int) -> float:
@@ -84,8 +87,9 @@ def _between(sides: Sequence[Sequence[Location]], freedom: int) -> float:
     for side in sides:
         centres = [location.centre for location in side]
         squares.append(float(np.var(centres)) * len(side))
-    within = _within([*chain.from_iterable(sides)])
-    return max(0.0, sum(squares) / freedom - within)
+    of_all_sides = [*chain.from_iterable(sides)]
+    variance = sum(squares) / freedom - _within(of_all_sides)
+    return max(0.0, variance)
 
 
 def _level(places: Sequence[Location], between: float, freedom: int, more: int) -> Location:
@@ -96,8 +100,14 @@ def _level(places: Sequence[Location], between: float, freedom: int, more: int) 
     n = sum(location.n for location in places)
     centre = fmean(location.centre for location in places)
     if len(places) > 1:
-        error = math.sqrt((between + _within(places)) / len(places))
-        return Location(centre, error, freedom, n, math.sqrt(between))
+        variance = (between + _within(places)) / len(places)
+        return Location(
+            centre=centre,
+            standard_error=math.sqrt(variance),
+            degrees_of_freedom=freedom,
+            n=n,
+            spread=math.sqrt(between),
+        )
     run = _with_more(places[0], more)
     if run.standard_error is None:
         return run
@@ -132,8 +142,9 @@ def difference(old: Location, new: Location) -> Location:
         return Location(centre, None, 0, n)
     variances = [old.standard_error**2, new.standard_error**2]
     freedoms = [old.degrees_of_freedom, new.degrees_of_freedom]
+    sides = zip(variances, freedoms, strict=True)
     total = sum(variances)
-    divisor = sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))
+    divisor = sum(variance**2 / freedom for variance, freedom in sides)
     freedom = total**2 / divisor if divisor else sum(freedoms)
     if old.spread is not None:
         freedom = min(freedom, max(freedoms))
@@ -150,21 +161,28 @@ def mean_shift(old: Samples, new: Samples) -> Mean | None:
     centres = []
     variances = []
     thirds = []
-    for logs in (np.asarray(old, dtype=np.float64), np.asarray(new, dtype=np.float64)):
-        values = np.exp(logs - logs.max())
-        influence = values / values.mean() - 1
-        centres.append(float(logs.max()) + math.log(values.mean()))
-        variances.append(float(influence @ influence) / len(logs) / (len(logs) - 1))
-        thirds.append(float((influence**3).mean()) / len(logs) ** 2)
+    for sample in (old, new):
+        logs = np.asarray(sample, dtype=np.float64)
+        n = len(logs)
+        highest = logs.max()
+        values = np.exp(logs - highest)
+        mean = values.mean()
+        influence = values / mean - 1
+        centres.append(float(highest) + math.log(mean))
+        variances.append(float(influence @ influence) / n / (n - 1))
+        thirds.append(float((influence**3).mean()) / n**2)
+    centre = centres[1] - centres[0]
     variance = sum(variances)
     if not variance:
-        return Mean(centres[1] - centres[0], 0.0, 0.0, len(old) + len(new) - 1)
+        return Mean(centre, 0.0, 0.0, len(old) + len(new) - 1)
     parts = zip(variances, (old, new), strict=True)
-    freedom = variance**2 / sum(part**2 / (len(sample) - 1) for part, sample in parts)
+    divisor = sum(part**2 / (len(sample) - 1) for part, sample in parts)
+    freedom = variance**2 / divisor
+    third = thirds[1] - thirds[0]
     return Mean(
-        centres[1] - centres[0],
+        centre,
         math.sqrt(variance),
-        (thirds[1] - thirds[0]) / variance**1.5,
+        third / variance**1.5,
         int(freedom) + 1,
     )
 
@@ -178,14 +196,12 @@ def detectable(old: Runs, new: Runs, more: int = 0) -> float | None:
     then = shift(old, new, more)
     if not now or not then or now.standard_error is None or then.standard_error is None:
         return None
-    return (
-        errors_detected(
-            now.degrees_of_freedom,
-            then.degrees_of_freedom,
-            level=LEVEL,
-        )
-        * then.standard_error
+    errors = errors_detected(
+        now.degrees_of_freedom,
+        then.degrees_of_freedom,
+        level=LEVEL,
     )
+    return errors * then.standard_error
 
 
 def more_blocks(old: Runs, new: Runs, distance: float) -> int | None:
