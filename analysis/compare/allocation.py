@@ -62,8 +62,9 @@ def with_allocation(comparison: Comparison) -> Comparison:
     contrasts: list[Contrast] = []
     gains = []
     for arm in sorted(by_arm, key=order):
-        contrasts += _stage_times(by_arm[arm])
-        gains.append(_gain(by_arm[arm]))
+        cells = by_arm[arm]
+        contrasts += _stage_times(cells)
+        gains.append(_gain(cells))
     for gain in judged(gains, comparison.common_terms):
         spoiled = disturbed(by_arm[gain.arm].trials, ["target", "cpus"])
         by_cpus = {f"with cpus={cpus}": kinds for (_, cpus), kinds in spoiled.items()}
@@ -86,13 +87,23 @@ def _cells(trials: pd.DataFrame) -> Iterator[_Cells]:
             continue
         seconds = _seconds(cells, cpus)
         if len(seconds) > 1:
-            yield _Cells(_arm_of(cells.iloc[0]), cells, cpus, np.array(seconds))
+            first_trial = cells.iloc[0]
+            yield _Cells(
+                arm=_arm_of(first_trial),
+                trials=cells,
+                cpus=cpus,
+                seconds=np.array(seconds),
+            )
 
 
 def _arm_of(trial: pd.Series) -> Arm:
     """Return the arm of a trial, without the settings in which the cells differ."""
     settings = str(trial["variant"]).split(", ")
-    shared = [setting for setting in settings if setting.partition("=")[0] not in _VARIED]
+    shared = []
+    for setting in settings:
+        name, _, _ = setting.partition("=")
+        if name not in _VARIED:
+            shared.append(setting)
     job = replace(job_of(trial), variant=", ".join(shared))
     return Arm(job, str(trial["model"]), str(trial["target"]))
 
@@ -158,8 +169,10 @@ def _stage_times(cells: _Cells) -> Iterator[Contrast]:
 
 
 def _gain(cells: _Cells) -> Unjudged:
-    measured = np.asarray((cells.seconds > 0).all(axis=(0, 1)))
-    plan, logs = log_ratios(cells.seconds[:, :, measured], cells.cpus)
+    has_steps = cells.seconds > 0
+    measured = np.asarray(has_steps.all(axis=(0, 1)))
+    of_measured = cells.seconds[:, :, measured]
+    plan, logs = log_ratios(of_measured, cells.cpus)
     members = np.full(len(measured), UNMEASURED, dtype=object)
     members[measured] = [str(number) for number in plan]
     gain = Contrast(

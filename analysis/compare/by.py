@@ -82,8 +82,10 @@ def compare_by(records: Records, keys: Values, base: Values = (), *, margin: flo
     """
     if RATE in keys:
         records = at_each_rate(records)
-    trials = _placed(plain(records.trials)).sort_values("started_at", kind="stable")
-    terms = Terms(terms_of(records.directories, margin).margin)
+    placed = _placed(plain(records.trials))
+    trials = placed.sort_values("started_at", kind="stable")
+    stated = terms_of(records.directories, margin)
+    terms = Terms(stated.margin)
     jobs = settings_of(trials)
     ranks = _ranks(jobs, keys, base)
     formed: list[Unjudged] = []
@@ -140,7 +142,8 @@ def stand_between(
             group = arm[:2]
             disturbed_sides[group][side] = tuple(chain(*of_cell.values()))
     circumstances = {group: Circumstances(disturbed=of_cells) for group, of_cells in disturbed_sides.items()}
-    rows = judged_counts(judged(formed, terms), lambda row: row.metric.name)
+    with_verdicts = judged(formed, terms)
+    rows = judged_counts(with_verdicts, lambda row: row.metric.name)
     return with_standing(rows, circumstances)
 
 
@@ -151,9 +154,10 @@ def _placed(trials: pd.DataFrame) -> pd.DataFrame:
     targets = trials["target"].astype(str)
     of_run = places.where(trials["ok"]).groupby([runs, targets])
     failed = ~trials["ok"].astype(bool)
-    on_one_host = of_run["hostname"].transform("nunique") == 1
-    placeless = failed & on_one_host
-    completed = places.where(~placeless, of_run.transform("first"))
+    hosts = of_run["hostname"].transform("nunique")
+    placeless = failed & (hosts == 1)
+    place_of_run = of_run.transform("first")
+    completed = places.where(~placeless, place_of_run)
     return trials.assign(**completed)
 
 
@@ -162,7 +166,12 @@ def _failures(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[AnalysisWarning
     for cell in cells:
         if len(cell.failed):
             where = ", ".join((arm.target, *cell.name))
-            yield failed_trials(cell.settings["model"], where, cell.failed, cell.of_trials)
+            yield failed_trials(
+                cell.settings["model"],
+                where,
+                cell.failed,
+                cell.of_trials,
+            )
 
 
 def settings_of(trials: pd.DataFrame) -> list[Settings]:
@@ -218,7 +227,8 @@ def _values(key: str, jobs: Sequence[Settings]) -> list[str]:
 
 
 def _names(jobs: Sequence[Settings]) -> list[str]:
-    return list(dict.fromkeys(chain.from_iterable(jobs)))
+    names = chain.from_iterable(jobs)
+    return list(dict.fromkeys(names))
 
 
 def _offer(jobs: Sequence[Settings]) -> str:
@@ -229,13 +239,17 @@ def _offer(jobs: Sequence[Settings]) -> str:
         if name != _POOL and len(values) > 1:
             listed = ", ".join(map(shortened, values))
             keys.append(f"{name} ({listed})")
-    return f"keys with several values: {', '.join(keys) or _NONE}"
+    offered = ", ".join(keys)
+    return f"keys with several values: {offered or _NONE}"
 
 
 def _ranks(jobs: Sequence[Settings], keys: Values, base: Values) -> list[list[str]]:
     """Return the values of each key: the base, then models as in the suite, numbers by size, others as measured."""
     if len(base) not in (0, len(keys)):
-        raise RequestError(f"{len(base)} values of --base for {len(keys)} of --by", remedy="give one for each, or none")
+        raise RequestError(
+            f"{len(base)} values of --base for {len(keys)} of --by",
+            remedy="give one for each, or none",
+        )
     names = sorted({*_names(jobs)} - {_POOL})
     bases = base or ("",) * len(keys)
     ranks = []
@@ -244,7 +258,10 @@ def _ranks(jobs: Sequence[Settings], keys: Values, base: Values) -> list[list[st
         if key not in names:
             raise RequestError(f"--by {key!r} is unknown", remedy=nearest(key, names))
         if len(values) < 2:
-            raise RequestError(f"--by {key}: all records have {', '.join(values)}", remedy=_offer(jobs))
+            raise RequestError(
+                f"--by {key}: all records have {', '.join(values)}",
+                remedy=_offer(jobs),
+            )
         if first and first not in values:
             raise RequestError(
                 f"--base {first!r}: no record has this {key}",
@@ -280,18 +297,23 @@ def _alike(
             job = jobs[numbers[0]]
             of_model = metrics_of(metrics, job["scenario"], job["model"])
             compared = [metric.compared_in(everything) for metric in of_model]
-            cells.append(_cell(keys, values, job, trials.iloc[numbers], compared))
+            of_cell = trials.iloc[numbers]
+            cells.append(_cell(keys, values, job, of_cell, compared))
         settings = dict(zip(free, alike, strict=True))
-        arm = _arm(target, settings, [cell.settings for cell in cells])
+        settings_of_cells = [cell.settings for cell in cells]
+        arm = _arm(target, settings, settings_of_cells)
         yield arm, cells
 
 
 def _free_settings(jobs: Sequence[Settings], keys: Values) -> list[str]:
     """Return the settings that follow neither from the keys nor from those before them."""
-    different = [*{id(job): job for job in jobs}.values()]
+    by_identity = {id(job): job for job in jobs}
+    different = list(by_identity.values())
     free: list[str] = []
     for name in _names(different):
-        if name not in (*keys, *PLACES) and not decided_by([*keys, *free], name, different):
+        if name in keys or name in PLACES:
+            continue
+        if not decided_by([*keys, *free], name, different):
             free.append(name)
     return free
 
@@ -306,33 +328,42 @@ def _cell(keys: Values, values: Values, job: Settings, trials: pd.DataFrame, com
     failed = trials[have_failed(trials)]
     unit = next(iter(finished["unit"]), None)
     metrics = {metric.name: metric for metric in in_units(compared, unit)}
-    return CellTrials(keys, values, job, finished, metrics, failed)
+    return CellTrials(
+        keys,
+        values,
+        job,
+        finished,
+        metrics,
+        failed,
+    )
 
 
 def _arm(target: str, free: Settings, cells: Sequence[Settings]) -> Arm:
     """Return what all cells have in common. Of several profiles one that decides nothing stands for all."""
     shared: dict[str, str] = {}
     for name in _COLUMNS:
-        values = _values(name, cells)
-        shared[name] = values[0] if len(values) == 1 or name == "scenario" else ""
+        first, *others = _values(name, cells)
+        shared[name] = first if not others or name == "scenario" else ""
     model = shared.pop("model")
     profiles = _values("profile", cells)
-    undecided = [name for name in profiles if name in PROFILES and not PROFILES[name].decides]
+    known = [name for name in profiles if name in PROFILES]
+    undecided = [name for name in known if not PROFILES[name].decides]
     shared["profile"] = (undecided or profiles)[0]
     differing = []
     for name, value in free.items():
         if name not in _COLUMNS:
             label = "host" if name == _POOL else name
             differing.append(f"{label}={value}")
-    job = ComparedJob(**shared, variant=shortened(", ".join(differing)))
+    variant = shortened(", ".join(differing))
+    job = ComparedJob(**shared, variant=variant)
     return Arm(job, model, target)
 
 
 def _over_base(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
     """Yield every metric of every cell over that of the first, which itself has neither interval nor verdict."""
     base = cells[0]
-    measured = chain.from_iterable(cell.metrics for cell in cells)
-    levels_of = {name: _levels(cells, name) for name in dict.fromkeys(measured)}
+    names = chain.from_iterable(cell.metrics for cell in cells)
+    levels_of = {name: _levels(cells, name) for name in dict.fromkeys(names)}
     for cell in cells:
         notes = substitutes_of(cell.trials) + _differences(base, cell)
         for name, metric in cell.metrics.items():
@@ -365,7 +396,8 @@ def between_cells(arm: Arm, base: CellTrials, cell: CellTrials, name: str) -> Un
         return Unjudged(contrast, None, family)
     base_logs = base.logs(name)
     if metric.by_difference:
-        return Unjudged(_less_base(contrast, logs, base_logs), None, family)
+        contrast = _less_base(contrast, logs, base_logs)
+        return Unjudged(contrast, None, family)
     pairs, ratio = over(logs, base_logs, least=2)
     if len(pairs):
         contrast = replace(contrast, by_block=tuple(map(exp, pairs)))
@@ -402,7 +434,8 @@ def _levels(cells: Sequence[CellTrials], name: str) -> dict[Values, Location]:
     counted = any(cell.metrics[name].by_difference for cell in measured)
     trim = 0 if counted else TRIM
     runs = [by_run(cell.logs(name)) for cell in measured]
-    by_cell = zip(measured, levels(runs, trim=trim), strict=True)
+    levels_of_cells = levels(runs, trim=trim)
+    by_cell = zip(measured, levels_of_cells, strict=True)
     return {cell.name: level for cell, level in by_cell if level}
 
 
@@ -413,12 +446,14 @@ def _over_others(arm: Arm, cells: Sequence[CellTrials]) -> Iterator[Unjudged]:
         if metric.name != deciding and (metric.supporting or not metric.of_probe):
             continue
         by_machine = _levels(cells, metric.name)
-        if len(by_machine) >= _LEAST_MACHINES:
-            runs = {}
-            for cell in cells:
-                if cell.name in by_machine:
-                    runs[cell.name] = by_run(cell.logs(metric.name))
-            yield from _over_median(arm, metric, by_machine, runs)
+        if len(by_machine) < _LEAST_MACHINES:
+            continue
+        runs = {}
+        for cell in cells:
+            if cell.name in by_machine:
+                logs = cell.logs(metric.name)
+                runs[cell.name] = by_run(logs)
+        yield from _over_median(arm, metric, by_machine, runs)
 
 
 def _over_median(
@@ -431,8 +466,8 @@ def _over_median(
     family = (MACHINE.name, "" if metric.of_probe else metric.name)
     for machine, level in by_machine.items():
         others = [name for name in by_machine if name != machine]
-        middle = _median([by_machine[name] for name in others])
-        ratio = difference(middle, level)
+        levels_of_others = [by_machine[name] for name in others]
+        ratio = difference(_median(levels_of_others), level)
         contrast = Contrast(
             kind=MACHINE.name,
             arm=arm._replace(cell=machine),
@@ -440,8 +475,8 @@ def _over_median(
             value=level.ratio,
             base=(_OTHERS,),
         )
-        of_others = list(chain.from_iterable(runs[name] for name in others))
-        contrast = _of_runs(contrast, ratio, of_others, runs[machine])
+        runs_of_others = list(chain.from_iterable(runs[name] for name in others))
+        contrast = _of_runs(contrast, ratio, runs_of_others, runs[machine])
         yield Unjudged(contrast, ratio, family)
 
 
@@ -449,13 +484,14 @@ def _median(by_machine: Sequence[Location]) -> Location:
     """Return the median of levels, with the error that it has of normal values."""
     centre = median(level.centre for level in by_machine)
     n = sum(level.n for level in by_machine)
+    machines = len(by_machine)
     errors = [level.standard_error for level in by_machine if level.standard_error is not None]
     error = None
-    if len(errors) == len(by_machine):
-        error = _MEDIAN_ERROR * math.hypot(*errors) / len(by_machine)
+    if len(errors) == machines:
+        error = _MEDIAN_ERROR * math.hypot(*errors) / machines
     spread = by_machine[0].spread
     if spread is None:
-        freedom: float = n - len(by_machine)
+        freedom: float = n - machines
     else:
         freedom = max(level.degrees_of_freedom for level in by_machine)
     return Location(centre, error, freedom, n, spread)
@@ -466,12 +502,17 @@ def _differences(base: CellTrials, cell: CellTrials) -> tuple[str, ...]:
     sides = (base.settings, cell.settings)
     settings = []
     for name in _names(sides):
+        if name in (*base.keys, *PLACES, _POOL):
+            continue
         values = _values(name, sides)
         follows = {*base.keys} & {*may_decide(name)}
-        if len(values) > 1 and not follows and name not in (*base.keys, *PLACES, _POOL):
-            settings.append(f"{name} {shortened(' -> '.join(values))}")
+        if len(values) > 1 and not follows:
+            change = " -> ".join(values)
+            settings.append(f"{name} {shortened(change)}")
     pairs = zip(base.values, cell.values, strict=True)
     chosen = tuple(f" {first} -> {second}" for first, second in pairs)
-    facts = changes(base.trials["facts"].unique(), cell.trials["facts"].unique())
+    base_facts = base.trials["facts"].unique()
+    cell_facts = cell.trials["facts"].unique()
+    facts = changes(base_facts, cell_facts)
     further = [text for text in facts if not text.endswith(chosen)]
     return (*settings, *further)

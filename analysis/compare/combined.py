@@ -34,14 +34,16 @@ def failed_together(members: Members, failed: Failed, sweeps: Sweeps) -> Failed:
         frames = [failed[arm] for arm in arms if arm in failed]
         if frames:
             blocks = pd.concat(frames)
-            joined[whole] = blocks.groupby(_sweeps_and_blocks(blocks.index, sweeps)).any()
+            keys = _sweeps_and_blocks(blocks.index, sweeps)
+            joined[whole] = blocks.groupby(keys).any()
     return joined
 
 
 def _sweeps_and_blocks(index: pd.Index, sweeps: Sweeps) -> list[Any]:
     """Return the sweep and the block of each entry, by which frames of several runs are grouped."""
-    of_runs = index.get_level_values(0).map(sweeps)
-    return [of_runs.to_numpy(), index.get_level_values(1).to_numpy()]
+    runs = index.get_level_values(0)
+    blocks = index.get_level_values(1)
+    return [runs.map(sweeps).to_numpy(), blocks.to_numpy()]
 
 
 def layers(ratios: ByColumn) -> ByColumn:
@@ -49,9 +51,11 @@ def layers(ratios: ByColumn) -> ByColumn:
     combined: dict[str, dict[Arm, pd.DataFrame]] = {column: {} for column in ratios}
     for column, of_metric in ratios.items():
         for arm, both in of_metric.items():
+            if arm.target != "container-vm":
+                continue
             container = of_metric.get(arm._replace(target="container"))
             vm = of_metric.get(arm._replace(target="vm"))
-            if arm.target == "container-vm" and container is not None and vm is not None:
+            if container is not None and vm is not None:
                 interaction = both[RATIO] - container[RATIO] - vm[RATIO]
                 combined[column][arm] = interaction.dropna().to_frame()
     return combined
@@ -61,7 +65,9 @@ def layer_members(combined: ByColumn) -> Members:
     """Return the targets that the interaction of each job and model is made of."""
     members = {}
     for arm in chain.from_iterable(combined.values()):
-        members[arm] = (arm, arm._replace(target="container"), arm._replace(target="vm"))
+        container = arm._replace(target="container")
+        vm = arm._replace(target="vm")
+        members[arm] = (arm, container, vm)
     return members
 
 
@@ -81,7 +87,8 @@ def combined(kind: ContrastKind, ratios: ByColumn, sweeps: Sweeps) -> tuple[ByCo
     for column, (whole, arms) in product(means, members.items()):
         of_metric = ratios[column]
         if all(arm in of_metric for arm in arms):
-            frames = [by_sweep(of_metric[arm][columns], sweeps) for arm in arms]
+            of_arms = [of_metric[arm][columns] for arm in arms]
+            frames = [by_sweep(ratios_of_arm, sweeps) for ratios_of_arm in of_arms]
             means[column][whole] = _mean_of(frames)
     return means, members
 
@@ -110,7 +117,8 @@ def _members(kind: ContrastKind, ratios: Iterable[Arm]) -> Iterator[tuple[Arm, t
             names.intersection_update(*of_targets)
         fewest = 2 if kind is MODELS else 1
         if len(names) >= fewest:
-            yield whole, tuple(by_name[name] for name in sorted(names))
+            averaged = [by_name[name] for name in sorted(names)]
+            yield whole, tuple(averaged)
 
 
 def sweeps_of(trials: pd.DataFrame) -> Sweeps:
@@ -124,7 +132,8 @@ def by_sweep(values: pd.DataFrame, sweeps: Sweeps) -> pd.DataFrame:
     runs_are_sweeps = len({*sweeps.values()}) == len(sweeps)
     if runs_are_sweeps and index.is_unique and index.is_monotonic_increasing:
         return values
-    return values.groupby(_sweeps_and_blocks(index, sweeps)).mean()
+    keys = _sweeps_and_blocks(index, sweeps)
+    return values.groupby(keys).mean()
 
 
 class Side(NamedTuple):
@@ -145,7 +154,12 @@ def between(kind: str, pairs: Sequence[tuple[Side, Side]], sweeps: Sweeps, terms
         base_logs = by_sweep(base.logs, sweeps)[RATIO].dropna()
         own_logs = by_sweep(own.logs, sweeps)[RATIO].dropna()
         _, ratio = over(own_logs, base_logs)
-        contrast = Contrast(kind=kind, arm=own.arm, over=base.arm, metric=own.metric)
+        contrast = Contrast(
+            kind=kind,
+            arm=own.arm,
+            over=base.arm,
+            metric=own.metric,
+        )
         unjudged.append(Unjudged(contrast, ratio))
     return [*judged(unjudged, terms)]
 
@@ -163,7 +177,8 @@ def over(
     pairs = (own - base).dropna()
     if len(pairs) >= least:
         return pairs, locate(list(pairs))
-    return pairs[:0], shift(by_run(base), by_run(own))
+    none_shared = pairs[:0]
+    return none_shared, shift(by_run(base), by_run(own))
 
 
 def unknown_spread(contrasts: Iterable[Contrast]) -> Iterator[AnalysisWarning]:

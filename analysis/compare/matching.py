@@ -57,9 +57,14 @@ def matched(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.Data
     sides = []
     for side, trials in (("old", old), ("new", new)):
         run_ids = f"{side}/" + trials["run_id"].astype(str)
-        of_side = prepared(trials).assign(host_cpu_model="", run_id=run_ids, side=side)
+        of_side = prepared(trials).assign(
+            host_cpu_model="",
+            run_id=run_ids,
+            side=side,
+        )
         sides.append(of_side)
-    both = with_variants(pd.concat(sides, ignore_index=True))
+    joined = pd.concat(sides, ignore_index=True)
+    both = with_variants(joined)
     is_old = both["side"] == "old"
     return both[is_old], both[~is_old]
 
@@ -102,7 +107,8 @@ def _codes(trials: pd.DataFrame) -> dict[str, set[str]]:
     """Return the digests of the user's own code, shortened, by model; an empty one stands for none."""
     codes: dict[str, set[str]] = defaultdict(set)
     for model, key in zip(trials["model"].astype(str), trials["settings"], strict=True):
-        digest = next(iter(_code_in(key).values()), "")
+        digests = _code_in(key).values()
+        digest = next(iter(digests), "")
         codes[model].add(digest[:12])
     return codes
 
@@ -111,8 +117,8 @@ def tables(ok: pd.DataFrame, metrics: Sequence[Metric]) -> dict[ContrastKind, di
     """Return the finished trials of each arm, and its pairs with bare metal."""
     columns = [metric.column for metric in by_ratio(metrics)]
     pairs, _ = usable(to_baseline(ok, columns))
-    of_targets = pairs[~pairs["target"].isin(BASES)]
-    return {RUN: by_row(ok), RELATIVE: by_row(of_targets)}
+    of_base = pairs["target"].isin(BASES)
+    return {RUN: by_row(ok), RELATIVE: by_row(pairs[~of_base])}
 
 
 def logs_of(kind: ContrastKind, rows: pd.DataFrame | None, metric: Metric) -> dict[str, list[float]]:
@@ -137,14 +143,16 @@ def logs_of(kind: ContrastKind, rows: pd.DataFrame | None, metric: Metric) -> di
 def by_row(trials: pd.DataFrame) -> dict[Arm, pd.DataFrame]:
     """Return the trials of each arm, in the order of the paper; pairs of trials are of arms that have no switch."""
     rows = {}
-    for key, of_arm in grouped(filled(trials), [*ROW, *SWITCHES]):
+    by_key = grouped(filled(trials), [*ROW, *SWITCHES])
+    for key, of_arm in by_key:
         rows[Arm(*key)] = of_arm
     return {arm: rows[arm] for arm in sorted(rows, key=order)}
 
 
 def name_of(arm: Arm) -> str:
     """Return ``resnet50 on vm (engine=podman, ablation seccomp)``."""
-    return f"{arm.model} on {place_of(arm.target, arm.job.variant, switches_of(arm))}"
+    place = place_of(arm.target, arm.job.variant, switches_of(arm))
+    return f"{arm.model} on {place}"
 
 
 def switches_of(arm: Arm) -> str:
@@ -160,13 +168,16 @@ def switches_of(arm: Arm) -> str:
 def named(arm: Arm) -> str:
     """Return ``resnet50 beside disk on vm (engine=podman, seccomp)``."""
     model = " beside ".join(filter(None, (arm.model, arm.aggressor)))
-    return f"{model} on {place_of(arm.target, arm.job.variant, arm.ablation)}"
+    place = place_of(arm.target, arm.job.variant, arm.ablation)
+    return f"{model} on {place}"
 
 
 def place_of(target: str, *settings: str) -> str:
     """Return the target, with its settings where they tell it apart: ``vm (engine=docker)``."""
     shown = ", ".join(filter(None, settings))
-    return f"{target} ({shown})" if shown else target
+    if not shown:
+        return target
+    return f"{target} ({shown})"
 
 
 def missing(
@@ -181,10 +192,10 @@ def missing(
     cannot be compared either. A new run that is ``open_ended`` lacks no block after its last one: a stop rule has ended
     it.
     """
+    last = math.inf
     if open_ended:
-        last = max((rows["block"].max() for rows in new.values()), default=-1)
-    else:
-        last = math.inf
+        last_blocks = [rows["block"].max() for rows in new.values()]
+        last = max(last_blocks, default=-1)
     finished = {arm: rows for arm, rows in new.items() if rows["ok"].any()}
     for cell, of_cell in groupby(old, lambda arm: arm[:2]):
         arms = list(of_cell)
@@ -192,15 +203,24 @@ def missing(
             job, model = cell
             targets = ", ".join(place_of(arm.target, switches_of(arm)) for arm in arms)
             settings = ", ".join(filter(None, vars(job).values()))
-            name = f"{model} ({settings})"
-            yield _unfinished("cell", name, f"no trial was finished on {targets}", new.get(arms[0]))
+            yield _unfinished(
+                "cell",
+                f"{model} ({settings})",
+                f"no trial was finished on {targets}",
+                new.get(arms[0]),
+            )
             continue
         for arm in arms:
             if not old[arm]["ok"].any():
                 why = f"the baseline has no finished trial{_failures(old[arm])}"
                 yield Missing("target", name_of(arm), why, "old")
             elif arm not in finished:
-                yield _unfinished("target", name_of(arm), "no trial was finished", new.get(arm))
+                yield _unfinished(
+                    "target",
+                    name_of(arm),
+                    "no trial was finished",
+                    new.get(arm),
+                )
             else:
                 yield from _missing_trials(arm, old[arm], finished[arm], last)
 
@@ -215,7 +235,8 @@ def _missing_trials(arm: Arm, old: pd.DataFrame, new: pd.DataFrame, last: float)
     finished = old[old["ok"]]
     due = set(zip(finished["block"], finished["replica"], strict=True))
     tried = set(zip(new["block"], new["replica"], strict=True))
-    blocks = sorted(block for block, _ in due - tried if block <= last)
+    untried = due - tried
+    blocks = sorted(block for block, _ in untried if block <= last)
     if blocks:
         numbers = ", ".join(map(str, blocks))
         why = f"{len(blocks)} of {len(due)} trials are missing (block {numbers}){_failures(new)}"
@@ -236,8 +257,9 @@ def other_hosts(old: pd.DataFrame, new: pd.DataFrame) -> str:
 
     The kernel may change: that is what is looked for. Another machine is another, even of the same kind.
     """
-    of_old = hosts_of(old.assign(host_kernel=None, host_mitigations=None))
-    of_new = hosts_of(new.assign(host_kernel=None, host_mitigations=None))
+    unknown = {"host_kernel": None, "host_mitigations": None}
+    of_old = hosts_of(old.assign(**unknown))
+    of_new = hosts_of(new.assign(**unknown))
     if all(_is_among(host, of_old) for host in of_new):
         return ""
     old_hosts = ", ".join(map(_described, of_old))
@@ -246,11 +268,14 @@ def other_hosts(old: pd.DataFrame, new: pd.DataFrame) -> str:
 
 
 def _is_among(host: Host, others: Sequence[Host]) -> bool:
-    return any(host.machine == other.machine and not differences((other, host)) for other in others)
+    alike = (other for other in others if host.machine == other.machine)
+    return any(not differences((other, host)) for other in alike)
 
 
 def _described(host: Host) -> str:
     memory = "unknown memory"
     if host.memory_bytes is not None:
         memory = gib(host.memory_bytes)
-    return f"{host.name} ({host.cpu_model or 'unknown CPU model'}, {host.cpus or 'unknown'} CPUs, {memory})"
+    cpu_model = host.cpu_model or "unknown CPU model"
+    cpus = host.cpus or "unknown"
+    return f"{host.name} ({cpu_model}, {cpus} CPUs, {memory})"

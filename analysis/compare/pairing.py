@@ -37,7 +37,8 @@ FOLLOWING: Mapping[str, Sequence[str]] = {
 
 
 def job_of(row: Mapping[Hashable, object] | pd.Series) -> ComparedJob:
-    return ComparedJob(*(str(row[key]) for key in JOB))
+    texts = [str(row[key]) for key in JOB]
+    return ComparedJob(*texts)
 
 
 def grouped(trials: pd.DataFrame, keys: Sequence[str] = ROW) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
@@ -51,7 +52,11 @@ def grouped(trials: pd.DataFrame, keys: Sequence[str] = ROW) -> Iterator[tuple[t
 
 def papers_order(job: object, model: str, target: str) -> tuple[Any, ...]:
     """Return a sort key: by job, then models and targets in the order of the paper."""
-    return job, known_first(WORKLOADS.names(), model), known_first(TARGETS, target)
+    return (
+        job,
+        known_first(WORKLOADS.names(), model),
+        known_first(TARGETS, target),
+    )
 
 
 def with_variants(trials: pd.DataFrame) -> pd.DataFrame:
@@ -80,7 +85,8 @@ def _variant(key: ComparisonKey, names: Iterable[str]) -> str:
     texts = []
     for name in names:
         if name in settings or name not in Alternating.model_fields:
-            texts.append(f"{name}={settings.get(name, 'none')}")
+            value = settings.get(name, "none")
+            texts.append(f"{name}={value}")
     return shortened(", ".join(texts))
 
 
@@ -95,7 +101,8 @@ def _with_commands(trials: pd.DataFrame) -> pd.DataFrame:
     second = ablations == VERSUS
     commands = second.map({False: COMMANDS[0], True: COMMANDS[1]})
     targets = trials["target"].astype(object)
-    named = targets.mask(trials["settings"].isin(of_two), commands)
+    compares_two = trials["settings"].isin(of_two)
+    named = targets.mask(compares_two, commands)
     return trials.assign(
         stack=trials["target"],
         target=named.astype("category"),
@@ -117,7 +124,8 @@ def _comparison_keys(trials: pd.DataFrame) -> "pd.Series[Any]":
     parts = []
     for name in columns:
         of_base = joined[name].astype(object)
-        column = of_base.mask(alone, trials[name].astype(object))
+        of_trial = trials[name].astype(object)
+        column = of_base.mask(alone, of_trial)
         parts.append(column.fillna("unknown"))
     rows = list(zip(*parts, strict=True))
     keys = {}
@@ -136,19 +144,24 @@ def _differing(keys: "pd.Series[Any]", trials: pd.DataFrame) -> Iterator[str]:
         in_order = sorted(different, key=lambda job: str(job[0]))
         jobs = [{**dict(key.pairs), "data": kind} for key, kind in in_order]
         names = dict.fromkeys(chain.from_iterable(jobs))
+        names.pop("data", None)
         for name in names:
             values = {settings.get(name) for settings in jobs}
             if name.startswith(("workloads.", "sources.")):
                 # Aggressors vary inside a run on purpose: only their own workloads distinguish runs.
                 values.discard(None)
             follows = any(decided_by([key], name, jobs) for key in may_decide(name))
-            if len(values) > 1 and name != "data" and not follows:
+            if len(values) > 1 and not follows:
                 yield name
 
 
 def may_decide(name: str) -> list[str]:
     """Return the keys that a setting may follow from."""
-    return [key for key, patterns in FOLLOWING.items() if matches_any(name, patterns)]
+    deciding = []
+    for key, patterns in FOLLOWING.items():
+        if matches_any(name, patterns):
+            deciding.append(key)
+    return deciding
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
@@ -183,7 +196,8 @@ def filled(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def baseline(trials: pd.DataFrame) -> pd.DataFrame:
-    return plain(trials[trials["target"].isin(BASES)])
+    is_base = trials["target"].isin(BASES)
+    return plain(trials[is_base])
 
 
 def pair(
@@ -214,14 +228,17 @@ def pair(
     for column in columns:
         numbers = pairs[column]
         base_numbers = pairs[f"{column}_base"]
-        of_zero[column] = numbers.abs().eq(np.inf) | base_numbers.abs().eq(np.inf)
+        zero = numbers.abs().eq(np.inf)
+        base_zero = base_numbers.abs().eq(np.inf)
+        of_zero[column] = zero | base_zero
         differences[column] = numbers - base_numbers
     # The copy is of one part, where merging many kinds leaves too many for pandas to add a column quietly.
     pairs = pairs.copy().assign(zeros="", **differences)
     arm_columns = [pairs[name] for name in ROW]
     for column, has_zero in of_zero.items():
         if has_zero.any():
-            in_arm = has_zero.groupby(arm_columns, observed=True).transform("any")
+            by_arm = has_zero.groupby(arm_columns, observed=True)
+            in_arm = by_arm.transform("any")
             why = f"{column} is zero in some trials, which have no ratio"
             pairs[column] = pairs[column].mask(in_arm)
             pairs["zeros"] = pairs["zeros"].mask(in_arm, why)
@@ -285,8 +302,9 @@ def _means(
     rate = "throughput_per_s"
     if rate in columns:
         # For jobs that take turns, bursts of the same round are compared, and the rounds averaged.
-        of_bursts = np.log(trials["global_batch"] / trials["burst_s"])
-        logs[rate] = logs[rate].mask(trials["burst_s"].notna(), of_bursts)
+        burst_s = trials["burst_s"]
+        of_bursts = np.log(trials["global_batch"] / burst_s)
+        logs[rate] = logs[rate].mask(burst_s.notna(), of_bursts)
     aggregates: dict[str, Any] = dict.fromkeys([*columns, "position"], "mean")
     aggregates |= dict.fromkeys([*extra, "design"], "first")
     if trials["replica"].any():
@@ -296,7 +314,7 @@ def _means(
 
 def substitutes_of(trials: pd.DataFrame) -> tuple[str, ...]:
     """Return the substitutes without which the numbers of the trials must not be read, each once."""
-    texts = filter(None, trials["substitutes"].unique())
+    texts = [text for text in trials["substitutes"].unique() if text]
     lines = chain.from_iterable(text.splitlines() for text in texts)
     return tuple(dict.fromkeys(lines))
 
@@ -322,4 +340,8 @@ def to_baseline(ok: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 def order(arm: Arm) -> tuple[object, ...]:
     """Return a sort key: by job, then models and targets in the order of the paper, ablation and aggressor."""
-    return (*papers_order(*arm[:3]), arm.ablation, known_first(aggressor_names(), arm.aggressor))
+    return (
+        *papers_order(arm.job, arm.model, arm.target),
+        arm.ablation,
+        known_first(aggressor_names(), arm.aggressor),
+    )

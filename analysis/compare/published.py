@@ -52,7 +52,8 @@ _BY_WORK: Mapping[str, ClaimVerdict] = {"weights": "confirmed", "other": "contra
 def _shipped() -> Mapping[str, Any]:
     import tomllib  # not at the top: few comparisons judge claims, and the answer waits for every import
 
-    return tomllib.loads((files("analysis.compare") / "published.toml").read_text(encoding="utf-8"))
+    file = files("analysis.compare") / "published.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def published_claims(paper: str = "") -> list[PublishedClaim]:
@@ -61,7 +62,8 @@ def published_claims(paper: str = "") -> list[PublishedClaim]:
     for claim in _shipped()["claim"]:
         key, *_ = claim["paper"].split()
         if paper in ("", key):
-            claims.append(PublishedClaim(**claim, cited=citation(key)))
+            cited = citation(key)
+            claims.append(PublishedClaim(**claim, cited=cited))
     return claims
 
 
@@ -75,7 +77,8 @@ def judge_claims(comparison: Comparison, paper: str = "") -> Comparison:
     A comparison of cells judges the claims about these, and any other one all.
     """
     of_cells = bool(comparison.cells)
-    comparison = comparison if of_cells else with_allocation(comparison)
+    if not of_cells:
+        comparison = with_allocation(comparison)
     items = list(_items(comparison))
     claims = []
     for claim in published_claims(paper):
@@ -112,8 +115,10 @@ def _verdict_of(claim: PublishedClaim, evidence: Sequence[ClaimEvidence], missin
 
 def parts_of(claim: PublishedClaim) -> list[str]:
     """Return the parts of a claim: each target, model and place that it names, over each that it divides by."""
-    own_sides = product(*(claim.where.get(name, ("",)) for name in _NAMED))
-    base_sides = product(*(claim.over.get(name, ("",)) for name in _NAMED))
+    own_names = [claim.where.get(name, ("",)) for name in _NAMED]
+    base_names = [claim.over.get(name, ("",)) for name in _NAMED]
+    own_sides = product(*own_names)
+    base_sides = product(*base_names)
     parts = []
     for own, base in product(own_sides, base_sides):
         of_one_place = own[-1] and own[-1] == base[-1]
@@ -123,20 +128,25 @@ def parts_of(claim: PublishedClaim) -> list[str]:
 
 
 def _part_name(own: Sequence[str], base: Sequence[str]) -> str:
-    sides = (", ".join(filter(None, own)), ", ".join(filter(None, base)))
-    return " over ".join(filter(None, sides)).replace("*", "")
+    own_names = ", ".join(filter(None, own))
+    base_names = ", ".join(filter(None, base))
+    part = " over ".join(filter(None, (own_names, base_names)))
+    return part.replace("*", "")
 
 
 def _part(claim: PublishedClaim, own: Mapping[str, str], base: Mapping[str, str]) -> str:
     """Return the part of a claim that a contrast of these facts, over one of those, belongs to."""
-    return _part_name(_matching(claim.where, own), _matching(claim.over, base))
+    own_patterns = _matching(claim.where, own)
+    base_patterns = _matching(claim.over, base)
+    return _part_name(own_patterns, base_patterns)
 
 
 def _matching(side: Mapping[str, Sequence[str]], facts: Mapping[str, str]) -> list[str]:
     """Return the pattern that each of the facts matches; empty for one that matches none."""
     patterns = []
     for name in _NAMED:
-        matching = (pattern for pattern in side.get(name, ()) if fnmatchcase(facts.get(name, ""), pattern))
+        fact = facts.get(name, "")
+        matching = (pattern for pattern in side.get(name, ()) if fnmatchcase(fact, pattern))
         patterns.append(next(matching, ""))
     return patterns
 
@@ -155,9 +165,11 @@ class _Item(NamedTuple):
     def common(self, claim: PublishedClaim) -> frozenset[tuple[str, str]]:
         """Return the facts in which both sides of a claim agree."""
         free = ["variant", *claim.over]
+        following = _shipped()["follow"]
         for key in claim.over:
-            free += _shipped()["follow"].get(key, ())
-        return frozenset(fact for fact in self.facts.items() if not matches_any(fact[0], free))
+            free += following.get(key, ())
+        shared = [(name, value) for name, value in self.facts.items() if not matches_any(name, free)]
+        return frozenset(shared)
 
     def differing(self, other: "_Item", claim: PublishedClaim) -> str:
         """Return the facts by which a claim tells this one from another."""
@@ -173,11 +185,15 @@ class _Item(NamedTuple):
         arm = self.contrast.arm
         metric = self.contrast.metric
         if claim.kind != JOBS.name:
-            ratios = comparison.ratios[self.contrast.kind][metric.column][arm][[RATIO]]
-            return Side(arm, metric, -ratios if metric.more_is_faster else ratios)
+            of_kind = comparison.ratios[self.contrast.kind]
+            ratios = of_kind[metric.column][arm][[RATIO]]
+            slow_downs = -ratios if metric.more_is_faster else ratios
+            return Side(arm, metric, slow_downs)
         trials = comparison.of(arm.job).trials
-        trials = trials[(trials["model"] == arm.model) & (trials["target"] == arm.target)]
-        by_block = trials.assign(**{RATIO: metric.logs}).set_index(["run_id", "block"])
+        of_model = trials["model"] == arm.model
+        on_target = trials["target"] == arm.target
+        trials = trials[of_model & on_target].assign(**{RATIO: metric.logs})
+        by_block = trials.set_index(["run_id", "block"])
         return Side(arm, metric, by_block[[RATIO]])
 
 
@@ -187,14 +203,16 @@ def _items(comparison: Comparison) -> Iterator[_Item]:
     else:
         trials = {}
     for group in comparison.groups:
-        if group.key in trials:
-            settings = dict(trials[group.key]["settings"].iloc[0].pairs)
-            of_group = {**settings, "hosts": ", ".join(group.circumstances.hosts)}
-            for contrast in group.contrasts:
-                if contrast.kind in (TARGET.name, ABLATION.name, AGGRESSOR.name) and contrast.measured:
-                    arm = contrast.arm
-                    switches = {"ablation": arm.ablation, "aggressor": arm.aggressor}
-                    yield _Item(contrast, {**of_group, **_facts_of(contrast), **switches})
+        if group.key not in trials:
+            continue
+        key = trials[group.key]["settings"].iloc[0]
+        of_group = {**dict(key.pairs), "hosts": ", ".join(group.circumstances.hosts)}
+        for contrast in group.contrasts:
+            if contrast.kind in (TARGET.name, ABLATION.name, AGGRESSOR.name) and contrast.measured:
+                arm = contrast.arm
+                switches = {"ablation": arm.ablation, "aggressor": arm.aggressor}
+                facts = of_group | _facts_of(contrast) | switches
+                yield _Item(contrast, facts)
     for contrast in comparison.contrasts:
         if contrast.kind == ALLOCATION.name:
             yield _Item(contrast, _facts_of(contrast))
@@ -210,20 +228,32 @@ def _facts_of(contrast: Contrast) -> dict[str, str]:
 
 
 def _wanted(claim: PublishedClaim) -> Mapping[str, Sequence[str]]:
-    return {"ablation": [""], "aggressor": [""], "metric": [claim.metric], **claim.where}
+    return {
+        "ablation": [""],
+        "aggressor": [""],
+        "metric": [claim.metric],
+        **claim.where,
+    }
 
 
 def _inside(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
     """Yield the contrasts of a claim's kind that the comparison holds, or how the weights of trials agree."""
     if claim.metric == "weights":
         yield from _weights(claim, items, comparison)
+    wanted = _wanted(claim)
     for contrast, facts in items:
-        if contrast.kind == claim.kind and contrast.verdict and selected(facts, _wanted(claim)):
-            yield _evidence(claim, named(contrast.arm), contrast, _part(claim, facts, {}))
+        if contrast.kind == claim.kind and contrast.verdict and selected(facts, wanted):
+            yield _evidence(
+                claim,
+                named(contrast.arm),
+                contrast,
+                _part(claim, facts, {}),
+            )
 
 
 def _weights(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
-    wanted = {name: patterns for name, patterns in _wanted(claim).items() if name != "metric"}
+    wanted = dict(_wanted(claim))
+    del wanted["metric"]
     arms = {}
     for item in items:
         if selected(item.facts, wanted):
@@ -245,7 +275,8 @@ def _weights(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparis
 
 def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Comparison) -> Iterator[ClaimEvidence]:
     """Yield the contrasts between two sides of a claim, such as two jobs on one target, or two models over theirs."""
-    pairs = _pairs(claim, [item for item in items if _can_be_side(claim, item.contrast)])
+    sides_of_items = [item for item in items if _can_be_side(claim, item.contrast)]
+    pairs = _pairs(claim, sides_of_items)
     if not pairs:
         return
     sides = [(base.side(claim, comparison), own.side(claim, comparison)) for base, own in pairs]
@@ -256,7 +287,8 @@ def _across(claim: PublishedClaim, items: Sequence[_Item], comparison: Compariso
         comparison.common_terms,
     )
     circumstances = {group.key: group.circumstances for group in comparison.groups}
-    for contrast, (base, own) in zip(with_standing(contrasts, circumstances), pairs, strict=True):
+    rows = with_standing(contrasts, circumstances)
+    for contrast, (base, own) in zip(rows, pairs, strict=True):
         part = _part(claim, own.facts, base.facts)
         yield _evidence(
             claim,
@@ -279,11 +311,14 @@ def _between_places(claim: PublishedClaim, comparison: Comparison) -> Iterator[C
     formed = [between_cells(arm, base, own, claim.metric) for arm, base, own in pairs]
     rows = stand_between(formed, comparison.cells, comparison.common_terms)
     for row, (_, base, own) in zip(rows, pairs, strict=True):
-        part = _part(claim, _of_place(own, row.target), _of_place(base, row.target))
+        own_facts = _of_place(own, row.target)
+        base_facts = _of_place(base, row.target)
+        part = _part(claim, own_facts, base_facts)
         sides = f"{named(row.arm)}, {', '.join(own.name)} over {', '.join(base.name)}"
         evidence = _evidence(claim, sides, row, part)
         unknown = [warning.finding for warning in unknown_spread([row])]
-        yield replace(evidence, text="; ".join(filter(None, (evidence.text, *unknown))))
+        texts = filter(None, (evidence.text, *unknown))
+        yield replace(evidence, text="; ".join(texts))
 
 
 def _pairs_of_places(claim: PublishedClaim, comparison: Comparison) -> Iterator[tuple[Arm, CellTrials, CellTrials]]:
@@ -291,35 +326,46 @@ def _pairs_of_places(claim: PublishedClaim, comparison: Comparison) -> Iterator[
     for arm, cells in comparison.cells.items():
         measured = [cell for cell in cells if claim.metric in cell.metrics]
         for base, own in permutations(measured, 2):
-            is_base = selected(_of_place(base, arm.target), {**claim.where, **claim.over})
-            if is_base and selected(_of_place(own, arm.target), claim.where):
+            base_facts = _of_place(base, arm.target)
+            own_facts = _of_place(own, arm.target)
+            is_base = selected(base_facts, {**claim.where, **claim.over})
+            if is_base and selected(own_facts, claim.where):
                 yield arm, base, own
 
 
 def _of_place(cell: CellTrials, target: str) -> Mapping[str, str]:
     """Return the facts of a cell; without a place unless it is that of all its trials."""
-    places = (value for key, value in zip(cell.keys, cell.values, strict=True) if key in _OF_PLACES)
+    by_key = zip(cell.keys, cell.values, strict=True)
+    places = (value for key, value in by_key if key in _OF_PLACES)
     return {**cell.settings, "target": target, "place": next(places, "")}
 
 
 def _pairs(claim: PublishedClaim, items: Sequence[_Item]) -> list[tuple[_Item, _Item]]:
     """Return each selected item, after one that it is divided by."""
     wanted = _wanted(claim)
+    wanted_of_base = {**wanted, **claim.over}
     bases = defaultdict[frozenset[tuple[str, str]], list[_Item]](list)
     for item in items:
-        if selected(item.facts, {**wanted, **claim.over}):
+        if selected(item.facts, wanted_of_base):
             bases[item.common(claim)].append(item)
     pairs = []
     for item in items:
         if selected(item.facts, wanted):
-            pairs += [(base, item) for base in bases[item.common(claim)] if base is not item]
+            alike = bases[item.common(claim)]
+            pairs += [(base, item) for base in alike if base is not item]
     return pairs
 
 
 def _evidence(claim: PublishedClaim, sides: str, contrast: Contrast, part: str) -> ClaimEvidence:
     reasons = contrast.verdict.withheld if contrast.verdict else ()
-    text = ", ".join(why.partition(" (")[0] for why in reasons)
-    return ClaimEvidence(sides, _decided(claim, contrast), contrast, text, part)
+    in_short = [why.partition(" (")[0] for why in reasons]
+    return ClaimEvidence(
+        sides,
+        _decided(claim, contrast),
+        contrast,
+        ", ".join(in_short),
+        part,
+    )
 
 
 def _decided(claim: PublishedClaim, contrast: Contrast) -> ClaimVerdict:
@@ -328,9 +374,13 @@ def _decided(claim: PublishedClaim, contrast: Contrast) -> ClaimVerdict:
     if not claim.between or verdict is None or contrast.interval is None:
         if verdict == claim.expected:
             return "confirmed"
-        return "contradicted" if verdict in ("equivalent", "slower", "faster") else "undecided"
+        if verdict in ("equivalent", "slower", "faster"):
+            return "contradicted"
+        return "undecided"
     low, high = contrast.interval
     least, most = claim.between
     if least <= low and high <= most:
         return "confirmed"
-    return "contradicted" if high < least or most < low else "undecided"
+    if high < least or most < low:
+        return "contradicted"
+    return "undecided"

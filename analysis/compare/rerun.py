@@ -38,11 +38,14 @@ Facts = Mapping[str, str]
 
 
 def facts_of(job: Job) -> Facts:
-    return _facts([str(getattr(job, name)) for name in IN_COLUMNS], comparison_key(job))
+    texts = [str(getattr(job, name)) for name in IN_COLUMNS]
+    return _facts(texts, comparison_key(job))
 
 
 def _facts(columns: Sequence[str], key: ComparisonKey) -> Facts:
-    return {**dict(zip(IN_COLUMNS, columns, strict=True)), **dict(key.without([_IMAGE]).pairs)}
+    in_columns = zip(IN_COLUMNS, columns, strict=True)
+    settings = key.without([_IMAGE]).pairs
+    return dict(in_columns) | dict(settings)
 
 
 def compare_rerun(records: Records, rerun: Path, *, margin: float | None = None) -> Comparison:
@@ -51,17 +54,25 @@ def compare_rerun(records: Records, rerun: Path, *, margin: float | None = None)
     Raises RequestError if they share no job, and as ``compare_by`` does.
     """
     rerun_directories = set(map(str, runs_below(rerun)))
-    in_rerun = records.trials["path"].map(run_of).isin(rerun_directories)
-    trials = records.trials.assign(**{SOURCE: in_rerun.map({True: RERUN, False: EARLIER})})
+    directories = records.trials["path"].map(run_of)
+    in_rerun = directories.isin(rerun_directories)
+    sources = in_rerun.map({True: RERUN, False: EARLIER})
+    trials = records.trials.assign(**{SOURCE: sources})
     shared = _on_both_sides(trials)
     if not shared.any():
         raise RequestError(
             "the rerun and the earlier records have no job in common",
             remedy="compare runs of one plan, profile and size",
         )
-    columns = _over_base(trials[shared])
+    in_common = trials[shared]
+    columns = _over_base(in_common)
+    with_ratios = replace(
+        records,
+        trials=in_common.assign(**columns),
+        metrics=(*records.metrics, *OVER_BASE),
+    )
     return compare_by(
-        replace(records, trials=trials[shared].assign(**columns), metrics=(*records.metrics, *OVER_BASE)),
+        with_ratios,
         (SOURCE,),
         (EARLIER,),
         margin=margin,
@@ -71,12 +82,16 @@ def compare_rerun(records: Records, rerun: Path, *, margin: float | None = None)
 def _on_both_sides(trials: pd.DataFrame) -> "pd.Series[bool]":
     """Return which trials are of a job that was measured on both sides."""
     columns = trials[[*IN_COLUMNS]].astype(str).itertuples(index=False, name=None)
-    jobs = []
+    jobs_of_trials = []
     for texts, key in zip(columns, trials["settings"], strict=True):
-        jobs.append(tuple(_facts(texts, key).items()))
-    sources = pd.Series(jobs, index=trials.index, dtype=object).groupby(trials[SOURCE]).agg(set)
-    both = set.intersection(*sources) if len(sources) > 1 else set()
-    return pd.Series(jobs, index=trials.index, dtype=object).map(both.__contains__).astype(bool)
+        facts = _facts(texts, key)
+        jobs_of_trials.append(tuple(facts.items()))
+    jobs = pd.Series(jobs_of_trials, index=trials.index, dtype=object)
+    by_source = jobs.groupby(trials[SOURCE]).agg(set)
+    on_both = set()
+    if len(by_source) > 1:
+        on_both = set.intersection(*by_source)
+    return jobs.map(on_both.__contains__).astype(bool)
 
 
 def _over_base(trials: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
@@ -85,11 +100,13 @@ def _over_base(trials: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
     pairs, _ = usable(to_baseline(finished, _COLUMNS))
     pairs = pairs[~pairs["target"].isin(BASES)]
     keys = [*BLOCK, "target"]
-    ratios = pairs.assign(**pairs[keys].astype(str)).drop_duplicates(keys).set_index(keys)
+    keys_as_text = pairs[keys].astype(str)
+    ratios = pairs.assign(**keys_as_text).drop_duplicates(keys).set_index(keys)
     of_trials = pd.MultiIndex.from_frame(trials[keys].astype(str))
     is_plain = trials.index.isin(plain(trials).index)
     columns = {}
     for metric, over_base in zip(METRICS, OVER_BASE, strict=False):
         logs = ratios[metric.column].reindex(of_trials).to_numpy()
-        columns[over_base.column] = pd.Series(logs, trials.index).where(is_plain).map(exp, na_action="ignore")
+        of_plain = pd.Series(logs, trials.index).where(is_plain)
+        columns[over_base.column] = of_plain.map(exp, na_action="ignore")
     return columns

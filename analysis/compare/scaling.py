@@ -90,7 +90,8 @@ def karp_flatt(speed_up: float, factor: float) -> float:
 
     If it grows with the processors, so does the cost of running in parallel.
     """
-    return (1 / speed_up - 1 / factor) / (1 - 1 / factor)
+    parallel = 1 - 1 / factor
+    return (1 / speed_up - 1 / factor) / parallel
 
 
 def amdahl(speed_ups: Sequence[float], factors: Sequence[float]) -> float:
@@ -164,13 +165,15 @@ def _key_of_share(job: Job, without: Sequence[str] = ()) -> str:
         "machines": machines[0].name if machines else None,
     }
     left_out = (*_GROWING, *without)
-    agreeing = {name: value for name, value in settings(job).items() if name not in left_out}
+    of_job = settings(job)
+    agreeing = {name: value for name, value in of_job.items() if name not in left_out}
     return str(agreeing | share)
 
 
 def _communicating(ranks: Sequence[Rank] | None) -> float | None:
     """Return the share of the workers' time in which they wait for others; None if no training exchanges anything."""
-    workers = [rank for rank in ranks or () if rank.role == "worker" and rank.sent_bytes is not None]
+    exchanging = [rank for rank in ranks or () if rank.sent_bytes is not None]
+    workers = [rank for rank in exchanging if rank.role == "worker"]
     spent_s = math.fsum(rank.measured_s or 0.0 for rank in workers)
     if not spent_s:
         return None
@@ -226,7 +229,8 @@ def _scaling(kind: ContrastKind, alike: pd.DataFrame) -> Iterator[Contrast]:
 def _throughputs(rows: Mapping[int, pd.DataFrame]) -> dict[int, Location]:
     """Return the level of the throughput by the number of workers."""
     runs = [_by_run(trials, METRICS[0].logs(trials)) for trials in rows.values()]
-    return {n: level for n, level in zip(rows, levels(runs), strict=True) if level}
+    by_number = zip(rows, levels(runs), strict=True)
+    return {n: level for n, level in by_number if level}
 
 
 def _by_run(trials: pd.DataFrame, values: "pd.Series[float]") -> list[list[float]]:
@@ -248,15 +252,21 @@ def division(first: pd.DataFrame, trials: pd.DataFrame) -> tuple[Arm, tuple[str,
     """Return the arm of these trials beside those of the first way, and their substitutes."""
     row = trials.iloc[0]
     images_seen = row["images_seen"]
+    losses = mean_losses(trials["losses"])
     way = Division(
         int(row["workers"]),
         int(row["batch"]),
         int(row["global_batch"]),
         str(row["strategy"]),
         None if pd.isna(images_seen) else int(images_seen),
-        tuple(mean_losses(trials["losses"]).items()),
+        tuple(losses.items()),
     )
-    arm = Arm(job_of(first.iloc[0]), str(row["model"]), str(row["target"]), division=way)
+    arm = Arm(
+        job_of(first.iloc[0]),
+        str(row["model"]),
+        str(row["target"]),
+        division=way,
+    )
     return arm, substitutes_of(trials)
 
 
@@ -274,7 +284,8 @@ def _serial_shares(speed_ups: Mapping[float, Uncertain], *, last: bool) -> Itera
     factors, gains = zip(*speed_ups.items(), strict=True)
     yield "serial share", _mapped(gains[-1], karp_flatt, factors[-1])
     if last and len(gains) > 1:
-        value, *ends = (amdahl(numbers, factors) for numbers in zip(*gains, strict=False))
+        values_and_ends = zip(*gains, strict=False)
+        value, *ends = (amdahl(numbers, factors) for numbers in values_and_ends)
         yield "fitted serial share", (value, *sorted(ends))
 
 
@@ -307,7 +318,8 @@ def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], terms: TermsByJob) 
     for metric in metrics:
         of_metric = {}
         for number, trials in enumerate(ways):
-            location = locate(by_block(trials, metric.logs(trials)))
+            logs = by_block(trials, metric.logs(trials))
+            location = locate(logs)
             if location:
                 of_metric[number] = location
         if len(of_metric) > 1:
@@ -317,18 +329,18 @@ def _quality(alike: pd.DataFrame, metrics: Sequence[Metric], terms: TermsByJob) 
     for metric, of_metric in compared.items():
         base = next(iter(of_metric.values()))
         for number, location in of_metric.items():
-            arm, notes = division(ways[first], ways[number])
+            trials = ways[number]
+            arm, notes = division(ways[first], trials)
             contrast = Contrast(
                 kind=DIVISION.name,
                 arm=arm,
                 metric=metric,
                 value=location.ratio,
-                trials=int(metric.logs(ways[number]).count()),
+                trials=int(metric.logs(trials).count()),
                 notes=notes,
             )
-            if location is base:
-                ratio = None
-            else:
+            ratio = None
+            if location is not base:
                 ratio = difference(base, location)
             unjudged.append(Unjudged(contrast, ratio, metric))
     yield from judged(unjudged, unlooked(terms))

@@ -20,8 +20,10 @@ Bursts = list[list[float]]
 
 def bursts_of(trial: pd.Series) -> Bursts:
     """Return the steps of a row of evidence with ``alternation``."""
-    ends = accumulate((burst.steps for burst in trial["alternation"].bursts), initial=0)
-    return [trial["turn_steps"][begin:end] for begin, end in pairwise(ends)]
+    counts = [burst.steps for burst in trial["alternation"].bursts]
+    steps_s = trial["turn_steps"]
+    ends = accumulate(counts, initial=0)
+    return [steps_s[begin:end] for begin, end in pairwise(ends)]
 
 
 def check_bursts(alternation: Alternation, steps_s: Sequence[float]) -> None:
@@ -35,7 +37,8 @@ def check_bursts(alternation: Alternation, steps_s: Sequence[float]) -> None:
 
 def switching(trials: pd.DataFrame) -> SwitchingCost | None:
     """Return what switching costs the trials of one target, from rows of evidence; None if it cannot be estimated."""
-    return switching_cost(bursts_of(trial) for _, trial in trials.iterrows())
+    bursts_of_trials = (bursts_of(trial) for _, trial in trials.iterrows())
+    return switching_cost(bursts_of_trials)
 
 
 def step_variance(trials: pd.DataFrame) -> float | None:
@@ -44,17 +47,23 @@ def step_variance(trials: pd.DataFrame) -> float | None:
     for _, trial in trials.iterrows():
         for burst in bursts_of(trial):
             if len(burst) > 2:
-                variances.append(np.log(burst[1:]).var(ddof=1))
-    return float(np.mean(variances)) if variances else None
+                logs = np.log(burst[1:])
+                variances.append(logs.var(ddof=1))
+    if not variances:
+        return None
+    return float(np.mean(variances))
 
 
 def settled(evidence: pd.DataFrame) -> "pd.Series[float]":
     """Return ``burst_s``, without first steps where they cost more on any target of the job and model."""
     burst_s = evidence["burst_s"].copy()
     # Those of a probe have no steps.
-    taking = evidence[evidence["turn_steps"].notna() & evidence["ok"].astype(bool)]
-    for _, group in taking.groupby(["settings", "scenario", "model"], observed=True):
-        costs = [switching(rows) for _, rows in group.groupby("target", observed=True)]
+    with_steps = evidence["turn_steps"].notna()
+    finished = evidence["ok"].astype(bool)
+    trials = evidence[with_steps & finished]
+    for _, group in trials.groupby(["settings", "scenario", "model"], observed=True):
+        by_target = group.groupby("target", observed=True)
+        costs = [switching(rows) for _, rows in by_target]
         if any(cost is not None and cost.shown for cost in costs):
             burst_s[group.index] = [_settled_s(bursts_of(trial)) for _, trial in group.iterrows()]
     return burst_s
@@ -65,5 +74,6 @@ def _settled_s(bursts: Bursts) -> float:
     logs = []
     for burst in bursts:
         rest = burst[1:] or burst
-        logs.append(math.log(math.fsum(rest) / len(rest)))
+        mean_s = math.fsum(rest) / len(rest)
+        logs.append(math.log(mean_s))
     return math.exp(math.fsum(logs) / len(logs))
