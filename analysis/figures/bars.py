@@ -64,7 +64,8 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[draw
     for group in comparison.groups:
         for metric in shown(group.metrics):
             if visible(_of_targets(group, metric)) and metric.name not in EPOCH_METRICS:
-                cells_of.setdefault(metric, []).append((group.model, group, metric))
+                cells = cells_of.setdefault(metric, [])
+                cells.append((group.model, group, metric))
     columns = Counter(metric.column for metric in cells_of)
     for metric, cells in cells_of.items():
         name = "-".join(filter(None, (metric.model, metric.name)))
@@ -72,8 +73,8 @@ def training_bars(comparison: Comparison, reference: Reference) -> Iterator[draw
             unit = metric.unit.partition("/")[0]
             name = f"{name}-{unit}"
         figure = figure_of(comparison, name)
-        subject = ", ".join(filter(None, (metric.name, f"{job.scenario} scenario", job.data_words)))
-        title = drawing.title_of(figure, subject)
+        subjects = (metric.name, f"{job.scenario} scenario", job.data_words)
+        title = drawing.title_of(figure, ", ".join(filter(None, subjects)))
         bars = _chart(cells, title, metric.unit or metric.name, reference)
         yield drawing.Drawing(name, title, bars.chart, figure, foot=bars.foot)
 
@@ -90,7 +91,8 @@ def time_per_epoch(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
             name = "" if metric.name == EPOCH else metric.name
             cells.append((f"{group.model}\n{name}".strip(), group, metric))
     if cells:
-        title = ", ".join(filter(None, ("Time per epoch", comparison.jobs[0].data_words)))
+        data = comparison.jobs[0].data_words
+        title = ", ".join(filter(None, ("Time per epoch", data)))
         bars = _chart(cells, title, "s")
         yield drawing.Drawing("time-per-epoch", title, bars.chart, foot=bars.foot)
 
@@ -106,14 +108,19 @@ def probe_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
         for metric in group.metrics:
             better = ", ".join(filter(None, (metric.unit, f"{metric.better} is better")))
             cells.append((f"{metric.name}\n{better}", group, metric))
-        bars = _chart(cells, f"{group.job.scenario.capitalize()}: {group.model}", "the measured value")
+        heading = f"{group.job.scenario.capitalize()}: {group.model}"
+        bars = _chart(cells, heading, "the measured value")
         title = f"The probe {group.model}: every metric on every target"
         yield drawing.Drawing(group.model, title, bars.chart, foot=bars.foot)
 
 
 def _of_targets(group: Group, metric: Metric) -> list[Contrast]:
-    every = (group.of_target(summary.target).get(metric.name) for summary in group.targets)
-    return [contrast for contrast in every if contrast]
+    contrasts = []
+    for summary in group.targets:
+        contrast = group.of_target(summary.target).get(metric.name)
+        if contrast:
+            contrasts.append(contrast)
+    return contrasts
 
 
 def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | None = None) -> Bars:
@@ -134,14 +141,29 @@ def _chart(cells: Sequence[Cell], title: str, unit: str, reference: Reference | 
     groups = [group for _, group, _ in cells]
     first = groups[0]
     towards = drawing.common_direction(metric for _, _, metric in cells)
-    legend = drawing.legend(groups)
-    return draw_bars(pd.DataFrame(bars), legend, floors, title, str(first.job), unit, first.base, towards)
+    return draw_bars(
+        pd.DataFrame(bars),
+        drawing.legend(groups),
+        floors,
+        title,
+        str(first.job),
+        unit,
+        first.base,
+        towards,
+    )
 
 
 def _printed(group: Group, metric: Metric, target: str, reference: Reference) -> dict[str, float]:
     """Return the value that the paper's figures print of a bar, or the range that its text gives one of its sizes."""
     job = group.job
-    value = reference.get((job.scenario, kind_of(job.data), group.model, target, metric.name))
+    bar_of_paper = (
+        job.scenario,
+        kind_of(job.data),
+        group.model,
+        target,
+        metric.name,
+    )
+    value = reference.get(bar_of_paper)
     least = most = _NAN
     if value is None and reference and job.profile == PAPER:
         least, most = drawing.printed_range(job, group.model, target, metric.name)
@@ -151,7 +173,15 @@ def _printed(group: Group, metric: Metric, target: str, reference: Reference) ->
 
 def bar(place: str, target: str, row: Contrast | None) -> dict[str, Any]:
     """Return what is drawn of a contrast, if there is one."""
-    numbers = dict.fromkeys(("value", "ratio", "low", "high", "published", "least", "most"), _NAN)
+    numbers = {
+        "value": _NAN,
+        "ratio": _NAN,
+        "low": _NAN,
+        "high": _NAN,
+        "published": _NAN,
+        "least": _NAN,
+        "most": _NAN,
+    }
     why_not = ""
     if row:
         why_not = hidden(row)
@@ -246,7 +276,9 @@ def _panel(
 ) -> dict[str, Artist | Container]:
     """Draw the bars of some places, whose middles become ``x``; return the further entries of the legend by mark."""
     drawing.grouped(axes, bars, places, targets)
-    published = bars[bars["published"].notna()] if normalised else bars[:0]
+    published = bars[:0]
+    if normalised:
+        published = bars[bars["published"].notna()]
     heights = [bars["height"], bars["low"], bars["top"], published["published"]]
     drawing.scale(axes, pd.concat(heights), around_one=normalised)
     drawing.keep_widths(axes, len(places), len(targets))
@@ -268,14 +300,32 @@ def _write_values(axes: Axes, bars: pd.DataFrame, targets: int, *, dotted: bool)
     """Write the measured value above each mark if there is room, and why there is no mark; return where values are."""
     floor = axes.get_ylim()[0]
     gap = 8 if dotted else 4  # clear of a dot
-    drawn = bars[bars["height"].notna() & bars["value"].notna()]
-    rotation = rotation_of_values(axes, list(map(number, drawn["value"])), targets)
+    has_height = bars["height"].notna()
+    drawn = bars[has_height & bars["value"].notna()]
+    texts = list(map(number, drawn["value"]))
+    rotation = rotation_of_values(axes, texts, targets)
     if rotation is not None:
-        for bar in drawn.to_dict("records"):
-            above(axes, number(bar["value"]), bar["x"], bar["top"], rotation=rotation, xytext=(0, gap))
-    for bar in bars[bars["height"].isna()].to_dict("records"):
-        above(axes, _why_not(bar), bar["x"], floor, rotation=90, xytext=(0, gap))
-    return "values are in the table, in " if rotation is None else "above the marks: "
+        for bar, text in zip(drawn.to_dict("records"), texts, strict=True):
+            above(
+                axes,
+                text,
+                bar["x"],
+                bar["top"],
+                rotation=rotation,
+                xytext=(0, gap),
+            )
+    for bar in bars[~has_height].to_dict("records"):
+        above(
+            axes,
+            _why_not(bar),
+            bar["x"],
+            floor,
+            rotation=90,
+            xytext=(0, gap),
+        )
+    if rotation is None:
+        return "values are in the table, in "
+    return "above the marks: "
 
 
 def _why_not(bar: Mapping[Any, Any]) -> str:
@@ -302,13 +352,15 @@ def _floors(axes: Axes, floors: Mapping[str, NoiseFloor], places: Sequence[str])
             continue
         middle = places.index(name)
         top = 1 + floor.share
-        look: dict[str, Any] = {"colors": "0.25", "linestyles": ":", "linewidth": 1.2, "zorder": 3}
         lines = axes.hlines(
             [1 / top, top],
             middle - 0.46,
             middle + 0.46,
+            colors="0.25",
+            linestyles=":",
             label="noise floor",
-            **look,
+            linewidth=1.2,
+            zorder=3,
         )
     return lines
 
@@ -358,15 +410,24 @@ def _chart_of_values(rows: Sequence[Contrast], title: str) -> Bars:
             names.insert(0, row.job.variant)
         if len(models) > 1:
             names.insert(0, row.model)
-        bars.append(bar("\n".join(filter(None, names)), row.target, row))
+        place = "\n".join(filter(None, names))
+        bars.append(bar(place, row.target, row))
     # With their keys: relative to rate=1, and not to 1.
     bases = dict.fromkeys(", ".join(row.base) for row in rows)
     notes = notes_by_target((row.target, row.notes) for row in rows)
     legend = {target: drawing.entry(target, texts) for target, texts in notes.items()}
-    job = str(rows[0].job)
+    first = rows[0]
     towards = drawing.common_direction(row.metric for row in rows)
-    unit = rows[0].metric.unit
-    return draw_bars(pd.DataFrame(bars), legend, {}, title, job, unit, " or ".join(bases), towards)
+    return draw_bars(
+        pd.DataFrame(bars),
+        legend,
+        {},
+        title,
+        str(first.job),
+        first.metric.unit,
+        " or ".join(bases),
+        towards,
+    )
 
 
 def _values(cell: Sequence[str]) -> list[str]:

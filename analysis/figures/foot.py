@@ -19,7 +19,8 @@ _COLOUR = "0.3"
 
 def foot_of(comparison: Comparison, width: float, more: str = "") -> str:
     """Return the facts of a comparison, and ``more``, in lines for a figure that is so many inches wide."""
-    return textwrap.fill("; ".join(filter(None, (*_facts(comparison), more))), letters(width))
+    facts = filter(None, (*_facts(comparison), more))
+    return textwrap.fill("; ".join(facts), letters(width))
 
 
 def write_foot(chart: Figure, text: str) -> None:
@@ -30,26 +31,39 @@ def write_foot(chart: Figure, text: str) -> None:
     if chart.get_supxlabel():
         return
     width, height = chart.get_size_inches()
-    chart.set_size_inches(width, on_a_page(height + points(_LINE_INCHES) * (text.count("\n") + 1)))
+    lines = text.count("\n") + 1
+    with_foot = height + points(_LINE_INCHES) * lines
+    chart.set_size_inches(width, on_a_page(with_foot))
     with style():
         for legend in chart.legends:
             legend.set_title(text, prop=FontProperties(size=points(_POINTS)))
             legend.get_title().set_color(_COLOUR)
         if not chart.legends:
-            chart.supxlabel(text, fontsize=points(_POINTS), color=_COLOUR, x=0.01, ha="left")
+            chart.supxlabel(
+                text,
+                fontsize=points(_POINTS),
+                color=_COLOUR,
+                x=0.01,
+                ha="left",
+            )
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
-    claimed = claims(comparison)
-    circumstances = [claim.around for claim in claimed]
-    yield from dict.fromkeys(f"host {' and '.join(around.hosts)}" for around in circumstances if around.hosts)
-    yield from dict.fromkeys(around.engine for around in circumstances if around.engine)
+    circumstances = [claim.around for claim in claims(comparison)]
+    hosts = [around.hosts for around in circumstances if around.hosts]
+    yield from dict.fromkeys(f"host {' and '.join(of_claim)}" for of_claim in hosts)
+    engines = [around.engine for around in circumstances if around.engine]
+    yield from dict.fromkeys(engines)
     # A comparison of the values of a key has contrasts alone.
-    yield count(max((contrast.blocks for contrast in comparison.contrasts), default=0), "block")
+    blocks = [contrast.blocks for contrast in comparison.contrasts]
+    yield count(max(blocks, default=0), "block")
     jobs = dict.fromkeys(contrast.job for contrast in comparison.contrasts)
-    yield from map(str, list(comparison.jobs or jobs)[:1])
+    first_job = list(comparison.jobs or jobs)[:1]
+    yield from map(str, first_job)
     if len(comparison.trials):
-        yield str(comparison.trials["started_at"].min())[:10]
-    names = dict.fromkeys(chain.from_iterable(summary.substitutes for summary in comparison.summaries))
+        first_start = comparison.trials["started_at"].min()
+        yield str(first_start)[:10]
+    substitutes = chain.from_iterable(summary.substitutes for summary in comparison.summaries)
+    names = dict.fromkeys(substitutes)
     if names:
         yield f"substitutes: {', '.join(names)}"

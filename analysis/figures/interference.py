@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
@@ -36,12 +36,14 @@ from suite.job.sharing import aggressor_names, victim_names
 
 def loss_bars(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield what each victim loses beside AlexNet: the paper's figure 10, the time added, and the throughput lost."""
-    measured_beside = {
-        arm: measured for arm, measured in _as_they_are(comparison).items() if arm.aggressor == "alexnet"
-    }
+    every = _as_they_are(comparison)
+    beside_alexnet = {arm: measured for arm, measured in every.items() if arm.aggressor == "alexnet"}
     for metric in SHARED_METRICS[:2]:
-        rows = {arm: measured[metric.name] for arm, measured in measured_beside.items() if metric.name in measured}
-        rows = {arm: contrast for arm, contrast in rows.items() if contrast.ratio is not None}
+        rows = {}
+        for arm, measured in beside_alexnet.items():
+            contrast = measured.get(metric.name)
+            if contrast and contrast.ratio is not None:
+                rows[arm] = contrast
         if rows:
             figure = figure_of(comparison, metric.name)
             title = drawing.title_of(figure, f"{metric.name} beside AlexNet, shared scenario")
@@ -79,9 +81,10 @@ Cells = dict[tuple[int, int], Mapping[str, float]]
 def _as_they_are(comparison: Comparison) -> Rows:
     rows = {}
     for arm, of_arm in comparison.of_kind("aggressor").items():
-        if not arm.ablation:
-            rows[arm] = drawable(of_arm)
-    return {arm: measured for arm, measured in rows.items() if measured}
+        measured = drawable(of_arm)
+        if measured and not arm.ablation:
+            rows[arm] = measured
+    return rows
 
 
 def _losses(rows: Mapping[Arm, Contrast], metric: Metric, title: str) -> Figure:
@@ -89,7 +92,10 @@ def _losses(rows: Mapping[Arm, Contrast], metric: Metric, title: str) -> Figure:
     victims = _victims(rows)
     notes = notes_by_target((arm.target, contrast.notes) for arm, contrast in rows.items())
     targets = list(notes)
-    bars = pd.DataFrame({"place": arm.model, "target": arm.target, **_lost(contrast)} for arm, contrast in rows.items())
+    bars_of_arms = []
+    for arm, contrast in rows.items():
+        bars_of_arms.append({"place": arm.model, "target": arm.target, **_lost(contrast)})
+    bars = pd.DataFrame(bars_of_arms)
     chart = drawing.canvas(drawing.size(len(victims), len(targets)), 4.8)
     axes = chart.subplots()
     drawing.grouped(axes, bars, victims, targets)
@@ -106,16 +112,24 @@ def _losses(rows: Mapping[Arm, Contrast], metric: Metric, title: str) -> Figure:
     texts = [f"{_per_cent(height)} %" for height in bars["height"]]
     rotation = rotation_of_values(axes, texts, len(targets))
     if rotation is not None:
-        tops = bars[["height", "high"]].max(axis=1).clip(lower=0, upper=limit)
+        highest = bars[["height", "high"]].max(axis=1)
+        tops = highest.clip(lower=0, upper=limit)
         for text, x, top in zip(texts, bars["x"], tops, strict=True):
             above(axes, text, x, top, rotation=rotation)
     change = "lost" if metric.more_is_faster else "added"
     job = next(iter(rows)).job
     remarks = ["higher is slower"]
     _, upper_edge = axes.get_ylim()
-    if (bars["high"].fillna(bars["height"]) > upper_edge).any():
+    ends = bars["high"].fillna(bars["height"])
+    if (ends > upper_edge).any():
         remarks.append("what reaches the upper edge goes on beyond it")
-    label(axes, title, f"{job}\n{'; '.join(remarks)}", f"{metric.name} {change}, %", normalised=False)
+    label(
+        axes,
+        title,
+        f"{job}\n{'; '.join(remarks)}",
+        f"{metric.name} {change}, %",
+        normalised=False,
+    )
     axes.axhline(0, color="0.2", linewidth=1)
     drawing.legend_below(chart, [entry for entry in entries if entry], len(targets))
     return chart
@@ -124,7 +138,8 @@ def _losses(rows: Mapping[Arm, Contrast], metric: Metric, title: str) -> Figure:
 def _hollow(axes: Axes, withheld: pd.DataFrame, targets: Sequence[str]) -> None:
     """Make the bars hollow whose numbers carry no verdict."""
     for number, target in enumerate(targets):
-        middles = withheld.loc[withheld["target"] == target, "x"]
+        on_target = withheld["target"] == target
+        middles = withheld.loc[on_target, "x"]
         for patch in axes.containers[number]:
             middle = patch.get_x() + patch.get_width() / 2
             if any(math.isclose(middle, x, abs_tol=1e-6) for x in middles):
@@ -138,7 +153,9 @@ def _limit(axes: Axes, bars: pd.DataFrame) -> float:
     high = max(float(np.nanmax(ends)), 1.0)
     low = min(float(np.nanmin(ends)), 0.0)
     span = high - low
-    axes.set_ylim(low - 0.05 * span * (low < 0), high + 0.2 * span)  # above are the values
+    below = 0.05 * span if low < 0 else 0.0
+    above_bars = 0.2 * span  # for the values
+    axes.set_ylim(low - below, high + above_bars)
     return high
 
 
@@ -146,35 +163,31 @@ def _map(rows: Rows, title: str) -> tuple[Figure, bool]:
     """Return a panel of cells for each target, and whether their intervals have room."""
     victims = _victims(rows)
     notes = _notes(rows)
-    aggressors = sorted({arm.aggressor for arm in rows}, key=lambda name: known_first(aggressor_names(), name))
+    aggressors = _in_order({arm.aggressor for arm in rows}, aggressor_names())
     cells: dict[str, Cells] = {target: {} for target in notes}
     top = 10.0
     for arm, measured in rows.items():
         if "throughput" in measured:
             lost = _lost(measured["throughput"])
-            cells[arm.target][victims.index(arm.model), aggressors.index(arm.aggressor)] = lost
+            row = victims.index(arm.model)
+            column = aggressors.index(arm.aggressor)
+            cells[arm.target][row, column] = lost
             top = max(top, lost["height"])
     # From zero: who gains beside another has lost nothing, and the number says by how much.
-    colours = ScalarMappable(Normalize(0.0, top), shades())
+    norm = Normalize(0.0, top)
+    colours = ScalarMappable(norm, shades())
     down, across = drawing.grid(len(notes))
     width = _LEFT_INCHES + _CELL_INCHES * len(aggressors) * across
+    panel_height = _HEADING_INCHES + _ROW_INCHES * len(victims)
     with drawing.style():
-        chart = drawing.canvas(width, _AROUND_INCHES + (_HEADING_INCHES + _ROW_INCHES * len(victims)) * down)
+        chart = drawing.canvas(width, _AROUND_INCHES + panel_height * down)
         every = chart.subplots(down, across, squeeze=False, sharex=True, sharey=True)
         with_intervals = _have_room(chart, (down * len(victims), across * len(aggressors)), down)
         for axes, (target, of_target) in zip(every.flat, cells.items(), strict=True):
             grid = np.full((len(victims), len(aggressors)), math.nan)
             for (row, column), of_cell in of_target.items():
                 grid[row, column] = of_cell["height"]
-            axes.pcolormesh(
-                np.arange(len(aggressors) + 1) - 0.5,
-                np.arange(len(victims) + 1) - 0.5,
-                grid,
-                norm=colours.norm,
-                cmap=colours.cmap,
-                edgecolors="white",
-                linewidth=1,
-            )
+            _colour_cells(axes, grid, norm, colours.cmap)
             _write_cells(axes, grid, of_target, colours, with_intervals=with_intervals)
             axes.grid(visible=False)
             axes.set_ylim(len(victims) - 0.5, -0.5)
@@ -197,6 +210,19 @@ def _map(rows: Rows, title: str) -> tuple[Figure, bool]:
     return chart, with_intervals
 
 
+def _colour_cells(axes: Axes, grid: "np.ndarray[Any, Any]", norm: Normalize, cmap: Colormap) -> None:
+    down, across = grid.shape
+    axes.pcolormesh(
+        np.arange(across + 1) - 0.5,
+        np.arange(down + 1) - 0.5,
+        grid,
+        norm=norm,
+        cmap=cmap,
+        edgecolors="white",
+        linewidth=1,
+    )
+
+
 def _have_room(chart: Figure, cells: tuple[int, int], panels_down: int) -> bool:
     """Return whether a cell has room for the ends of an interval, in a line below its number.
 
@@ -211,7 +237,12 @@ def _have_room(chart: Figure, cells: tuple[int, int], panels_down: int) -> bool:
 
 
 def _write_cells(
-    axes: Axes, grid: "np.ndarray[Any, Any]", cells: Cells, colours: ScalarMappable, *, with_intervals: bool
+    axes: Axes,
+    grid: "np.ndarray[Any, Any]",
+    cells: Cells,
+    colours: ScalarMappable,
+    *,
+    with_intervals: bool,
 ) -> None:
     """Write the number of each cell, with its interval and whether it has no verdict; why others are empty."""
     for row, column in np.ndindex(grid.shape):
@@ -222,7 +253,15 @@ def _write_cells(
             text = _cell_text(lost, with_interval=with_intervals)
             ground: Any = colours.to_rgba(np.asarray(lost["height"]))
             ink = ink_on(ground)
-        axes.text(column, row, text, color=ink, ha="center", va="center", fontsize=drawing.points(9))
+        axes.text(
+            column,
+            row,
+            text,
+            color=ink,
+            ha="center",
+            va="center",
+            fontsize=drawing.points(9),
+        )
 
 
 def _cell_text(lost: Mapping[str, float], *, with_interval: bool) -> str:
@@ -231,7 +270,9 @@ def _cell_text(lost: Mapping[str, float], *, with_interval: bool) -> str:
     if lost["withheld"]:
         text = f"({text})"
     if with_interval and not math.isnan(lost["low"]):
-        text = f"{text}\n{_per_cent(lost['low'])} to {_per_cent(lost['high'])}"
+        low = _per_cent(lost["low"])
+        high = _per_cent(lost["high"])
+        text = f"{text}\n{low} to {high}"
     return text
 
 
@@ -241,7 +282,11 @@ def _per_cent(value: float) -> str:
 
 
 def _victims(rows: Iterable[Arm]) -> list[str]:
-    return sorted({arm.model for arm in rows}, key=lambda name: known_first(victim_names(), name))
+    return _in_order({arm.model for arm in rows}, victim_names())
+
+
+def _in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:
+    return sorted(names, key=lambda name: known_first(known, name))
 
 
 def _notes(rows: Rows) -> dict[str, tuple[str, ...]]:
@@ -265,5 +310,11 @@ def _lost(contrast: Contrast) -> dict[str, float]:
         arm.aggressor,
     )
     least, most = sorted(map(lost, printed))
-    withheld = bool(contrast.verdict and contrast.verdict.withheld)
-    return {"height": height, "low": low, "high": high, "least": least, "most": most, "withheld": withheld}
+    return {
+        "height": height,
+        "low": low,
+        "high": high,
+        "least": least,
+        "most": most,
+        "withheld": bool(contrast.verdict and contrast.verdict.withheld),
+    }

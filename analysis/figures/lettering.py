@@ -38,7 +38,8 @@ VALUE_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 def filled(text: str, fitting: int) -> str:
     """Return a text whose lines have so many letters at most, unless a word is longer."""
     fitting = max(fitting, 1)
-    lines = [textwrap.fill(line, fitting, break_long_words=False, break_on_hyphens=False) for line in text.splitlines()]
+    wrapper = textwrap.TextWrapper(fitting, break_long_words=False, break_on_hyphens=False)
+    lines = [wrapper.fill(line) for line in text.splitlines()]
     return "\n".join(lines)
 
 
@@ -47,7 +48,8 @@ def axes_inches(axes: Axes) -> float:
     width, _ = panel_inches(axes)
     left = points(_LEFT_INCHES)
     spec = axes.get_subplotspec()
-    if spec and len(axes.get_shared_y_axes().get_siblings(axes)) > 1:
+    siblings = axes.get_shared_y_axes().get_siblings(axes)
+    if spec and len(siblings) > 1:
         left /= spec.get_gridspec().ncols  # those at the left edge alone have letters there
     return width - left
 
@@ -65,7 +67,7 @@ def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) ->
     height -= points(_ABOVE_AND_BELOW_INCHES)
     fitting = int(_AXIS_LETTERS * letters(height))
     lines = filled(what, fitting)
-    if max(map(len, lines.splitlines()), default=0) > fitting:
+    if _longest_line(lines) > fitting:
         lines = _broken(what, fitting)
     axes.set_ylabel(lines)
     if normalised:
@@ -77,7 +79,12 @@ def label(axes: Axes, title: str, below: str, what: str, *, normalised: bool) ->
     # A longer line would leave the axes no room.
     below = filled(below, letters(axes_inches(axes)))
     pad = 6 + 12 * len(below.splitlines())
-    axes.set_title(title, loc="left", fontweight="bold", pad=points(max(30, pad)))
+    axes.set_title(
+        title,
+        loc="left",
+        fontweight="bold",
+        pad=points(max(30, pad)),
+    )
     axes.annotate(
         below,
         (0, 1),
@@ -100,31 +107,52 @@ def fit_names(axes: Axes, names: Sequence[str]) -> None:
     letter = _NAME_LETTER * size / 72
     fitting = int(room / letter - _GAP_LETTERS)
     lines_of_names = [_broken(name, fitting) for name in names]
-    longest = max(map(len, "\n".join(lines_of_names).splitlines()), default=0)
-    if longest <= fitting:
+    if _longest_line("\n".join(lines_of_names)) <= fitting:
         axes.set_xticks(range(len(names)), lines_of_names, fontsize=size)
         return
-    look: dict[str, Any] = {"rotation": _ROTATION, "ha": "right", "rotation_mode": "anchor", "fontsize": points(9)}
+    look: dict[str, Any] = {
+        "rotation": _ROTATION,
+        "ha": "right",
+        "rotation_mode": "anchor",
+        "fontsize": points(9),
+    }
     turned = [name.replace("\n", ", ") for name in names]
     longest = max(map(len, turned))
-    slanted_inches = letter * longest * math.cos(math.radians(_ROTATION))
+    angle = math.radians(_ROTATION)
+    line_height = points(LINE_INCHES)
+    slanted_inches = letter * longest * math.cos(angle)
     room_on_the_left = points(_LEFT_INCHES) + room * -low
-    if slanted_inches > room_on_the_left or room * math.sin(math.radians(_ROTATION)) < points(LINE_INCHES):
+    room_between = room * math.sin(angle)
+    if slanted_inches > room_on_the_left or room_between < line_height:
         look |= {"rotation": 90, "va": "center"}
-        lines = max(int(room / points(LINE_INCHES)), 1)
-        turned = [_broken(name, math.ceil(longest / lines) + _SPARE_LETTERS) for name in turned]
+        lines = max(int(room / line_height), 1)
+        fitting = math.ceil(longest / lines) + _SPARE_LETTERS
+        turned = [_broken(name, fitting) for name in turned]
     axes.set_xticks(range(len(names)), turned, **look)
 
 
 def _broken(name: str, fitting: int) -> str:
     """Return a name in lines of so many letters, which may end after a hyphen."""
-    return filled(name.replace("-", "- "), fitting).replace("- ", "-")
+    lines = filled(name.replace("-", "- "), fitting)
+    return lines.replace("- ", "-")
+
+
+def _longest_line(text: str) -> int:
+    return max(map(len, text.splitlines()), default=0)
 
 
 def above(axes: Axes, text: str, x: float, top: float, **look: object) -> None:
     # Over the lines of a noise floor and of intervals, which would cross it out.
-    offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "zorder": 5} | look
-    axes.annotate(text, (x, top), **offset, ha="center", va="bottom", fontsize=points(9), bbox=VALUE_BOX)
+    offset: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "zorder": 5}
+    axes.annotate(
+        text,
+        (x, top),
+        **(offset | look),
+        ha="center",
+        va="bottom",
+        fontsize=points(9),
+        bbox=VALUE_BOX,
+    )
 
 
 def rotation_of_values(axes: Axes, values: Sequence[str], targets: int) -> int | None:
@@ -134,7 +162,7 @@ def rotation_of_values(axes: Axes, values: Sequence[str], targets: int) -> int |
     """
     low, high = axes.get_xlim()
     room = axes_inches(axes) / (high - low) * WIDTH / targets
-    longest = max(map(len, "\n".join(values).splitlines()), default=0)
+    longest = _longest_line("\n".join(values))
     if points(_VALUE_INCHES) * longest <= room:
         return 0
     if points(LINE_INCHES) <= room:
@@ -153,4 +181,5 @@ def places_of_panels(names: Sequence[str], targets: int, width: float) -> list[l
     most = max(int(room / (targets * points(LINE_INCHES))), 1)
     panels = math.ceil(len(names) / most)
     size = math.ceil(len(names) / panels)
-    return [list(names[first : first + size]) for first in range(0, len(names), size)]
+    begins = range(0, len(names), size)
+    return [list(names[begin : begin + size]) for begin in begins]

@@ -57,32 +57,42 @@ def _charts(comparison: Comparison, reference: Reference) -> Iterator[tuple[str,
         for picture in pictures(comparison, job, reference):
             yield picture.stem, picture.drawing.chart
     # Values of a key are separate jobs, and one picture has all of them.
-    by_key: list[FigureKind] = [FIGURES.get(name) for name in ("by", "time-money") if comparison.of_kind("by")]
+    if not comparison.of_kind("by"):
+        return
+    by_key: list[FigureKind] = [FIGURES.get(name) for name in ("by", "time-money")]
     for figure in by_key:
         for drawing in figure(comparison, {}):
-            write_foot(drawing.chart, foot_of(comparison, drawing.chart.get_figwidth(), drawing.foot))
+            _add_foot(drawing, comparison)
             yield _for_files(drawing.name), drawing.chart
+
+
+def _add_foot(drawing: Drawing, comparison: Comparison) -> None:
+    width = drawing.chart.get_figwidth()
+    foot = foot_of(comparison, width, drawing.foot)
+    write_foot(drawing.chart, foot)
 
 
 def pictures(comparison: Comparison, job: ComparedJob, reference: Reference) -> Iterator[Picture]:
     """Yield what each figure of the registry that can be loaded draws of one job; ``bench doctor`` names the others."""
     of_job = comparison.of(job)
     broken = FIGURES.failures()
-    names = differing([other for other in comparison.jobs if other.scenario == job.scenario])
-    settings = filter(None, (getattr(job, name) for name in names))
-    job_parts = [job.scenario, *(_for_files(text).strip("-") for text in settings)]
+    of_scenario = [other for other in comparison.jobs if other.scenario == job.scenario]
+    settings = [getattr(job, name) for name in differing(of_scenario)]
+    settings_for_files = [_for_files(text).strip("-") for text in settings if text]
+    job_parts = [job.scenario, *settings_for_files]
     figures: list[FigureKind] = [FIGURES.get(name) for name in FIGURES if name not in broken]
     for figure in figures:
         for drawing in figure(of_job, reference):
             stamp(drawing.chart, job.profile)
-            write_foot(drawing.chart, foot_of(of_job, drawing.chart.get_figwidth(), drawing.foot))
+            _add_foot(drawing, of_job)
             parts = [*job_parts, drawing.name]
             caption = drawing.title
             if drawing.number is not None:
                 parts.insert(0, f"figure-{drawing.number}")
                 caption += " (numbered as in the paper)"
             # A metric is called as its record likes: its name must not lead to another directory.
-            yield Picture(_for_files("-".join(parts)), caption, drawing)
+            stem = _for_files("-".join(parts))
+            yield Picture(stem, caption, drawing)
 
 
 def _for_files(text: str) -> str:

@@ -60,9 +60,16 @@ def every_trial(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawin
     base = {model: of[metric.name].value for model, of in measured.items() if metric.name in of}
     if not base:
         return
-    trials = comparison.trials[comparison.trials["model"].isin(list(base))]
-    dots = pd.DataFrame({"model": trials["model"].astype(str), "target": trials["target"].astype(str)})
-    dots["ratio"] = trials[metric.column] / dots["model"].map(base)
+    has_base = comparison.trials["model"].isin(list(base))
+    trials = comparison.trials[has_base]
+    models = trials["model"].astype(str)
+    dots = pd.DataFrame(
+        {
+            "model": models,
+            "target": trials["target"].astype(str),
+            "ratio": trials[metric.column] / models.map(base),
+        }
+    )
     with drawing.style():
         chart = _dots(dots, groups, list(base))
     text = "throughput of every single trial relative to bare metal's mean, one mark per trial"
@@ -79,7 +86,8 @@ def _dots(dots: pd.DataFrame, groups: Sequence[Group], models: list[str]) -> Fig
     for index, (target, colour) in enumerate(palette(targets).items()):
         of_target = dots["target"] == target
         # Not jittered: the same records give the same picture, and equal values are to lie on each other.
-        shift = ((index + 0.5) / len(targets) - 0.5) * drawing.WIDTH
+        share = (index + 0.5) / len(targets)
+        shift = (share - 0.5) * drawing.WIDTH
         axes.plot(
             middles[of_target] + shift,
             dots.loc[of_target, "ratio"],
@@ -128,12 +136,16 @@ def latency_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Draw
 def _panels(group: Group) -> Panels:
     """Return the latencies of a model by the way in which requests came, and by percentile."""
     panels: dict[str, dict[int, Metric]] = {}
-    drawn = set[str]().union(*(drawable(group.of_target(summary.target)) for summary in group.targets))
+    measured = [drawable(group.of_target(summary.target)) for summary in group.targets]
+    drawn = set[str]().union(*measured)
     for metric in group.metrics:
         name = _LATENCY.fullmatch(metric.name)
         if name and metric.name in drawn:
-            way = f"{name['rate']} requests/s, answered or not" if name["rate"] else _CLOSED
-            panels.setdefault(way, {})[int(name["percent"])] = metric
+            way = _CLOSED
+            if name["rate"]:
+                way = f"{name['rate']} requests/s, answered or not"
+            percent = int(name["percent"])
+            panels.setdefault(way, {})[percent] = metric
     return panels
 
 
@@ -190,7 +202,8 @@ def _lines(axes: Axes, group: Group, metrics: Mapping[int, Metric]) -> None:
 def speed_up_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing]:
     """Yield a drawing for each model and kind of scaling."""
     for kind in ("strong", "weak"):
-        for model, rows in groupby(comparison.of_kind(kind).items(), lambda row: row[0].model):
+        of_kind = comparison.of_kind(kind).items()
+        for model, rows in groupby(of_kind, lambda row: row[0].model):
             title = f"{kind.capitalize()} scaling of {model}"
             arms = dict(rows)
             notes = {arm.target: _brief(notes_of(measured)) for arm, measured in arms.items()}
@@ -226,15 +239,19 @@ def _speed_ups(points: Mapping[Arm, Effect], notes: Mapping[str, tuple[str, ...]
     colours = palette(targets)
     for index, target in enumerate(targets):
         of_target = {arm: speed_up for arm, speed_up in points.items() if arm.target == target}
-        workers = drawing.side_by_side(map(_workers, of_target), index, len(targets), numbers[-1] - numbers[0])
-        look = {"color": colours[target], "marker": drawing.MARKERS.get(target, "P")}
+        workers = drawing.side_by_side(
+            map(_workers, of_target),
+            index,
+            len(targets),
+            numbers[-1] - numbers[0],
+        )
+        look = {
+            "color": colours[target],
+            "marker": drawing.MARKERS.get(target, "P"),
+        }
         _speed_up_line(axes, workers, [*of_target.values()], look)
-    axes.plot(
-        numbers,
-        [number / numbers[0] for number in numbers],
-        linestyle=":",
-        color="0.2",
-    )
+    ideal = [number / numbers[0] for number in numbers]
+    axes.plot(numbers, ideal, linestyle=":", color="0.2")
     axes.set_xticks(numbers)
     below = f"over {count(numbers[0], 'worker')}, with 95 % intervals; dotted: the ideal"
     towards = drawing.common_direction(METRICS[:1])
@@ -253,7 +270,8 @@ def _workers(arm: Arm) -> int:
 
 
 def _speed_up_line(axes: Axes, workers: Sequence[float], points: Sequence[Effect], look: dict[str, Any]) -> None:
-    axes.plot(workers, [speed_up.ratio or 1.0 for speed_up in points], markersize=5, linewidth=1.2, **look)
+    heights = [speed_up.ratio or 1.0 for speed_up in points]
+    axes.plot(workers, heights, markersize=5, linewidth=1.2, **look)
     for number, speed_up in zip(workers, points, strict=True):
         ratio = speed_up.ratio or 1.0
         low, high = speed_up.interval or (ratio, ratio)
@@ -276,7 +294,11 @@ def together_lines(comparison: Comparison, _: Reference) -> Iterator[drawing.Dra
             rows, columns = drawing.grid(2)
             chart = drawing.canvas(9.6, 4.2 * rows)
             left, right = chart.subplots(rows, columns)
-            for axes, metric, heading, unit in ((left, TIMES[0], title, "s"), (right, EACH[0], "", "MB each")):
+            panels = (
+                (left, TIMES[0], title, "s"),
+                (right, EACH[0], "", "MB each"),
+            )
+            for axes, metric, heading, unit in panels:
                 _together(axes, lines, metric)
                 axes.set_ylim(bottom=0)
                 below = f"{metric.name}; {job}\nmean over the blocks, with 95 % intervals"
@@ -303,7 +325,9 @@ def _together(axes: Axes, lines: Mapping[str, Mapping[int, Measured]], metric: M
             if metric.name in measured:
                 (place,) = drawing.side_by_side([number], index, len(lines), most)
                 points[place] = measured[metric.name]
-        colour = palette([name])[name] if name in TARGETS else f"C{index}"
+        colour: Any = f"C{index}"
+        if name in TARGETS:
+            colour = palette([name])[name]
         marker = drawing.MARKERS.get(name, _MARKERS[index % len(_MARKERS)])
         values = [point.value or 0.0 for point in points.values()]
         axes.plot(list(points), values, color=colour, marker=marker, label=name)
@@ -333,8 +357,15 @@ def time_money(comparison: Comparison, _: Reference) -> Iterator[drawing.Drawing
             for arm, row in points.items():
                 x, across = _point(row[TIME.name], unit_s)
                 y, up = _point(row[name])
-                look: dict[str, Any] = {"fmt": drawing.MARKERS.get(arm.target, "P"), "color": colour_of(arm.target)}
-                axes.errorbar(x, y, up, across, capsize=3, **look)
+                axes.errorbar(
+                    x,
+                    y,
+                    up,
+                    across,
+                    fmt=drawing.MARKERS.get(arm.target, "P"),
+                    color=colour_of(arm.target),
+                    capsize=3,
+                )
                 name_of_arm = name_of(arm, every)
                 names[name_of_arm] = (x, y)
                 numbered = filled(f"{len(names)}: {name_of_arm}", _KEY_LETTERS)
@@ -367,12 +398,17 @@ def _name_points(chart: Figure, axes: Axes, names: Mapping[str, Place]) -> None:
     chart.draw_without_rendering()  # which lays out the axes
     in_points = {name: axes.transData.transform(place) * 72 / chart.dpi for name, place in names.items()}
     right_edge = axes.bbox.x1 * 72 / chart.dpi
-    taken = [Bbox.from_bounds(x - _MARK, y - _MARK, 2 * _MARK, 2 * _MARK) for x, y in in_points.values()]
-    for name, place in sorted(names.items(), key=lambda item: item[1][1]):
+    line_height = drawing.points(_LINE)
+    boxes = [Bbox.from_bounds(x - _MARK, y - _MARK, 2 * _MARK, 2 * _MARK) for x, y in in_points.values()]
+    upwards = sorted(names.items(), key=lambda item: item[1][1])
+    for name, place in upwards:
         x, y = in_points[name]
         width = drawing.points(_LETTER) * len(name)
-        line_height = drawing.points(_LINE)
-        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": drawing.points(9), "in_layout": False}
+        look: dict[str, Any] = {
+            "textcoords": "offset points",
+            "fontsize": drawing.points(9),
+            "in_layout": False,
+        }
         aside = _BESIDE
         left = x + _BESIDE
         if left + width > right_edge:
@@ -381,10 +417,10 @@ def _name_points(chart: Figure, axes: Axes, names: Mapping[str, Place]) -> None:
             left = x - _BESIDE - width
         up = _BESIDE
         box = Bbox.from_bounds(left, y + up, width, line_height)
-        while box.count_overlaps(taken):
+        while box.count_overlaps(boxes):
             up += line_height
             box = box.translated(0, line_height)
-        taken.append(box)
+        boxes.append(box)
         if up > _BESIDE:
             look["arrowprops"] = {"arrowstyle": "-", "color": "0.5", "shrinkA": 0}
         axes.annotate(name, place, (aside, up), **look)
@@ -394,4 +430,6 @@ def _point(row: Contrast, unit: float = 1.0) -> tuple[float, list[list[float]]]:
     """Return the value in units of that size, and how far its interval reaches below and above."""
     value = row.value or 0.0
     low, high = row.value_interval or (value, value)
-    return value / unit, [[(value - low) / unit], [(high - value) / unit]]
+    below = (value - low) / unit
+    above = (high - value) / unit
+    return value / unit, [[below], [above]]

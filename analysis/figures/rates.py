@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -50,7 +51,8 @@ def _panels(group: Group) -> dict[str, Panel]:
     """Return the curves by what was timed; without those of one rate, which are no curves."""
     panels: dict[str, dict[tuple[str, str], dict[float, Contrast]]] = {}
     for summary in group.targets:
-        for name, contrast in drawable(group.of_target(summary.target)).items():
+        measured = drawable(group.of_target(summary.target))
+        for name, contrast in measured.items():
             measured_at = AT_RATE.fullmatch(name)
             if not measured_at or contrast.value is None:
                 continue
@@ -60,7 +62,10 @@ def _panels(group: Group) -> dict[str, Panel]:
             curve[float(measured_at["rate"])] = contrast
     drawn: dict[str, Panel] = {}
     for timed, curves in panels.items():
-        long_enough = {key: dict(sorted(curve.items())) for key, curve in curves.items() if len(curve) >= _LEAST_RATES}
+        long_enough = {}
+        for key, curve in curves.items():
+            if len(curve) >= _LEAST_RATES:
+                long_enough[key] = dict(sorted(curve.items()))
         if long_enough:
             drawn[timed] = long_enough
     return drawn
@@ -77,8 +82,12 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
         below += "\nvertical lines: the knee, the highest rate that keeps the limit"
     for axes, (timed, curves) in zip(every, panels.items(), strict=True):
         for (target, percentile), curve in curves.items():
-            look = {"color": colours[target], "linestyle": _PERCENTILES.get(percentile, "-.")}
-            _draw(axes, curve, look | {"marker": drawing.MARKERS.get(target, "P")})
+            look = {
+                "color": colours[target],
+                "linestyle": _PERCENTILES.get(percentile, "-."),
+                "marker": drawing.MARKERS.get(target, "P"),
+            }
+            _draw(axes, curve, look)
         for target, rate in knees.items():
             axes.axvline(rate, color=colours[target], linewidth=2.5, zorder=1)
         axes.set_xscale("log")
@@ -87,12 +96,19 @@ def _chart(group: Group, panels: Mapping[str, Panel], title: str) -> Figure:
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        heading = title if axes is every[0] else ""
         towards = drawing.direction("ms", more_is_better=False)
-        label(axes, heading, f"{timed}; {below}", f"ms\n{towards}", normalised=False)
+        label(
+            axes,
+            title if axes is every[0] else "",
+            f"{timed}; {below}",
+            f"ms\n{towards}",
+            normalised=False,
+        )
         axes.set_xlabel("requests per second")
-    percentiles = dict.fromkeys(percentile for curves in panels.values() for _, percentile in curves)
-    drawing.legend_below(chart, _entries(group, list(percentiles)), len(group.targets) + len(percentiles))
+    keys = chain.from_iterable(panels.values())
+    percentiles = list(dict.fromkeys(percentile for _, percentile in keys))
+    entries = _entries(group, percentiles)
+    drawing.legend_below(chart, entries, len(group.targets) + len(percentiles))
     return chart
 
 
@@ -109,14 +125,16 @@ def _knees(group: Group) -> dict[str, float]:
     """Return the knee of each target that has one in all of its trials."""
     knees = {}
     for summary in group.targets:
-        knee = drawable(group.of_target(summary.target)).get(_KNEE)
+        measured = drawable(group.of_target(summary.target))
+        knee = measured.get(_KNEE)
         if knee and knee.value is not None:
             knees[summary.target] = knee.value
     return knees
 
 
 def _entries(group: Group, percentiles: Sequence[str]) -> list[Any]:
-    entries: list[Any] = drawing.dot_entries(drawing.legend([group]))
+    legend = drawing.legend([group])
+    entries: list[Any] = drawing.dot_entries(legend)
     for percentile in percentiles:
         look: dict[str, Any] = {"color": "0.3", "linestyle": _PERCENTILES.get(percentile, "-.")}
         entries.append(Line2D([], [], label=percentile, **look))
