@@ -31,33 +31,43 @@ def audit(records: Records, *, every_digest: bool = True) -> Audit:
     """Hold every record, and every run as a whole, against itself."""
     evidence = records.evidence
     ok = evidence[evidence["ok"].astype(bool)]
-    findings = [finding for check in (sums, parts, missing, inside, limits, all_in) for finding in check(ok)]
+    findings: list[Finding] = []
+    for check in (sums, parts, missing, inside, limits, all_in):
+        findings += check(ok)
     directories = evidence["path"].map(run_of)
     findings += gaps(evidence, directories)
     for run in records.directories:
         trials = evidence[directories == str(run)]
         if len(trials):
             plan = plan_of(run)
+            timeout_s = plan.trial_timeout_s if plan else None
             findings += planned(run, trials, plan)
-            findings += course(run, trials, plan.trial_timeout_s if plan else None)
+            findings += course(run, trials, timeout_s)
         findings += files(run, every_digest=every_digest)
     unique = dict.fromkeys(findings)
-    return Audit(tuple(sorted(unique, key=lambda finding: finding.severity != "refused")), len(evidence))
+    refused_first = sorted(unique, key=lambda finding: finding.severity != "refused")
+    return Audit(tuple(refused_first), len(evidence))
 
 
 def audited(records: Records, *, force: bool = False) -> Records:
     """Return records without those that the audit refuses, which ``force`` keeps and marks, and its warnings."""
-    result = audit(records, every_digest=False)
+    judgement = audit(records, every_digest=False)
     refused: dict[str, list[str]] = {}
-    for finding in result.refused:
-        refused.setdefault(str(finding.where), []).append(f"audit {finding.kind}")
-    compared = (finding for finding in result.findings if finding.kind not in _NOT_COMPARED)
-    warnings = [*map(warning_of, grouped(compared))]
+    for finding in judgement.refused:
+        kinds_of_place = refused.setdefault(str(finding.where), [])
+        kinds_of_place.append(f"audit {finding.kind}")
+    compared = [finding for finding in judgement.findings if finding.kind not in _NOT_COMPARED]
+    warnings = list(map(warning_of, grouped(compared)))
     trials = records.trials
     if refused:
-        # A record is refused for itself, or with its whole run.
-        kinds = trials["path"].map(lambda path: (*refused.get(path, ()), *refused.get(run_of(path), ())))
-        forced = kinds.map(lambda found: ", ".join(dict.fromkeys(found)))
+
+        def kinds_of(path: str) -> str:
+            # A record is refused for itself, or with its whole run.
+            of_record = refused.get(path, ())
+            of_run = refused.get(run_of(path), ())
+            return ", ".join(dict.fromkeys((*of_record, *of_run)))
+
+        forced = trials["path"].map(kinds_of)
         if force:
             trials = trials.assign(forced=forced)
         else:

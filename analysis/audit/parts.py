@@ -75,13 +75,19 @@ def _ranks(ranks: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str
     if job.distributed:
         planned = list(enumerate(job.distributed.roles))
     if [(rank.rank, rank.role) for rank in ranks] != planned:
-        yield f"its ranks are {', '.join(f'{rank.rank} {rank.role}' for rank in ranks)}, and not those of the job"
+        recorded = ", ".join(f"{rank.rank} {rank.role}" for rank in ranks)
+        yield f"its ranks are {recorded}, and not those of the job"
         return
     numbers = {rank.rank for rank in ranks}
     for rank in ranks:
-        if rank.links and sorted(link.rank for link in rank.links) != sorted(numbers - {rank.rank}):
+        if not rank.links:
+            continue
+        linked = sorted(link.rank for link in rank.links)
+        others = sorted(numbers - {rank.rank})
+        if linked != others:
             yield f"rank {rank.rank} has links to other ranks than all others"
-    yield from _workers([rank for rank in ranks if rank.role == "worker"], job, row)
+    workers = [rank for rank in ranks if rank.role == "worker"]
+    yield from _workers(workers, job, row)
 
 
 def _workers(workers: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -96,8 +102,9 @@ def _workers(workers: Sequence[Rank], job: Job, row: dict[Any, Any]) -> Iterator
     # The steps and the span of the record are those of the first worker.
     for name, column in {**_PHASES, "measured_s": "measured_s"}.items():
         own_s = getattr(workers[0], name) or 0.0
-        if not math.isclose(own_s, row[column], rel_tol=EXACT, abs_tol=EXACT):
-            yield f"its first worker has a {name} of {own_s:.6g}, and its steps one of {row[column]:.6g}"
+        recorded_s = row[column]
+        if not math.isclose(own_s, recorded_s, rel_tol=EXACT, abs_tol=EXACT):
+            yield f"its first worker has a {name} of {own_s:.6g}, and its steps one of {recorded_s:.6g}"
 
 
 def _worker(rank: Rank, job: Job) -> Iterator[str]:
@@ -105,14 +112,16 @@ def _worker(rank: Rank, job: Job) -> Iterator[str]:
     speed = rank.throughput_per_s or 0.0
     steps_per_s = 0.0
     if job.sizes and span_s:
-        steps_per_s = job.sizes.batch * job.devices.devices * job.sizes.steps / span_s
+        units = job.sizes.batch * job.devices.devices * job.sizes.steps
+        steps_per_s = units / span_s
     if not math.isclose(steps_per_s, speed, rel_tol=EXACT):
         yield f"rank {rank.rank} has {speed:.6g} {job.unit}/s, and its steps make {steps_per_s:.6g}"
     phases = [getattr(rank, name) for name in _PHASES]
     if None in phases:
         yield f"rank {rank.rank} has no times of waiting, computing and communicating"
     phases_s = sum(filter(None, phases))
-    if not -EXACT * span_s <= span_s - phases_s <= GAP_SHARE * span_s + GAP_S:
+    rest_s = span_s - phases_s
+    if not -EXACT * span_s <= rest_s <= GAP_SHARE * span_s + GAP_S:
         yield f"rank {rank.rank} has phases of {phases_s:.6g} s, and measured {span_s:.6g} s"
 
 
@@ -124,7 +133,8 @@ def _traffic(ranks: Sequence[Rank], _: Job, __: dict[Any, Any]) -> Iterator[str]
             return
         sent_bytes += rank.sent_bytes
         received_bytes += rank.received_bytes
-    if abs(sent_bytes - received_bytes) > _NEAR * max(sent_bytes, received_bytes):
+    difference = abs(sent_bytes - received_bytes)
+    if difference > _NEAR * max(sent_bytes, received_bytes):
         yield f"its ranks sent {sent_bytes} bytes and received {received_bytes}"
 
 
@@ -133,11 +143,12 @@ def _aggressors(aggressors: Sequence[AggressorInstance], job: Job, row: dict[Any
     if len(aggressors) != copies:
         yield f"{len(aggressors)} instances beside the victim, and the job has {copies}"
     at_work = [instance.aggression for instance in aggressors if instance.aggression]
-    alone = not isinstance(row["aggressor"], str)
-    if len(at_work) != (0 if alone else len(aggressors)):
-        planned = "the victim is alone"
-        if not alone:
-            planned = f"the trial has {row['aggressor']} beside it"
+    due = 0
+    planned = "the victim is alone"
+    if isinstance(row["aggressor"], str):
+        due = len(aggressors)
+        planned = f"the trial has {row['aggressor']} beside it"
+    if len(at_work) != due:
         yield f"{len(at_work)} of {len(aggressors)} aggressors were at work, and {planned}"
     for aggression in at_work:
         begun_s = aggression.begun_s
@@ -153,10 +164,18 @@ def _grows(aggression: Aggression) -> bool:
     steps = aggression.steps
     if not len(heard_s) == len(steps) == len(aggression.work):
         return False
-    if heard_s and max(abs(heard_s[0] - aggression.begun_s), abs(heard_s[-1] - aggression.ended_s)) > EXACT:
-        return False
+    if heard_s:
+        late_s = abs(heard_s[0] - aggression.begun_s)
+        early_s = abs(heard_s[-1] - aggression.ended_s)
+        if max(late_s, early_s) > EXACT:
+            return False
     work = [amount for amount in aggression.work if amount is not None]
-    return all(earlier <= later for column in (heard_s, steps, work) for earlier, later in pairwise(column))
+    columns: tuple[Sequence[float], ...] = (heard_s, steps, work)
+    return all(map(_ascends, columns))
+
+
+def _ascends(numbers: Sequence[float]) -> bool:
+    return all(earlier <= later for earlier, later in pairwise(numbers))
 
 
 def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
@@ -171,7 +190,10 @@ def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
             yield f"the data set has {name} {used}, and that of the job {wanted}"
     share = use.page_cache_share
     if share is not None:
-        wrong = share > MOST_COLD if job.page_cache == "cold" else share < LEAST_WARM
+        if job.page_cache == "cold":
+            wrong = share > MOST_COLD
+        else:
+            wrong = share < LEAST_WARM
         if wrong:
             yield f"the page cache held {share:.1%} of the data, and was to be {job.page_cache}"
     trained = left_over = 0
@@ -182,7 +204,8 @@ def _data(use: DataUse, job: Job, _: dict[Any, Any]) -> Iterator[str]:
         left_over = planned.images % step_images
     if use.images_read < trained:
         yield f"{use.images_read} images were read, and {trained} trained"
-    epochs = math.ceil(use.images_read / max(1, planned.images - left_over))
+    epoch_images = max(1, planned.images - left_over)
+    epochs = math.ceil(use.images_read / epoch_images)
     if use.bytes_read > planned.size_bytes * epochs:
         yield f"{use.bytes_read} bytes were read, and {use.images_read} images hold less"
 
@@ -191,18 +214,17 @@ def _samples(metrics: Mapping[str, MetricValue], _: Job, __: dict[Any, Any]) -> 
     for name, metric in metrics.items():
         if not metric.samples or _PERCENTILE.fullmatch(name):
             continue
-        if not any(math.isclose(metric.value, statistic(metric.samples), rel_tol=_NEAR) for statistic in _STATISTICS):
+        likely = (statistic(metric.samples) for statistic in _STATISTICS)
+        if not any(math.isclose(metric.value, value, rel_tol=_NEAR) for value in likely):
             ends = [min(metric.samples), max(metric.samples)]
             yield f"{name} is {metric.value:.6g}, and its samples are {json.dumps(ends)}"
 
 
 def _percentiles(metrics: Mapping[str, MetricValue], job: Job, _: dict[Any, Any]) -> Iterator[str]:
     """Yield percentiles that do not ascend, or that are not the nearest rank of the samples, which the median has."""
-    matches = sorted(
-        filter(None, map(_PERCENTILE.fullmatch, metrics)),
-        key=lambda match: match.group(1, 3, 2),
-    )
-    for (begin, end), group in groupby(matches, key=lambda match: match.group(1, 3)):
+    matches = filter(None, map(_PERCENTILE.fullmatch, metrics))
+    in_order = sorted(matches, key=lambda match: match.group(1, 3, 2))
+    for (begin, end), group in groupby(in_order, key=lambda match: match.group(1, 3)):
         values = {match[2]: metrics[match[0]].value for match in group}
         if [*values.values()] != sorted(values.values()):
             yield f"the percentiles {begin}*{end} are {json.dumps(values)}: they must ascend"
@@ -213,7 +235,9 @@ def _percentiles(metrics: Mapping[str, MetricValue], job: Job, _: dict[Any, Any]
             yield f"the percentiles {begin}*{end} have no samples"
         if samples:
             for name, value in values.items():
-                nearest_rank = samples[-(-int(name[1:]) * len(samples) // 100) - 1]
+                percent = int(name[1:])
+                rank = -(-percent * len(samples) // 100)  # rounded up
+                nearest_rank = samples[rank - 1]
                 if value != nearest_rank:
                     yield f"{begin}{name}{end} is {value:.6g}, and its samples make {nearest_rank:.6g}"
 
@@ -221,7 +245,10 @@ def _percentiles(metrics: Mapping[str, MetricValue], job: Job, _: dict[Any, Any]
 def _outside(metrics: Mapping[str, MetricValue], job: Job, row: dict[Any, Any]) -> Iterator[str]:
     """Yield the metrics that contradict what the record has of epochs, opening, launch and usage."""
     values = {name: metric.value for name, metric in metrics.items()}
-    used = {"cpu-time": row["worker_cpu_s"], "peak-memory": row["worker_peak_memory_bytes"] / 1e6}
+    used = {
+        "cpu-time": row["worker_cpu_s"],
+        "peak-memory": row["worker_peak_memory_bytes"] / 1e6,
+    }
     if job.command:
         for name in sorted(used.keys() & values.keys()):
             if not math.isclose(values[name], used[name], rel_tol=EXACT):
@@ -261,19 +288,25 @@ def _epochs(epochs: Epochs, job: Job, row: dict[Any, Any]) -> Iterator[str]:
     for name, (recorded, expected) in due.items():
         if not math.isclose(recorded, expected, rel_tol=EXACT):
             yield f"{name}: {recorded:.6g}, and its epochs and job make {expected:.6g}"
-    if math.fsum(written_s) > row["between_s"]:
-        yield f"its checkpoints took {math.fsum(written_s):.6g} s, and {row['between_s']:.6g} s lie between its epochs"
+    checkpoints_s = math.fsum(written_s)
+    if checkpoints_s > row["between_s"]:
+        yield f"its checkpoints took {checkpoints_s:.6g} s, and {row['between_s']:.6g} s lie between its epochs"
 
 
 def _kept(kept: Sequence[KeptModel], job: Job, row: dict[Any, Any]) -> Iterator[str]:
-    wanted = {"each": [*range(1, job.epochs + 1)], "last": [job.epochs or None], None: []}[job.keep_model]
+    epochs_of = {
+        "each": [*range(1, job.epochs + 1)],
+        "last": [job.epochs or None],
+        None: [],
+    }
+    wanted = epochs_of[job.keep_model]
     numbers = [model.epoch for model in kept]
     if numbers != wanted:
         yield f"it kept models of the epochs {numbers}, and its job keeps those of {wanted}"
+    ends_s: dict[int, float] = {}
     if job.epochs:
-        ends_s = dict(enumerate(accumulate(row["epochs"].seconds), start=1))
-    else:
-        ends_s = {}
+        ends = accumulate(row["epochs"].seconds)
+        ends_s = dict(enumerate(ends, start=1))
     share = EXACT if ends_s else GAP_SHARE
     most_s = 0.0 if ends_s else GAP_S
     for model in kept:
@@ -287,7 +320,8 @@ def _kept(kept: Sequence[KeptModel], job: Job, row: dict[Any, Any]) -> Iterator[
 
 def _spans_s(row: dict[Any, Any]) -> list[float]:
     """Return the measured spans of all ranks, of which any may have the network that makes the images."""
-    return [row["measured_s"], *(rank.measured_s or 0.0 for rank in row["ranks"] or ())]
+    of_ranks = [rank.measured_s or 0.0 for rank in row["ranks"] or ()]
+    return [row["measured_s"], *of_ranks]
 
 
 def _models(kept: Sequence[KeptModel], _: Job, row: dict[Any, Any]) -> Iterator[str]:
@@ -301,7 +335,8 @@ def _models(kept: Sequence[KeptModel], _: Job, row: dict[Any, Any]) -> Iterator[
 
 
 def _gone(kept: Sequence[KeptModel], _: Job, row: dict[Any, Any]) -> Iterator[str]:
-    gone = {model.weights_sha256 for model in kept} - _files(row).keys()
+    digests = {model.weights_sha256 for model in kept}
+    gone = digests - _files(row).keys()
     if gone:
         yield f"{len(gone)} of its {len(kept)} models are not in {MODELS}/"
 

@@ -27,10 +27,11 @@ def turns(alternation: Alternation, job: Job, _: dict[Any, Any]) -> Iterator[str
         yield "it took turns, and its job has none"
         return
     bursts = alternation.bursts
-    if [burst.round for burst in bursts] != list(range(planned.rounds)):
+    rounds = [burst.round for burst in bursts]
+    if rounds != list(range(planned.rounds)):
         yield f"its {len(bursts)} turns are not one of each of the job's {planned.rounds} rounds"
-    if any(burst.steps != planned.burst_steps for burst in bursts):
-        steps = sorted({burst.steps for burst in bursts})
+    steps = sorted({burst.steps for burst in bursts})
+    if any(number != planned.burst_steps for number in steps):
         yield f"its bursts have {steps} steps, and the job's {planned.burst_steps}"
     if any(burst.position >= alternation.instances for burst in bursts):
         yield f"it had a turn after those of all {alternation.instances} instances"
@@ -57,17 +58,26 @@ def _mistimed(burst: Burst) -> str | None:
 def turn_limits(alternation: Alternation, _: Job, row: dict[Any, Any]) -> Iterator[str]:
     """Yield what does not fit into the block, and bursts with other CPU time than their CPUs could give."""
     bursts = alternation.bursts
-    for name, parts_s in (("last turn ended after", bursts[-1].ended_s), ("timeline has", row["timeline_s"])):
-        if parts_s > alternation.block_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
-            yield f"its {name} {parts_s:.6g} s, and its block took {alternation.block_s:.6g} s"
+    block_s = alternation.block_s
+    parts_s = {
+        "last turn ended after": bursts[-1].ended_s,
+        "timeline has": row["timeline_s"],
+    }
+    for name, part_s in parts_s.items():
+        if part_s > block_s * (1 + CLOCKS_SHARE) + CLOCKS_S:
+            yield f"its {name} {part_s:.6g} s, and its block took {block_s:.6g} s"
     if any((burst.waiting_cpu_s is None) != (burst.cpu_s is None) for burst in bursts):
         yield "its CPU time was counted in some of its turns and not between them"
-    for name, cpus in (("own_cpu_s", row["cpus"]), ("cpu_s", row["host_cpus"])):
+    cpus_by_name = {"own_cpu_s": row["cpus"], "cpu_s": row["host_cpus"]}
+    for name, cpus in cpus_by_name.items():
         for burst in bursts:
             used_s = getattr(burst, name)
+            if used_s is None:
+                continue
             turn_s = burst.ended_s - burst.begun_s
             most_s = cpus * (turn_s * (1 + CLOCKS_SHARE) + CLOCKS_S)
-            if used_s is not None and (used_s > most_s or not (used_s > 0 or burst.span_s <= COMPUTES_S)):
+            idle = not used_s > 0 and not burst.span_s <= COMPUTES_S
+            if used_s > most_s or idle:
                 yield f"its burst {burst.round} took {burst.span_s:.6g} s and {used_s:.6g} CPU s ({name})"
 
 
@@ -79,8 +89,10 @@ def turn_sums(alternation: Alternation, job: Job, row: dict[Any, Any]) -> Iterat
     # A turn of a distributed job is as long as that of its slowest worker; the record has the first one's.
     if not job.distributed:
         columns = {"measured_s": "span_s", **columns}
-    elif row["measured_s"] > math.fsum(burst.span_s for burst in alternation.bursts) * (1 + EXACT):
-        yield f"its first worker measured {row['measured_s']:.6g} s, longer than all its bursts"
+    else:
+        bursts_s = math.fsum(burst.span_s for burst in alternation.bursts)
+        if row["measured_s"] > bursts_s * (1 + EXACT):
+            yield f"its first worker measured {row['measured_s']:.6g} s, longer than all its bursts"
     for name, column in columns.items():
         spans = [getattr(burst, column) for burst in alternation.bursts]
         total = None if None in spans else math.fsum(spans)
@@ -98,7 +110,8 @@ def _are_equal(total: float | None, recorded: float | None) -> bool:
 
 def turns_of_blocks(trials: pd.DataFrame, block: list[str]) -> Iterator[Finding]:
     """Yield the trials, with ``begin_s``, of a block that took no turns together, or that computed at the same time."""
-    for (_, number, *_), rows in trials[trials["alternation"].notna()].groupby(block, observed=True):
+    took_turns = trials["alternation"].notna()
+    for (_, number, *_), rows in trials[took_turns].groupby(block, observed=True):
         apart_s = rows["begin_s"].max() - rows["begin_s"].min()
         if rows["block_s"].nunique() > 1 or apart_s > rows["block_s"].max():
             for path in rows["path"]:
@@ -115,19 +128,23 @@ def _turns_together(number: object, rows: pd.DataFrame) -> Iterator[Finding]:
         bursts += alternation.bursts
         spans += [(burst.begun_s, burst.ended_s, path) for burst in alternation.bursts]
     instances = {alternation.instances for alternation in rows["alternation"]}
+    most_instances = max(instances)
     places = {(burst.round, burst.position) for burst in bursts}
-    if len(instances) > 1 or len(rows) > max(instances) or len(places) < len(bursts):
+    if len(instances) > 1 or len(rows) > most_instances or len(places) < len(bursts):
         for path in rows["path"]:
-            yield TURNS.at(path, f"the turns of block {number} are not those of its {max(instances)} instances")
+            yield TURNS.at(path, f"the turns of block {number} are not those of its {most_instances} instances")
     yield from _uncounted(rows)
-    for (_, ended_s, path), (begun_s, _, next_path) in itertools.pairwise(sorted(spans)):
+    neighbours = itertools.pairwise(sorted(spans))
+    for (_, ended_s, path), (begun_s, _, next_path) in neighbours:
         if begun_s < ended_s:
-            yield TURNS.at(path, f"its turn ended {ended_s - begun_s:.3g} s after {Path(next_path).stem} had begun one")
+            trial = Path(next_path).stem
+            yield TURNS.at(path, f"its turn ended {ended_s - begun_s:.3g} s after {trial} had begun one")
 
 
 def _uncounted(rows: pd.DataFrame) -> Iterator[Finding]:
     """Yield the trials of one block whose counters were not read around all of its turns."""
     last_s = max(alternation.bursts[-1].ended_s for alternation in rows["alternation"])
-    wrong = (rows["interval_s"] < last_s) | (rows["interval_s"] > last_s * (1 + CLOCKS_SHARE) + COUNTING_S)
+    most_s = last_s * (1 + CLOCKS_SHARE) + COUNTING_S
+    wrong = (rows["interval_s"] < last_s) | (rows["interval_s"] > most_s)
     for path, interval_s in rows.loc[wrong, ["path", "interval_s"]].itertuples(index=False):
         yield TURNS.at(path, f"its counters enclose {interval_s:.6g} s, and the last turn ended after {last_s:.6g}")
