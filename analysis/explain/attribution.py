@@ -72,12 +72,15 @@ class Parts:
         """Return the mean of two trials of a block, part by part; a part that one of them lacks is in neither."""
         phases = {}
         for name in trials[0].phases:
-            phases[name] = _means([trial.phases[name] for trial in trials])
+            of_trials = [trial.phases[name] for trial in trials]
+            phases[name] = _means(of_trials)
+        seconds = [trial.seconds for trial in trials]
+        steps_s = chain.from_iterable(trial.steps_s for trial in trials)
         return cls(
-            seconds=_means([trial.seconds for trial in trials]),
+            seconds=_means(seconds),
             phases=phases,
             total_s=fmean(trial.total_s for trial in trials),
-            steps_s=[*chain.from_iterable(trial.steps_s for trial in trials)],
+            steps_s=list(steps_s),
         )
 
     @classmethod
@@ -113,7 +116,8 @@ def _seconds(record: Any) -> dict[str, float]:  # noqa: ANN401
         parts[name] = getattr(spans, field, None)
     for name, field in _STEPS.items():
         column = getattr(record.steps, field, None)
-        parts[name] = None if column is None else math.fsum(column)
+        if column is not None:
+            parts[name] = math.fsum(column)
     for name, field in _AFTER.items():
         parts[name] = getattr(spans, field, None)
     return {name: seconds for name, seconds in parts.items() if seconds is not None}
@@ -128,39 +132,42 @@ def explain(records: Records, comparison: Comparison, *, force: bool = False) ->
     every = with_changes(with_variants(records.trials))
     trials = plain(every)
     ok = trials[trials["ok"] & ~with_trait(trials, "probes")]
-    formed, _ = usable(_differences(Sides(plain(ok), baseline(ok)), _COUNTERS), force=force)
+    over_base = Sides(plain(ok), baseline(ok))
+    formed, _ = usable(_differences(over_base, _COUNTERS), force=force)
+    of_base = formed["target"].isin(BASES)
     read = _PartsOfTrials(ok)
     circumstances = {group.key: group.circumstances for group in comparison.groups}
     explanations = []
-    for (job, model, target), blocks in grouped(formed[~formed["target"].isin(BASES)]):
+    for (job, model, target), blocks in grouped(formed[~of_base]):
         sides = read.sides(blocks, target)
         base, own = sides
-        if own:
-            notes = dict.fromkeys((*read.notes(blocks, target), *filter(None, blocks["marks"])))
-            explanation = Explanation(
-                job,
-                model,
-                target,
-                len(own),
-                _difference("whole", sides, [trial.total_s for trial in chain(*sides)]),
-                tuple(_parts(sides)),
-                step_times([trial.steps_s for trial in base if trial.steps_s]),
-                step_times([trial.steps_s for trial in own if trial.steps_s]),
-                tuple(notes),
-                counts=tuple(_numbers(blocks, _COUNTERS)),
-                withheld=withheld(
-                    job.profile,
-                    len(own),
-                    sides_of(circumstances[job, model], target),
-                ),
-            )
-            explanations.append(explanation)
+        if not own:
+            continue
+        marks = filter(None, blocks["marks"])
+        notes = dict.fromkeys((*read.notes(blocks, target), *marks))
+        totals_s = [trial.total_s for trial in chain(*sides)]
+        disturbances = sides_of(circumstances[job, model], target)
+        explanation = Explanation(
+            job,
+            model,
+            target,
+            len(own),
+            _difference("whole", sides, totals_s),
+            tuple(_parts(sides)),
+            step_times([trial.steps_s for trial in base if trial.steps_s]),
+            step_times([trial.steps_s for trial in own if trial.steps_s]),
+            tuple(notes),
+            counts=tuple(_numbers(blocks, _COUNTERS)),
+            withheld=withheld(job.profile, len(own), disturbances),
+        )
+        explanations.append(explanation)
     explanations.sort(key=lambda explanation: papers_order(explanation.job, explanation.model, explanation.target))
     predicted = with_predictions(explanations, comparison, trials, records, force=force)
+    finished = every[every["ok"]]
     return Explained(
         explanations=tuple(predicted),
-        preempted=tuple(preempted_jobs(every[every["ok"]], circumstances)),
-        victims=tuple(_victims(every[every["ok"]], force=force)),
+        preempted=tuple(preempted_jobs(finished, circumstances)),
+        victims=tuple(_victims(finished, force=force)),
         warnings=tuple(read.warnings),
         contrasts=comparison.contrasts,
     )
@@ -174,11 +181,13 @@ def _victims(ok: pd.DataFrame, *, force: bool) -> Iterator[Victim]:
     """Yield what changed in each victim next to each aggressor, the targets of each such pair together."""
     victims = []
     for sides in beside_and_alone(ok):
-        pairs, _ = usable(_differences(sides, _OF_VICTIMS), force=force, switched=sides.may_differ)
+        differences = _differences(sides, _OF_VICTIMS)
+        pairs, _ = usable(differences, force=force, switched=sides.may_differ)
         for (job, model, target), blocks in grouped(pairs):
             arm = Arm(job, model, target, sides.ablation, sides.aggressor)
             numbers = tuple(_numbers(blocks, _OF_VICTIMS))
-            victims.append((arm, Victim(*arm[:5], len(blocks), numbers)))
+            victim = Victim(*arm[:5], len(blocks), numbers)
+            victims.append((arm, victim))
     victims.sort(key=lambda victim: _targets_last(victim[0]))
     return (victim for _, victim in victims)
 
@@ -227,7 +236,9 @@ class _PartsOfTrials:
         """Return the parts of a target's trial of a block; of bare metal measured twice, the mean of both."""
         trials = [self._read(path) for path, _ in self._trials[(*block[BLOCK], target)]]
         readable = list(filter(None, trials))
-        return Parts.mean(readable) if readable else None
+        if not readable:
+            return None
+        return Parts.mean(readable)
 
     def _read(self, path: str) -> Parts | None:
         if path not in self._parts:
@@ -264,8 +275,10 @@ def _parts(sides: SidesOfParts) -> Iterator[TimeDifference]:
     shared = set(trials[0].seconds).intersection(*(trial.seconds for trial in trials))
     names = [name for name in trials[0].seconds if name in shared]
     for name in names:
-        part = _difference(name, sides, [trial.seconds[name] for trial in trials])
-        yield replace(part, phases=tuple(_phases(name, sides)))
+        seconds = [trial.seconds[name] for trial in trials]
+        part = _difference(name, sides, seconds)
+        phases = tuple(_phases(name, sides))
+        yield replace(part, phases=phases)
     unexplained_s = []
     for trial in trials:
         parts_s = math.fsum(trial.seconds[name] for name in names)
@@ -280,7 +293,8 @@ def _phases(part: str, sides: SidesOfParts) -> Iterator[TimeDifference]:
         return
     for name in dict.fromkeys(chain(*phases)):
         # What a target does not open, such as a guest on bare metal, takes it no time.
-        yield _difference(name, sides, [of_trial.get(name, 0.0) for of_trial in phases])
+        seconds = [of_trial.get(name, 0.0) for of_trial in phases]
+        yield _difference(name, sides, seconds)
 
 
 def _difference(name: str, sides: SidesOfParts, seconds: Sequence[float]) -> TimeDifference:
@@ -293,11 +307,12 @@ def difference(name: str, baseline: Sequence[float], target: Sequence[float]) ->
     """Return the difference of one part, from its seconds on both sides of each block."""
     base = np.asarray(baseline)
     seconds = np.asarray(target)
-    location = locate(seconds - base, trim=0)
+    more_s = seconds - base
+    location = locate(more_s, trim=0)
     return TimeDifference(
         name,
         float(base.mean()),
         float(seconds.mean()),
-        float((seconds - base).mean()),
+        float(more_s.mean()),
         location.interval if location else None,
     )

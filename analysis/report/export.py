@@ -50,14 +50,16 @@ def trials_table(records: Records) -> pd.DataFrame:
     for metric in records.metrics:
         if metric.model and metric.unit:
             names[metric.column] = f"{metric.column} [{metric.unit}]"
-    table = records.trials.drop(columns=[*NOT_EXPORTED]).rename(columns=names)
+    exported = records.trials.drop(columns=[*NOT_EXPORTED])
+    table = exported.rename(columns=names)
     table["settings"] = table["settings"].astype(str)
     return table.astype(dict.fromkeys(COUNTS, "Int64"))
 
 
 def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[pd.DataFrame]:
     """Yield a row per measured step, ``STEP_COLUMNS``, some thousand trials at a time."""
-    ok = records.trials[records.trials["ok"].astype(bool)]
+    finished = records.trials["ok"].astype(bool)
+    ok = records.trials[finished]
     for begin in range(0, len(ok), _TRIALS_AT_ONCE):
         part = ok.iloc[begin : begin + _TRIALS_AT_ONCE]
         read = part["path"].astype(object).map(_steps_of)
@@ -65,7 +67,8 @@ def steps_tables(records: Records, skipped: list[AnalysisWarning]) -> Iterator[p
         skipped.extend(read[warned])
         has_steps = read.notna() & ~warned
         if has_steps.any():
-            yield _steps_table(part.loc[has_steps, list(STEP_KEYS)], list(read[has_steps]))
+            keys = part.loc[has_steps, list(STEP_KEYS)]
+            yield _steps_table(keys, list(read[has_steps]))
 
 
 def _steps_of(path: str) -> Any:  # noqa: ANN401 (decoded)
@@ -96,21 +99,23 @@ def _steps_table(keys: pd.DataFrame, steps_of_trials: Sequence[Any]) -> pd.DataF
     numbers = list(map(np.arange, counts))
     columns = {"step": np.concatenate(numbers)}
     for name in _OF_STEPS:
-        columns[name] = np.concatenate([_column(steps, name) for steps in steps_of_trials])
+        of_trials = [_column(steps, name) for steps in steps_of_trials]
+        columns[name] = np.concatenate(of_trials)
     texts = dict.fromkeys(("run_id", "trial_id", "scenario", "model", "target", "ablation"), "str")
     return rows.assign(**columns).astype(texts)
 
 
 def _column(steps: Any, name: str) -> "np.typing.NDArray[Any]":  # noqa: ANN401 (decoded)
     values = getattr(steps, name)
+    count = len(steps.elapsed_s)
     if isinstance(values, dict):
-        texts = [""] * len(steps.elapsed_s)
+        texts = [""] * count
         if values:
             rows = zip(*values.values(), strict=True)
             texts = [json.dumps(dict(zip(values, row, strict=True))) for row in rows]
         return np.array(texts, dtype=object)
     if values is None:
-        return np.full(len(steps.elapsed_s), np.nan)
+        return np.full(count, np.nan)
     return np.asarray(values, dtype=np.float64)
 
 
@@ -134,7 +139,8 @@ def _text(tables: Iterable[pd.DataFrame], form: Format, file: IO[bytes]) -> int:
     for table in tables:
         for begin in range(0, len(table), _ROWS_AT_ONCE):
             part = table.iloc[begin : begin + _ROWS_AT_ONCE]
-            file.write(text(part, form, header=not rows).encode())
+            lines = text(part, form, header=not rows)
+            file.write(lines.encode())
             rows += len(part)
     return rows
 
@@ -146,7 +152,8 @@ def text(table: pd.DataFrame, form: Format, *, header: bool = True) -> str:
         for name, column in table.items():
             if not pd.api.types.is_numeric_dtype(column.dtype):
                 texts[str(name)] = column.map(for_spreadsheets)
-        return table.assign(**texts).to_csv(index=False, header=header, lineterminator="\n")
+        guarded = table.assign(**texts)
+        return guarded.to_csv(index=False, header=header, lineterminator="\n")
     present = table.astype(object).where(table.notna(), None)
     lines = (json.dumps(row, separators=(",", ":"), default=str) for row in present.to_dict("records"))
     return "".join(f"{line}\n" for line in lines)

@@ -35,7 +35,8 @@ def by_document(comparison: Comparison, answered: Answer | None = None) -> Itera
     answered = answered or by_answer(comparison)
     yield from answer_elements(answered)
     every_row = list(rows_by_key(comparison))
-    probes = [row for row in every_row if row.job.traits.probes and row.verdict]
+    with_verdicts = [row for row in every_row if row.verdict]
+    probes = [row for row in with_verdicts if row.job.traits.probes]
     for arm, of_arm in groupby(every_row, lambda row: row.arm._replace(cell=())):
         rows = list(of_arm)
         yield Heading(job_on(arm), f"{arm.job}; over {', '.join(rows[0].base)}")
@@ -52,7 +53,8 @@ def by_document(comparison: Comparison, answered: Answer | None = None) -> Itera
 
 def by_answer(comparison: Comparison) -> Answer:
     """Return the answer of the values of keys, by the metric that decides; which machines are slow is its fact."""
-    claims = _claims(list(rows_by_key(comparison)))
+    rows = list(rows_by_key(comparison))
+    claims = _claims(rows)
     facts = tuple(slow_machines(comparison))
     if not claims:
         return Answer(
@@ -82,7 +84,8 @@ def _claims(rows: Sequence[Contrast]) -> list[Claim]:
     claims = []
     for row in rows:
         deciding = (name for name in row.job.traits.deciding if name in measured)
-        if row.metric.name == next(deciding, None) and row.verdict:
+        first_deciding = next(deciding, None)
+        if row.metric.name == first_deciding and row.verdict:
             claims.append(Claim(row, row.model, Circumstances()))
     return claims
 
@@ -115,32 +118,37 @@ def _extending(places: Sequence[Path], still_open: Sequence[Claim]) -> NextStep 
 
 def slow_machines(comparison: Comparison) -> Iterator[str]:
     """Yield one sentence: which machines differ from the median of the others, and by which probe."""
-    rows = [row for row in comparison.contrasts if row.kind == "machine" and row.verdict]
+    of_machines = [row for row in comparison.contrasts if row.kind == "machine"]
+    rows = [row for row in of_machines if row.verdict]
     # Trainings, which come first, decide; if there are none, the probes do.
     decisive = [row for row in rows if row.metric.of_probe == rows[0].metric.of_probe]
     machines = len({row.arm.cell for row in decisive})
-    if machines:
-        names = list(_slow(decisive, rows))
-        text = f"None of {machines} machines differs"
-        if names:
-            text = f"{'; '.join(names)} of {machines} machines differ"
-        bound = f"from the median of the others by more than {margins(comparison)} (Holm)"
-        yield f"{text} {bound}{_undecided(decisive)}."
+    if not machines:
+        return
+    slow = "; ".join(_slow(decisive, rows))
+    text = f"None of {machines} machines differs"
+    if slow:
+        text = f"{slow} of {machines} machines differ"
+    bound = f"from the median of the others by more than {margins(comparison)} (Holm)"
+    yield f"{text} {bound}{_undecided(decisive)}."
 
 
 def _slow(decisive: Sequence[Contrast], rows: Sequence[Contrast]) -> Iterator[str]:
     """Yield each machine that is beyond the margin, with what shows it."""
     beyond = (row.arm.cell for row in decisive if _verdict(row) in _BEYOND)
     for values in dict.fromkeys(beyond):
-        yield f"{', '.join(values)} (by {_shown_by(values, rows)})"
+        machine = ", ".join(values)
+        yield f"{machine} (by {_shown_by(values, rows)})"
 
 
 def _shown_by(values: Sequence[str], rows: Sequence[Contrast]) -> str:
     texts = []
     for row in rows:
         if row.arm.cell == values and _verdict(row) in _BEYOND:
-            probe = f"the probe {row.model}, " if row.metric.of_probe else ""
-            texts.append(f"{probe}{row.metric.name} on {row.target} {ratio(row)}")
+            name = row.metric.name
+            if row.metric.of_probe:
+                name = f"the probe {row.model}, {name}"
+            texts.append(f"{name} on {row.target} {ratio(row)}")
     return "; ".join(texts)
 
 
@@ -179,11 +187,13 @@ def tables_of(rows: Sequence[Contrast]) -> Iterator[Table]:
         name = row.metric.name if several else ""
         column = ", ".join(others) or row.metric.name
         table = tables.setdefault(name, {})
-        table.setdefault(first, {})[column] = row
+        cells = table.setdefault(first, {})
+        cells[column] = row
     for name, table in tables.items():
         columns = list(dict.fromkeys(chain.from_iterable(table.values())))
         if len(columns) > _MOST_COLUMNS:
-            yield _table(name, _transposed(table, columns), list(table))
+            turned = _transposed(table, columns)
+            yield _table(name, turned, list(table))
         else:
             yield _table(name, table, columns)
 
@@ -196,7 +206,8 @@ def _table(name: str, table: _Cells, columns: Sequence[str]) -> Table:
 def _body(table: Mapping[str, Mapping[str, Cell]], columns: Iterable[str]) -> tuple[tuple[Head, tuple[Cell, ...]], ...]:
     rows = []
     for name, cells in table.items():
-        rows.append((Head(name), tuple(map(cells.get, columns))))
+        in_order = tuple(map(cells.get, columns))
+        rows.append((Head(name), in_order))
     return tuple(rows)
 
 
@@ -213,8 +224,11 @@ def quality_tables(comparison: Comparison, arm: Arm) -> Iterator[Table]:
     """Yield the quality of the images at every value, in words for quality; nothing for models that nobody judged."""
     cells: dict[str, dict[str, str]] = {}
     for row in comparison.contrasts:
-        if row.kind == "by" and row.arm._replace(cell=()) == arm and row.metric.name in QUALITY_METRICS:
-            cells.setdefault(", ".join(row.arm.cell), {})[row.metric.name] = quality(row)
+        of_arm = row.kind == "by" and row.arm._replace(cell=()) == arm
+        if of_arm and row.metric.name in QUALITY_METRICS:
+            values = ", ".join(row.arm.cell)
+            of_values = cells.setdefault(values, {})
+            of_values[row.metric.name] = quality(row)
     names = dict.fromkeys(chain.from_iterable(cells.values()))
     if cells:
         heads = tuple(map(Head, names))
@@ -236,9 +250,10 @@ def _notes(rows: Sequence[Contrast], probes: Sequence[Contrast], answered: Answe
             "no verdict": unanswered,
             "probes": [f"{row.model} {row.metric.name} {ratio(row)}" for row in of_probes],
         }
+        cell = ", ".join(values)
         for name, parts in texts.items():
             if parts:
-                yield f"{', '.join(values)}: {name}: {'; '.join(parts)}"
+                yield f"{cell}: {name}: {'; '.join(parts)}"
 
 
 def withheld(rows: Sequence[Contrast]) -> list[str]:
@@ -255,7 +270,8 @@ def allocation_document(comparison: Comparison) -> Iterator[Element]:
     rows = []
     for gain in gains:
         job = Head(job_on(gain.arm), gain.notes)
-        rows.append((job, (", ".join(gain.members), gain)))
+        cpus = ", ".join(gain.members)
+        rows.append((job, (cpus, gain)))
     caption = _GAIN.format(margin=margins(comparison))
     heads = (Head("CPUs of each stage"), Head("gain"))
     yield Table("job", "", heads, tuple(rows), caption)

@@ -63,7 +63,8 @@ def _answer(claims: list[Claim], further: Callable[[int], NextStep | None]) -> A
     answers = []
     still_open = []
     for claim in claims:
-        answers.append(row_of(claim, f"{job_on(claim.found.arm)}: {claim.metric}"))
+        job = job_on(claim.found.arm)
+        answers.append(row_of(claim, f"{job}: {claim.metric}"))
         if claim.word in _OPEN:
             still_open.append(claim)
     in_order = sorted(answers, key=lambda row: (row.word == _AGREES, row.word in _OPEN))
@@ -75,6 +76,9 @@ def _answer(claims: list[Claim], further: Callable[[int], NextStep | None]) -> A
 def _blocks_needed(still_open: list[Claim]) -> int | None:
     """Return how many blocks of the rerun may decide what is open; None if no number in reach does."""
     lacking = [claim.lacking_blocks for claim in still_open]
-    if not still_open or None in lacking or not measure(claim.job.profile for claim in still_open):
+    profiles = [claim.job.profile for claim in still_open]
+    if not still_open or None in lacking or not measure(profiles):
         return None
-    return max(claim.found.blocks for claim in still_open) + max(filter(None, lacking), default=1)
+    measured_blocks = max(claim.found.blocks for claim in still_open)
+    most_lacking = max(filter(None, lacking), default=1)
+    return measured_blocks + most_lacking
