@@ -90,10 +90,8 @@ def with_predictions(
     ranks = records.evidence.set_index("path")["ranks"]
     probes = ok[with_trait(ok, "probes")]
     exchanges = ok[ok["model"] == "collectives"]
-    metrics = []
-    for metric in records.metrics:
-        if metric.column in chain(*PREDICTORS.values()):
-            metrics.append(metric)
+    predicting = set(chain(*PREDICTORS.values()))
+    metrics = [metric for metric in records.metrics if metric.column in predicting]
     undecided = set()
     for row in comparison.contrasts:
         if row.kind == TARGET.name and row.job.traits.probes and row.verdict and row.verdict.withheld:
@@ -102,10 +100,9 @@ def with_predictions(
         target = explanation.target
         training = first.loc[(*vars(explanation.job).values(), explanation.model, target)]
         of_layers = probes[probes["layers"] == training["layers"]]
+        ratios: ProbeRatios = {}
         if len(of_layers):
             ratios = _ratios(of_layers, metrics, target, force)
-        else:
-            ratios = {}
         decides = not explanation.withheld and target not in undecided
         prediction = predict(
             explanation,
@@ -133,12 +130,18 @@ def _off_disk(explanation: Explanation, training: "pd.Series[Any]") -> set[str]:
 
 
 def _communicating_share(
-    explanation: Explanation, training: "pd.Series[Any]", ranks: Sequence[Rank], exchanges: pd.DataFrame
+    explanation: Explanation,
+    training: "pd.Series[Any]",
+    ranks: Sequence[Rank],
+    exchanges: pd.DataFrame,
 ) -> CommunicatingShare | None:
     """Return the share of communication in a step; None without bytes or steps in the records."""
-    step_bytes, carried = _sent_in_step(ranks, training["steps"] + training["warmup_steps"])
-    phases = ("data", "copy", "compute", "communicate")
-    spent_s = {part.name: part.target_s / training["steps"] for part in explanation.parts if part.name in phases}
+    all_steps = training["steps"] + training["warmup_steps"]
+    step_bytes, carried = _sent_in_step(ranks, all_steps)
+    spent_s = {}
+    for part in explanation.parts:
+        if part.name in ("data", "copy", "compute", "communicate"):
+            spent_s[part.name] = part.target_s / training["steps"]
     step_s = math.fsum(spent_s.values())
     # Records of others hold any number: a step of none, or of no time.
     if step_bytes <= 0 or not math.isfinite(step_s) or "communicate" not in spent_s:
@@ -155,27 +158,41 @@ def _sent_in_step(ranks: Sequence[Rank], steps: int) -> tuple[float, float | Non
     most = max(ranks, key=lambda rank: rank.sent_bytes or 0, default=None)
     if most is None or not most.sent_bytes or steps <= 0:
         return 0.0, None
-    interface_bytes = most.interface_sent_bytes
-    return most.sent_bytes / steps, interface_bytes / steps if interface_bytes else None
+    step_bytes = most.sent_bytes / steps
+    if not most.interface_sent_bytes:
+        return step_bytes, None
+    return step_bytes, most.interface_sent_bytes / steps
 
 
 def _predicted_share(
-    share: CommunicatingShare, computing_s: float, exchanged: pd.DataFrame, *, reduced: bool
+    share: CommunicatingShare,
+    computing_s: float,
+    exchanged: pd.DataFrame,
+    *,
+    reduced: bool,
 ) -> CommunicatingShare:
     """Complete a share by the bandwidth between the two nearest sizes, by their logarithms, if there are any."""
-    operation, largest_bytes = ("all-reduce", 25 << 20) if reduced else ("point-to-point", 2 << 20)
+    operation = "point-to-point"
+    largest_bytes = 2 << 20
+    if reduced:
+        operation = "all-reduce"
+        largest_bytes = 25 << 20
     bandwidths = re.compile(rf"training/collectives/{operation}-([1-9]\d*[KM]iB)-bandwidth")
     rates: dict[float, float] = {}
     for name in map(str, exchanged):
         match = bandwidths.fullmatch(name)
-        rate = float(exchanged[name].median()) if match else 0.0
-        if match and rate > 0:
-            rates[math.log(parse_bytes(match[1]))] = rate
+        if not match:
+            continue
+        rate = float(exchanged[name].median())
+        if rate > 0:
+            log_size = math.log(parse_bytes(match[1]))
+            rates[log_size] = rate
     if not rates:
         return share
     sizes = sorted(rates)
+    rates_by_size = [rates[size] for size in sizes]
     log_bytes = math.log(min(share.step_bytes, largest_bytes))
-    bandwidth_mb_s = float(np.interp(log_bytes, sizes, [rates[size] for size in sizes]))
+    bandwidth_mb_s = float(np.interp(log_bytes, sizes, rates_by_size))
     predicted_s = share.step_bytes / bandwidth_mb_s / 1e6
     return replace(
         share,
@@ -205,14 +222,19 @@ def _ratios(probes: pd.DataFrame, metrics: Sequence[Metric], target: str, force:
         for arm, rows in formed[metric.column].items():
             if arm.target == target:
                 of_target.append(rows[RATIO].to_numpy())
-        location = locate(max(of_target, key=len, default=()))
+        most_blocks = max(of_target, key=len, default=())
+        location = locate(most_blocks)
         if location:
             ratios[metric.column] = (metric, effect(location))
     return ratios
 
 
 def predict(
-    explanation: Explanation, ratios: ProbeRatios, off_disk: Set[str], *, decides: bool = True
+    explanation: Explanation,
+    ratios: ProbeRatios,
+    off_disk: Set[str],
+    *,
+    decides: bool = True,
 ) -> Prediction | None:
     """Predict one explanation, except for ``off_disk``, from what the probes lost; None if none applies."""
     of_parts = (_predicted(part, ratios, off_disk, decides=decides) for part in explanation.parts)
@@ -245,7 +267,8 @@ def _predicted(part: TimeDifference, ratios: ProbeRatios, off_disk: Set[str], *,
     metric, ratio = measured[0]
 
     def cost_s(value: float) -> float:
-        return part.baseline_s * ((1 / value if metric.more_is_faster else value) - 1)
+        slow_down = 1 / value if metric.more_is_faster else value
+        return part.baseline_s * (slow_down - 1)
 
     interval = None
     if ratio.interval:
@@ -343,4 +366,6 @@ def _expected(name: str, measured: np.ndarray, predicted: np.ndarray, *, decides
 
 def _interval(values: np.ndarray) -> tuple[float, float] | None:
     location = locate(values, trim=0)
-    return location.interval if location else None
+    if not location:
+        return None
+    return location.interval

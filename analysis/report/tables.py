@@ -70,8 +70,9 @@ def overview_table(groups: Sequence[Group], footnotes: "Footnotes", *, judged: b
             if summary is group.targets[0]:
                 text = f"{cell}: {summary.target}"
             notes = filter(None, (*summary.substitutes, footnotes.at(group, summary)))
+            head = Head(text, tuple(notes))
             cells = _overview_cells(group, summary, units_differ=apart, judged=judged)
-            rows.append((Head(text, tuple(notes)), cells))
+            rows.append((head, cells))
     others = [metric.name for metric in _OTHERS]
     heads = tuple(map(Head, (*names, *others)))
     table = Table("", "", heads, tuple(rows), compact=True)
@@ -91,7 +92,10 @@ def _overview_cells(group: Group, summary: TargetSummary, *, units_differ: bool,
         cells += judged_cells
     for metric in _OTHERS:
         spent = measured.get(metric.name)
-        cells.append(f"{number(spent.value or 0.0)} {spent.metric.unit}" if spent else "-")
+        text = "-"
+        if spent:
+            text = f"{number(spent.value or 0.0)} {spent.metric.unit}"
+        cells.append(text)
     return tuple(cells)
 
 
@@ -114,7 +118,9 @@ def _judged_cells(throughput: Contrast | None) -> tuple[Cell, ...]:
         return "-", "", "", ""
     value = _counted(throughput)
     if throughput.target in BASES:
-        noise = floor(throughput.noise.share) if throughput.noise else ""
+        noise = ""
+        if throughput.noise:
+            noise = floor(throughput.noise.share)
         if noise.endswith("%"):
             noise = f"noise {noise}"
         return value, "", noise, ""
@@ -151,7 +157,8 @@ class Footnotes:
         self._touched: dict[str, set[Touched]] = {}
         for warning in comparison.warnings:
             if warning.touches:
-                self._touched.setdefault(_finding(warning), set()).update(warning.touches)
+                touched = self._touched.setdefault(_finding(warning), set())
+                touched.update(warning.touches)
         self._numbered: list[str] = []
 
     def at(self, group: Group, summary: TargetSummary) -> str:
@@ -161,7 +168,9 @@ class Footnotes:
         # A change is a warning and a mark, in the same words.
         texts = dict.fromkeys((*at_target, *summary.marks))
         numbers = [str(self._number(text)) for text in texts if text not in self._stated]
-        return f"[{','.join(numbers)}]" if numbers else ""
+        if not numbers:
+            return ""
+        return f"[{','.join(numbers)}]"
 
     def _number(self, text: str) -> int:
         """Return the number of a note, which it is given when it is first asked for."""
@@ -202,7 +211,10 @@ def results_table(group: Group, *, full: bool = True) -> Table:
     metrics = [metric for metric in group.metrics if metric.model is None or metric.of_probe]
     wide = len(shown(metrics)) <= _MOST_METRICS
     cells = _estimates(group, metrics if full else shown(metrics))
-    expected = [_expected(group.of_target(summary.target).get("throughput")) for summary in group.targets]
+    expected = []
+    for summary in group.targets:
+        throughput = group.of_target(summary.target).get("throughput")
+        expected.append(_expected(throughput))
     if full and wide and any(expected):
         first, *others = cells.items()
         cells = dict([first, (EXPECTED, expected), *others])
@@ -280,7 +292,8 @@ def kind_table(kind: ContrastKind, group: Group, arms: Mapping[Arm, Measured]) -
     rows = []
     for arm, measured in arms.items():
         head = Head(named_arm(arm.target, arm.ablation), notes_of(measured))
-        rows.append((head, tuple(measured.get(metric.name) for metric in metrics)))
+        cells = tuple(measured.get(metric.name) for metric in metrics)
+        rows.append((head, cells))
     title = kind.title or kind.name
     caption = f"{title} in the same blocks, over {kind.over}"
     heads = tuple(Head(metric.name) for metric in metrics)
@@ -362,7 +375,9 @@ _BELOW = (
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else number(value)
+    if value is None:
+        return None
+    return number(value)
 
 
 def _over_base(cost: Cost) -> Cell:
