@@ -79,7 +79,7 @@ WEIGHTS = {
     "worker": Weight(9.05, 1, 0.3, 0.027, 2),
     "scenarios": Weight(8.45, 1, 0.5, 0.03, 1),
     "provisioning": Weight(8.45, 1, 0.2, 0.02, 2),
-    "analysis": Weight(9.2, 1, 0.3, 0.02, 3),
+    "analysis": Weight(8.9, 1, 0.3, 0.02, 3),
     "commands": Weight(8.35, 1, 0.3, 0.03, 3),
 }
 """The most that each room may weigh."""
