@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.compare.contrast_kinds import ALLOCATION
+from analysis.compare.contrast_kinds import ALLOCATION, CHOOSING
 from analysis.compare.pairing import job_of, order, substitutes_of
 from analysis.compare.results import UNMEASURED, Arm, Circumstances, Comparison, Contrast
 from analysis.compare.scaling import SAME
@@ -188,8 +188,8 @@ def _gain(cells: _Cells) -> Unjudged:
 
 def log_ratios(seconds: Seconds, cpus: Numbers) -> tuple[Numbers, list[float]]:
     """Return the CPUs of each stage that every third of two blocks or more chooses, and the others' log ratios."""
-    choosing = seconds[1::3].mean(axis=0)
-    judging = np.delete(seconds, np.s_[1::3], axis=0)
+    choosing = seconds[CHOOSING].mean(axis=0)
+    judging = np.delete(seconds, CHOOSING, axis=0)
     plan, _ = best_plan(choosing, cpus)
     fixed = _fixed(choosing, cpus)
     ratios = [_ratio(plan, block, cpus, fixed) for block in judging]

@@ -17,6 +17,7 @@ from analysis.compare.pairing import (
 )
 from analysis.compare.results import Arm
 from analysis.load.metrics import METRICS, Metric, with_trait
+from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.ablations import facts_that_may_differ
 from suite.registries import CONTRASTS
 from suite.targets import BASELINE
@@ -43,6 +44,10 @@ SHARED_METRICS = (
 )
 """The metrics of a victim. A CPU time that grows less than elapsed means waiting for CPUs; one that grows with it means
 slower computing. Involuntary switches are those at which the kernel gave a CPU of the victim to another process."""
+CHOOSING = slice(1, None, 3)
+"""The blocks that choose a plan of CPUs, which the others judge."""
+ALLOCATION_BLOCKS = LEAST_BLOCKS + 2
+"""The least blocks of which enough judge the plan that the others choose."""
 KEPT = Metric("aggressor-speed", "aggressor_beside_per_s", "", "more")
 STEAL = Metric("steal-share", "steal_s", "")
 
@@ -75,6 +80,8 @@ class ContrastKind:
     """Whose disturbances withhold its verdicts; see ``verdicts``."""
     title: str = ""
     """The title of its table; empty for its name."""
+    needs: str = f"at least {LEAST_BLOCKS} blocks are needed"
+    """Why fewer decide nothing."""
 
 
 def _again(ok: pd.DataFrame) -> Iterator[Sides]:
@@ -138,6 +145,7 @@ ALLOCATION = ContrastKind(
     "allocation",
     over="equal CPUs for all stages, with equal CPU time",
     disturbed_by="runs",
+    needs=f"at least {ALLOCATION_BLOCKS} blocks are needed, of which every third chooses the plan",
 )
 JOBS = ContrastKind("jobs", over="the same target in another job", disturbed_by="both")
 SLOWDOWNS = ContrastKind(

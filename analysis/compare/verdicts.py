@@ -194,16 +194,22 @@ def valued(location: Location | None, *, by_difference: bool = False) -> dict[st
     return {"value": location.ratio, "value_interval": location.ratio_interval}
 
 
-def withheld(profile: str, blocks: int, *ratios: Sides, dependent: float | None = None) -> tuple[str, ...]:
+def withheld(
+    profile: str,
+    blocks: int,
+    *ratios: Sides,
+    dependent: float | None = None,
+    needs: str = ContrastKind.needs,
+) -> tuple[str, ...]:
     """Return why so many blocks decide nothing on one or more ratios; empty where a verdict on them stands.
 
-    ``dependent``: see ``Effect.dependent``.
+    ``dependent``: see ``Effect.dependent``. ``needs``: see ``ContrastKind``.
     """
     reasons = []
     if profile in PROFILES and not PROFILES[profile].decides:
         reasons.append(f"{profile} run: not a measurement")
     if blocks < LEAST_BLOCKS:
-        reasons.append(f"at least {LEAST_BLOCKS} blocks are needed")
+        reasons.append(needs)
     if dependent is not None:
         reasons.append(f"blocks resemble the one before (p = {dependent:.1g})")
     spoiled = chain.from_iterable(map(_spoiled, ratios))
@@ -248,7 +254,13 @@ def _reasons(contrast: Contrast, circumstances: Mapping[GroupKey, Circumstances]
         reasons = withheld(profile, LEAST_BLOCKS)
     else:
         ratios = _sides(contrast, circumstances)
-        reasons = withheld(profile, contrast.blocks, *ratios, dependent=contrast.dependent)
+        reasons = withheld(
+            profile,
+            contrast.blocks,
+            *ratios,
+            dependent=contrast.dependent,
+            needs=CONTRASTS.get(contrast.kind).needs,
+        )
     unmeasured = contrast.members.count(UNMEASURED)
     if unmeasured:
         return [*reasons, f"{unmeasured} of {len(contrast.members)} stages had no step"]

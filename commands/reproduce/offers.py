@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from analysis.compare.pairing import matches_any
 from analysis.compare.published import citation, published_claims
-from analysis.statistics.sequential import LEAST_BLOCKS
-from commands.reproduce.parts import PlanPart, paper_plans, smaller
+from commands.reproduce.parts import PlanPart, least_blocks, paper_plans, smaller
 from commands.reproduce.takes import described_here, missing_sets, summary, unsaid
 from commands.sweep.plan import PlannedOutput
 from suite.sweep.file import Sweep
@@ -25,7 +24,7 @@ def listed() -> Iterator[str]:
 def _offers(sweep: Sweep, command: str) -> Iterator[str]:
     """Yield the command of the whole plan, and of the largest part that fits an hour, or else of the smallest."""
     whole = described_here(sweep, unsaid)
-    parts = _smaller_parts(whole, sweep.paper)
+    parts = _smaller_parts(whole, sweep.paper, least_blocks(sweep))
     for part in parts:
         offered = smaller(sweep, part)
         planned = described_here(offered, unsaid)
@@ -37,7 +36,7 @@ def _offers(sweep: Sweep, command: str) -> Iterator[str]:
             break
 
 
-def _smaller_parts(whole: PlannedOutput, paper: str | None) -> list[PlanPart]:
+def _smaller_parts(whole: PlannedOutput, paper: str | None, blocks: int) -> list[PlanPart]:
     """Return the parts of a plan that are tried in place of it, the largest first, then one model in the least blocks.
 
     Of a plan with targets that are no measurement here, the others are tried.
@@ -52,8 +51,8 @@ def _smaller_parts(whole: PlannedOutput, paper: str | None) -> list[PlanPart]:
         PlanPart(targets=targets),
         PlanPart("quick", targets),
         PlanPart("quick", least),
-        PlanPart("quick", least, blocks=LEAST_BLOCKS),
-        PlanPart("quick", least, model, LEAST_BLOCKS),
+        PlanPart("quick", least, blocks=blocks),
+        PlanPart("quick", least, model, blocks),
         PlanPart("smoke", least),
     )
     return list(dict.fromkeys(parts))

@@ -4,10 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis.compare.contrast_kinds import ALLOCATION_BLOCKS
+from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError, nearest
 from suite.request.parts import TargetOptions
 from suite.sweep.cells import cells_of
 from suite.sweep.file import Settings, Sweep, load_sweep, plan_file, shipped_plans
+
+
+def least_blocks(sweep: Sweep) -> int:
+    """Return the least blocks from which on a plan shows what its view is about."""
+    if "allocation" in sweep.views:
+        return ALLOCATION_BLOCKS
+    return LEAST_BLOCKS
 
 
 class PlanPart(NamedTuple):

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from analysis.statistics.sequential import LEAST_BLOCKS
 from commands.data import MissingSet, missing_set
+from commands.reproduce.parts import least_blocks
 from commands.sweep.plan import PlannedCell, PlannedOutput, described
 from suite.errors import RequestError
 from suite.interfaces import Note
@@ -65,8 +65,8 @@ def _undecided_by(sweep: Sweep) -> Iterator[str]:
             decides = True
     if not decides:
         yield "it decides no claim: the smoke profile is no measurement"
-    elif sweep.block_count < LEAST_BLOCKS and not sweep.until:
-        yield f"it decides no claim: a verdict takes {LEAST_BLOCKS} blocks"
+    elif sweep.block_count < least_blocks(sweep) and not sweep.until:
+        yield f"it decides no claim: a verdict takes {least_blocks(sweep)} blocks"
 
 
 def refusals(cells: Sequence[PlannedCell]) -> str:

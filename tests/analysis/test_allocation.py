@@ -13,10 +13,12 @@ from click.testing import Result
 
 from analysis.compare.allocation import best_plan, log_ratios, stage_seconds
 from analysis.compare.comparison import compare
+from analysis.compare.contrast_kinds import ALLOCATION_BLOCKS
 from analysis.compare.published import judge_claims
 from analysis.compare.results import Comparison, Contrast
 from analysis.load.records import load
 from analysis.statistics.ratios import locate
+from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.job.envelope import GIB, Envelope
 from suite.job.profiles import Sizes
 from suite.records.record import Steps
@@ -185,3 +187,9 @@ def test_cells_with_equal_cpus_or_without_steps_are_refused(save: Save, same: di
     assert (result.exit_code, result.stdout) == (2, "")
     assert "no two cells of a sweep differ only in cpus" in result.stderr
     assert "bench sweep run allocation" in result.stderr
+
+
+def test_the_least_blocks_of_an_allocation_leave_enough_to_judge_the_plan() -> None:
+    for blocks, judging in ((ALLOCATION_BLOCKS, LEAST_BLOCKS), (ALLOCATION_BLOCKS - 1, LEAST_BLOCKS - 1)):
+        _, logs = log_ratios(np.ones((blocks, 2, 1)), np.array([1, 2]))
+        assert len(logs) == judging

@@ -59,6 +59,11 @@ def shown(save: Save, *, elsewhere: bool = False) -> str:
             {"bare-metal": 10.0, "container": 9.0},
             "The rerun differs from the earlier records (margin 2 %): 2 equivalent, 4 faster",
         ),
+        (
+            {"bare-metal": 9.8, "container": 7.84},
+            "Whether the rerun agrees with the earlier records is open (margin 2 %), and at 3 % it agrees: "
+            "2 equivalent, 4 undecided",
+        ),
     ],
 )
 def test_a_rerun_agrees_where_every_number_is_within_the_margin_and_faster_is_no_agreement(

@@ -122,9 +122,13 @@ def test_a_server_from_a_snapshot_neither_boots_nor_loads_again(tmp_path: Path) 
     compared = bench(
         "compare", str(tmp_path / "started"), str(tmp_path / "restored"), "--by", "from_snapshot", "--json"
     )
-    rows = [row for row in json.loads(compared.stdout)["rows"] if row["metric"] == "start-to-ready"]
-    slower_than = [row["base"] for row in rows if row["ratio"] > 1]
-    assert slower_than == [["from_snapshot=True"]]
+    ratios = {
+        row["values"][0]: row["ratio"]
+        for row in json.loads(compared.stdout)["rows"]
+        if row["metric"] == "start-to-ready"
+    }
+    assert ratios["from_snapshot=False"] == 1, "what was started is the base"
+    assert ratios["from_snapshot=True"] < 0.5
 
 
 STEP_S, STALL_S = 0.02, 0.1

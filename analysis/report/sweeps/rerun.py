@@ -11,7 +11,7 @@ from analysis.report.answers.answer import Answer, formed, row_of
 from analysis.report.answers.claim import NO_NUMBER, NO_VERDICT, UNDECIDED, WORDS, Claim
 from analysis.report.answers.next_step import measure
 from analysis.report.elements import Element, Line
-from analysis.report.formatting import margins, rows_by_key
+from analysis.report.formatting import margins, percent, rows_by_key
 from analysis.report.sweeps.by import by_document, job_on
 from suite.request.next_step import NextStep
 
@@ -54,7 +54,20 @@ def _sentence(claims: list[Claim], margin: str) -> str:
         verdict = "Whether the rerun agrees with the earlier records is open"
     else:
         verdict = "The rerun agrees with the earlier records"
-    return f"{verdict} (margin {margin}): {counted or 'no number'}"
+    at_wider = ""
+    wider = _agrees_at(claims)
+    if wider:
+        at_wider = f", and at {percent(wider)} it agrees"
+    return f"{verdict} (margin {margin}){at_wider}: {counted or 'no number'}"
+
+
+def _agrees_at(claims: list[Claim]) -> float | None:
+    """Return the wider margin at which every number agrees already; None without one, and where all do as it is."""
+    still_open = [claim for claim in claims if claim.word != _AGREES]
+    decided_at = [claim.equivalent_at for claim in still_open if claim.equivalent_at]
+    if len(decided_at) < len(still_open):
+        return None
+    return max(decided_at, default=None)
 
 
 def _answer(claims: list[Claim], further: Callable[[int], NextStep | None]) -> Answer:
