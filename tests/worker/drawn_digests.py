@@ -39,7 +39,7 @@ def spec_of(model: str, **changes: Any) -> Spec:
         "devices": 1,
         "parallel": "none",
     }
-    if workload.communicates:
+    if workload.communicates and "distributed" not in changes:
         values |= {"threads": 2, "devices": 2, "parallel": "ddp"}
     values |= changes
     return parse_spec(json.dumps({name: value for name, value in values.items() if value is not None}))
