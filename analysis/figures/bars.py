@@ -30,6 +30,8 @@ from suite.targets import BASELINE
 from suite.units import number
 
 _NAN = float("nan")
+_NUMBERS = ("value", "ratio", "low", "high", "published", "least", "most")
+"""What a bar may have, and has as ``_NAN`` where it has not."""
 _PUBLISHED: dict[str, Any] = {
     "marker": "D",
     "s": 42,
@@ -173,15 +175,7 @@ def _printed(group: Group, metric: Metric, target: str, reference: Reference) ->
 
 def bar(place: str, target: str, row: Contrast | None) -> dict[str, Any]:
     """Return what is drawn of a contrast, if there is one."""
-    numbers = {
-        "value": _NAN,
-        "ratio": _NAN,
-        "low": _NAN,
-        "high": _NAN,
-        "published": _NAN,
-        "least": _NAN,
-        "most": _NAN,
-    }
+    numbers = dict.fromkeys(_NUMBERS, _NAN)
     why_not = ""
     if row:
         why_not = hidden(row)

@@ -65,8 +65,10 @@ def _undecided_by(sweep: Sweep) -> Iterator[str]:
             decides = True
     if not decides:
         yield "it decides no claim: the smoke profile is no measurement"
-    elif sweep.block_count < least_blocks(sweep) and not sweep.until:
-        yield f"it decides no claim: a verdict takes {least_blocks(sweep)} blocks"
+        return
+    least = least_blocks(sweep)
+    if sweep.block_count < least and not sweep.until:
+        yield f"it decides no claim: a verdict takes {least} blocks"
 
 
 def refusals(cells: Sequence[PlannedCell]) -> str:
