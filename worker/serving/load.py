@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -265,17 +265,14 @@ def wait_until_ready(request: LoadRequest) -> None:
     """Ask for the path of readiness until it answers without an error. Raises JobError after the request's patience."""
     deadline_s = time.monotonic() + request.patience_s
     last = "nothing listened at its address"
-    connect_s = FIRST_CONNECT_S
+    attempts = Connection(request, FIRST_CONNECT_S)
     while time.monotonic() < deadline_s:
         try:
-            with Connection(request, connect_s) as connection:
+            with attempts as connection:
                 status, _ = connection.get(str(request.ready))
             if status < LEAST_ERROR:
                 return
             last = f"{request.ready} answered {status}"
-        except TimeoutError as error:
-            last = str(error)
-            connect_s *= 2
         except OSError as error:
             last = str(error)
         time.sleep(POLL_S)
@@ -303,19 +300,14 @@ def wait_for_answer(request: LoadRequest) -> float:
     was ready if it is an error.
     """
     deadline_s = time.monotonic() + request.patience_s
-    connect_s = FIRST_CONNECT_S
+    attempts = Connection(request, FIRST_CONNECT_S)
     while time.monotonic() < deadline_s:
-        try:
-            with Connection(request, connect_s) as connection:
-                begin_s = time.monotonic()
-                answer = connection.send(0)
+        with suppress(OSError), attempts as connection:
+            begin_s = time.monotonic()
+            answer = connection.send(0)
             if answer.problem:
                 raise JobError(f"the server answered {answer.problem}", kind="serve")
             return answer.first_s - begin_s
-        except TimeoutError:
-            connect_s *= 2
-        except OSError:
-            pass  # it does not listen yet
         time.sleep(POLL_S)
     raise JobError(f"the server had not answered after {request.patience_s:g} s", kind="network")
 
@@ -377,10 +369,12 @@ class Connection:
     """One connection to the server, which is kept for all requests that are sent over it."""
 
     def __init__(self, request: LoadRequest, connect_s: float | None = None) -> None:
-        """Prepare a connection that is waited for up to ``connect_s`` seconds, or the timeout of the request."""
-        longest_s = request.timeout_s
-        self._connect_s = longest_s if connect_s is None else min(connect_s, longest_s)
-        self._http = http.client.HTTPConnection(request.address, request.port, timeout=self._connect_s)
+        """Prepare a connection: it is waited for up to ``connect_s`` seconds, or the timeout of the request.
+
+        After each time in vain it is waited for twice as long.
+        """
+        self._connect_s = connect_s or request.timeout_s
+        self._http = http.client.HTTPConnection(request.address, request.port)
         self._request = request
         self._bodies = [body.encode() for body in request.bodies]
         self._read = READERS[request.api]
@@ -395,7 +389,12 @@ class Connection:
         self._http.close()
 
     def _connect(self) -> None:
-        self._http.connect()
+        self._http.timeout = min(self._connect_s, self._request.timeout_s)
+        try:
+            self._http.connect()
+        except TimeoutError:
+            self._connect_s *= 2
+            raise
         self._http.sock.settimeout(self._request.timeout_s)
         self._http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

@@ -71,7 +71,7 @@ class WorkloadMetric:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What training costs, for forecasts. A test counts both numbers for every workload of the suite."""
+    """The cost of a training step, for forecasts. A test counts both numbers for every workload of the suite."""
 
     gflop: float
     """The 10^9 floating-point operations of a step for each unit of its batch: those forward and backward."""
