@@ -1,4 +1,7 @@
-"""A command: a program of the user's own, run as it is in place of a training. Its trial's model is its name."""
+"""A command: a program of the user's own, run as it is in place of a training. Its trial's model is its name.
+
+In turns it is stopped while the others run, so that what disturbs the machine for seconds or minutes meets all of them.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,13 +11,15 @@ from typing import Annotated
 from pydantic import Field
 
 from scenarios.command_files import NoFilesError, files_of, refuse_missing_script
-from scenarios.events import PROBE_PHASES, EventLog
-from scenarios.job import attest, metrics_of, recordable, throughput_of
+from scenarios.events import PROBE_PHASES, PROBE_TURNS_PHASES, EventLog
+from scenarios.job import AttestedJob, attest, metrics_of, recordable, throughput_of
 from scenarios.reading import TEMPORARY
-from suite.errors import RequestError, option
-from suite.interfaces import Context, Instance, Measurement, Note, Observer
+from scenarios.turns import BurstMessage, WorkerTurns
+from suite.errors import MeasurementError, RequestError, option
+from suite.interfaces import Context, Instance, Measurement, Note, Observer, TurnTaker
 from suite.job.command import COMMAND, UNIT, CommandJob, DecimalMark, parse_command, parse_throughput, unit_of
 from suite.job.datasets import FILES, Dataset
+from suite.job.job import TimeSlices
 from suite.job.profiles import Profile
 from suite.plan import Trial, planned
 from suite.records.record import Timeline
@@ -26,6 +31,11 @@ from worker.spec import CommandRequest
 
 MOST_IMPLIED_BYTES = 10 * 1000**3
 """A working directory of more is taken only if it is named: its files are read twice and copied."""
+SLICE_S = 0.5
+"""The time of a turn: long beside what a switch costs, and short beside what disturbs a shared machine."""
+MOST_WAITING = 0.1
+"""The share of stops that may meet a command waiting: what it waits for goes on, and so none of its time is lost."""
+LEAST_STOPS = 10
 _NUMBER = re.compile(r"once|\d[\d.]*(?:e[-+]\d+)?(?: times)?")
 
 
@@ -61,7 +71,8 @@ class CommandOptions(OptionGroup):
         "of one of several rates: 'train images/s'. json: objects with the keys throughput and step; json:KEY names "
         "another key, or a path such as train.throughput. Or a regular expression with a group (?P<throughput>...), "
         "in units per second, or (?P<seconds>...), the time of a step, such as 'time (?P<seconds>[0-9.]+)ms'; "
-        "optionally (?P<step>...). Default: auto after --, else none.",
+        "optionally (?P<step>...). The command then runs in one piece: its own clock would count the stops of turns. "
+        "Default: none; the elapsed time decides.",
         parse=parse_throughput,
     )
     decimal_mark: DecimalMark | None = about(
@@ -88,7 +99,6 @@ class Command(PlannedScenario):
     deciding = ("throughput", "elapsed")
     subject = "command"
     unnamed = ""
-    no_turns = "a command runs in one piece"
 
     def __init__(self, command: CommandJob | None = None) -> None:
         self._command = command
@@ -145,6 +155,23 @@ class Command(PlannedScenario):
     def part(self, request: RunRequest, profile: Profile, model: str) -> Mapping[str, object]:
         return {"command": self._command}
 
+    def turns(self, request: RunRequest) -> TimeSlices | None:
+        if request.measurement.turns is None:
+            return None
+        return TimeSlices(slice_s=SLICE_S)
+
+    def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
+        measurement = request.measurement
+        if request.options(CommandOptions).throughput:
+            why = "its own clock, which makes the throughput, would count the time in which it is stopped"
+            return why, f"leave {option('throughput')} or {option('design')} out"
+        if request.gpus.device != "cpu":
+            return "its GPU would compute on while it is stopped", ""
+        if measurement.rounds or measurement.burst_steps:
+            steps = " and ".join(option(name) for name in ("rounds", "burst_steps") if getattr(measurement, name))
+            return f"a command takes a turn of {SLICE_S:g} s until it has ended", f"leave {steps} out"
+        return None
+
     def measure(
         self,
         trial: Trial,
@@ -154,30 +181,16 @@ class Command(PlannedScenario):
     ) -> Measurement:
         """Run the command. Raises MeasurementError unless it ends well and has printed what is read of it."""
         (instance,) = instances
-        request = _request(trial, instance)
-        log = EventLog(phases=PROBE_PHASES, observer=observer)
-        observer.phase("attesting")
-        job = attest(trial, instance.node, request, log, "--command")
+        job = _attested(trial, instance, observer)
         with account:
             elapsed_s = job.follow()
-        details = dict(log.said("metrics", "details"))
-        last_step = details.get("steps")
-        counted = log.events["metrics"].fields.get("counted")
-        self._pass_on(details.get("notes"), trial, observer)
+        self._pass_on(job.log.said("metrics", "details").get("notes"), trial, observer)
         with recordable(job.argv):
-            return Measurement(
-                elapsed_s=elapsed_s,
-                throughput_per_s=throughput_of(log),
-                timeline=_timeline(log, elapsed_s),
-                environment=job.environment(),
-                metrics=metrics_of(log.said("metrics", "metrics")),
-                **log.clocks("environment", "metrics"),
-                usage=log.usage(),
-                details=details,
-                counted=counted if isinstance(counted, str) and re.fullmatch(UNIT, counted) else None,
-                last_step=last_step if isinstance(last_step, int) and last_step < 1 << 50 else None,
-                substitutes=tuple(":".join(map(str, pair)) for pair in log.said("environment", "substitutes").items()),
-            )
+            return _measurement(job, elapsed_s)
+
+    def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
+        (instance,) = instances
+        return CommandTurns(_attested(trial, instance, observer))
 
     def _pass_on(self, notes: object, trial: Trial, observer: Observer) -> None:
         """Print each note of a trial, and those that differ from it in numbers alone, once for all trials."""
@@ -186,6 +199,80 @@ class Command(PlannedScenario):
             if alike not in self._noted:
                 self._noted.add(alike)
                 observer.note(f"{trial.trial_id}: {note}")
+
+
+class SliceMessage(BurstMessage):
+    """The message of a command at the end of its slice of time."""
+
+    ended: bool
+
+
+class CommandTurns(WorkerTurns[SliceMessage]):
+    """A command that runs for a slice of time in each turn, until one in which it ends."""
+
+    message = SliceMessage
+    job: AttestedJob[EventLog]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.bursts) and self.bursts[-1].ended
+
+    def steps_of(self, burst: SliceMessage) -> int:
+        return 0
+
+    def end(self) -> Measurement:
+        """See ``suite.interfaces.TurnTaker``. The usage is the command's own, and not also that of its worker."""
+        measured = super().end()
+        with recordable(self.job.argv):
+            return measured.changed(usage=self.job.log.usage())
+
+    def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
+        """Return the measurement without the waiting. Raises MeasurementError for a command that mostly waits itself.
+
+        A wait goes on while the command is stopped. Each that is so shortened is met by a stop.
+        """
+        log = self.job.log
+        measured = _measurement(self.job, elapsed_s)
+        stops, waiting = (measured.details.get(name) for name in ("stops", "stops_waiting"))
+        if not isinstance(stops, int) or not isinstance(waiting, int):
+            raise MeasurementError("the worker did not count the stops of the command", kind="protocol")
+        if stops >= LEAST_STOPS and waiting > MOST_WAITING * stops:
+            raise MeasurementError(
+                f"{waiting} of {stops} stops met the command waiting, and what it waits for goes on meanwhile",
+                kind="waits",
+                remedy=f"give {option('design')} sequential, which measures it in one piece",
+            )
+        ready_s = log.events["measuring"].arrived_s - log.begun_s
+        ending_s = elapsed_s - (self.last_order_s - log.begun_s)
+        return measured.changed(elapsed_s=ready_s + span_s + ending_s)
+
+
+def _attested(trial: Trial, instance: Instance, observer: Observer) -> AttestedJob[EventLog]:
+    request = _request(trial, instance)
+    log = EventLog(phases=PROBE_TURNS_PHASES if trial.job.turns else PROBE_PHASES, observer=observer)
+    observer.phase("attesting")
+    return attest(trial, instance.node, request, log, "--command")
+
+
+def _measurement(job: AttestedJob[EventLog], elapsed_s: float) -> Measurement:
+    """Return what the worker measured. Raises ValidationError on what cannot be recorded, and MeasurementError."""
+    log = job.log
+    details = dict(log.said("metrics", "details"))
+    last_step = details.get("steps")
+    counted = log.events["metrics"].fields.get("counted")
+    return Measurement(
+        elapsed_s=elapsed_s,
+        throughput_per_s=throughput_of(log),
+        timeline=_timeline(log, elapsed_s),
+        environment=job.environment(),
+        metrics=metrics_of(log.said("metrics", "metrics")),
+        **log.clocks("environment", "metrics"),
+        usage=log.usage(),
+        details=details,
+        counted=counted if isinstance(counted, str) and re.fullmatch(UNIT, counted) else None,
+        last_step=last_step if isinstance(last_step, int) and last_step < 1 << 50 else None,
+        substitutes=tuple(":".join(map(str, pair)) for pair in log.said("environment", "substitutes").items()),
+    )
 
 
 def _timeline(log: EventLog, elapsed_s: float) -> Timeline:
@@ -222,6 +309,7 @@ def _request(trial: Trial, instance: Instance) -> CommandRequest:
         directory=instance.node.data,
         throughput=command.throughput,
         decimal_mark=command.decimal_mark,
+        slice_s=trial.job.turns.slice_s if isinstance(trial.job.turns, TimeSlices) else None,
         tmpfs_bytes=envelope.tmpfs_bytes,
         # Outside of an image /tmp is the machine's: the node's own directory goes with the trial.
         scratch=TEMPORARY if instance.node.userland else ".",

@@ -152,6 +152,10 @@ class RankTurns:
         self._ranks = ranks
         self._turns = {rank.number: TrainingTurns(rank.job) for rank in _workers(ranks)}
 
+    @property
+    def finished(self) -> bool:
+        return False
+
     def begin(self) -> None:
         # The ranks meet while they are built, so all are launched first.
         for rank in self._ranks:

@@ -49,7 +49,7 @@ class Probing(PlannedScenario):
     name = "probe"
     options = ProbeOptions
     probes = inventory = True
-    workloads = trains = False
+    workloads = trains = turns_by_default = False
     subject = "probe"
     unnamed = "all"
     members = PROBES
@@ -64,7 +64,7 @@ class Probing(PlannedScenario):
 
     def turns(self, request: RunRequest) -> Alternating | None:
         turns = request.measurement.turns
-        if turns is None or request.measurement.burst_steps:
+        if not isinstance(turns, Alternating) or request.measurement.burst_steps:
             return turns
         # One measurement of a probe is as long as many steps.
         return turns.model_copy(update={"burst_steps": 1})
@@ -135,7 +135,7 @@ class ProbeTurns(WorkerTurns[BurstMessage]):
 
     def steps_of(self, burst: BurstMessage) -> int:
         turns = self.job.trial.job.turns
-        return turns.burst_steps if turns else 0
+        return turns.burst_steps if isinstance(turns, Alternating) else 0
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
         return _measurement(self.job, elapsed_s)

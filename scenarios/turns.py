@@ -54,8 +54,14 @@ class WorkerTurns(Generic[_Said]):
     def __init__(self, job: AttestedJob[Any]) -> None:
         self.job = job
         self.bursts: list[_Said] = []
+        self.last_order_s = math.nan
+        """The moment, on the host's clock, at which it was told to end."""
         self.left_s = float(job.trial.trial_timeout_s)
         """What is left of the trial's limit. The turns of others do not count."""
+
+    @property
+    def finished(self) -> bool:
+        return False
 
     def ready(self) -> None:
         """Return when it is ready for its first turn. Raises MeasurementError where it does not come so far."""
@@ -79,7 +85,8 @@ class WorkerTurns(Generic[_Said]):
                 heard_s=computed.arrived_s - begun_s,
                 steps=self.steps_of(burst),
                 own_cpu_s=burst.usage.cpu_s,
-                own_waiting_cpu_s=burst.waited.cpu_s,
+                # What has ended is counted to the microsecond, and what has not by ticks.
+                own_waiting_cpu_s=max(0.0, burst.waited.cpu_s),
                 faults=burst.usage.minor_faults,
             )
         self.bursts.append(burst)
@@ -87,6 +94,7 @@ class WorkerTurns(Generic[_Said]):
 
     def end(self) -> Measurement:
         """See ``suite.interfaces.TurnTaker``. The measured span is that of the bursts."""
+        self.last_order_s = self.job.log.clock()
         self.job.end_orders()
         elapsed_s = self.job.follow()
         span_s = math.fsum(burst.span_s for burst in self.bursts)
@@ -105,6 +113,7 @@ class WorkerTurns(Generic[_Said]):
         self.job.kill()
 
     def steps_of(self, burst: _Said) -> int:
+        """Return the steps of a burst; 0 of a slice of time."""
         raise NotImplementedError
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:

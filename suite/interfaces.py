@@ -255,7 +255,7 @@ class Measurement(TrialNumbers):
     """The numbers of one trial that came to its end."""
 
     elapsed_s: Seconds
-    """From the launch to the end; of a job that took turns it holds the waiting, and is not recorded."""
+    """From the launch to the end. Of steps in turns it holds their waiting, and is not recorded."""
     environment: Environment
     """Seen from inside; of several instances, by the first worker, or by the victim."""
     usage: Usage | None = None
@@ -301,11 +301,15 @@ class TurnTaker(Protocol):
     All raise MeasurementError when the job does not come so far.
     """
 
+    @property
+    def finished(self) -> bool:
+        """Whether it has come to its end in one of its turns; False of a job whose turns are counted."""
+
     def begin(self) -> None:
         """Launch the job, and return when it is ready for its first turn."""
 
     def turn(self) -> Turn:
-        """Let it take one burst of steps."""
+        """Let it take one burst of steps, or run for a slice of time."""
 
     def end(self) -> Measurement:
         """End the job after its last turn. ``Measurement.usage`` is that of its turns."""

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Meter, Observer, OpenAccount, OpenTarget, Scenario, TurnScenario, TurnTaker
 from suite.interruption import uninterrupted, unsuspended
+from suite.job.job import Alternating
 from suite.plan import Plan, Trial, rounds_of, together
 from suite.records.course import Course
 from suite.records.environment import Environment
@@ -31,6 +32,10 @@ class _Player:
     spent_s: float | None = None
     """What its meter said at the end of its turn before."""
     bursts: list[Burst] = field(default_factory=list)
+
+    @property
+    def plays_on(self) -> bool:
+        return self.course.failure is None and not self.job.finished
 
     def take_turn(self, number: int, position: int, first_s: float) -> None:
         """Let the job take its turn in a round. ``first_s`` is when the first turn of the block began."""
@@ -172,7 +177,7 @@ class Loop:
             return Course(trial, started_at, self.host())
 
         if group[0].job.turns:
-            return self._in_turns(group, group[0].job.turns.rounds, begin)
+            return self._in_turns(group, begin)
         course = begin(group[0])
         with course.failing():
             self._measure(course)
@@ -193,7 +198,7 @@ class Loop:
         course.close_s = time.monotonic() - end
         course.check()
 
-    def _in_turns(self, trials: Sequence[Trial], rounds: int, begin: Callable[[Trial], Course]) -> list[Course]:
+    def _in_turns(self, trials: Sequence[Trial], begin: Callable[[Trial], Course]) -> list[Course]:
         """Measure the trials of a block in turns; return their courses, in their order.
 
         A job that fails is ended, and the others go on. At the end, and by Ctrl-C, every target is closed.
@@ -210,7 +215,7 @@ class Loop:
                 with course.failing():
                     players.append(self._ready(self.scenario, course, stack))
             if players:
-                self._play(players, rounds)
+                self._play(players)
                 self.observer.phase("closing")
         block_s = time.monotonic() - begun_s
         for player in players:
@@ -231,21 +236,26 @@ class Loop:
         job.begin()
         return _Player(course, instances, job)
 
-    def _play(self, players: Sequence[_Player], rounds: int) -> None:
+    def _play(self, players: Sequence[_Player]) -> None:
         by_trial = {player.course.trial.trial_id: player for player in players}
         trials = [player.course.trial for player in players]
         instances = [instance for player in players for instance in player.instances]
         account = self.open_account(trials[0], instances)
+        of_rounds = ""
+        if isinstance(trials[0].job.turns, Alternating):
+            of_rounds = f" of {trials[0].job.turns.rounds}"
         with account:
             for player in players:
                 player.meter = meter = account.meter(player.instances)
                 player.spent_s = meter.cpu_s()
             first_s = time.monotonic()
             for number, order in enumerate(rounds_of(trials)):
-                self.observer.phase("round", f"{number + 1} of {rounds}")  # all jobs wait
+                if not any(player.plays_on for player in players):
+                    break
+                self.observer.phase("round", f"{number + 1}{of_rounds}")  # all jobs wait
                 for position, trial in enumerate(order):
                     player = by_trial[trial.trial_id]
-                    if player.course.failure is None:
+                    if player.plays_on:
                         with player.course.failing():
                             player.take_turn(number, position, first_s)
         for player in players:

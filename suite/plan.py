@@ -12,7 +12,7 @@ from suite.errors import MeasurementError, RequestError, option
 from suite.job import ablations
 from suite.job.distributed import InstancePlan, instances_of
 from suite.job.envelope import Envelope
-from suite.job.job import CPU_CAPABILITIES, CpuCapability, Job
+from suite.job.job import CPU_CAPABILITIES, Alternating, CpuCapability, Job
 from suite.job.profiles import Sizes
 from suite.job.properties import Properties
 from suite.part import Part, RunId
@@ -280,10 +280,13 @@ def together(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
 
 
 def rounds_of(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
-    """Yield the order of the turns in each round of trials that are open at once."""
+    """Yield the order of the turns in each round of trials that are open at once; of time slices without end."""
     first = trials[0]
     seed = f"{first.order_seed}/{first.seed}/{first.job.model}/{first.job.design}/{first.warm_up}"
-    for number in range(first.job.turns.rounds if first.job.turns else 0):
+    numbers: Iterable[int] = itertools.count()
+    if isinstance(first.job.turns, Alternating):
+        numbers = range(first.job.turns.rounds)
+    for number in numbers:
         yield balanced(trials, number, seed)
 
 

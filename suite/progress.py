@@ -195,11 +195,12 @@ def summary(record: TrialRecord) -> str:
         numbers.append(f"{more} more")
     if record.throughput_per_s is not None:
         numbers.append(f"{number(record.throughput_per_s)} {record.unit}/s")
+    times = []
+    if record.elapsed_s is not None:
+        times.append(f"{record.elapsed_s:.1f} s")
     if record.alternation:
-        numbers.append(f"{len(record.alternation.bursts)} turns")
-    else:
-        opened = ""
-        if record.open_s is not None:
-            opened = f" + {record.open_s:.1f} s to open"
-        numbers.append(f"{record.elapsed_s:.1f} s{opened}")
+        times.append(f"{len(record.alternation.bursts)} turns")
+    numbers.append(" in ".join(times))
+    if record.open_s is not None:
+        numbers[-1] += f" + {record.open_s:.1f} s to open"
     return f"{', '.join(numbers)}{marks}"

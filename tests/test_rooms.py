@@ -28,7 +28,7 @@ STARTS_PROCESSES = (
     "worker/training/ddp.py",
     "worker/probes/",
     "worker/aggressors/",
-    "worker/command.py",
+    "worker/program.py",
     "worker/filters.py",
 )
 SHIPPED = tuple(name.removesuffix(".py").replace("/", ".") for name in INSIDE if name.startswith("suite/"))

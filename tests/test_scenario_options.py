@@ -61,6 +61,21 @@ def test_what_cannot_take_turns_is_refused_in_one_sentence(options: dict[str, An
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"throughput": "auto"}, "its own clock, which makes the throughput, would count the time"),
+        ({"rounds": 3}, "a command takes a turn of 0.5 s until it has ended"),
+        ({"device": "cuda"}, "its GPU would compute on while it is stopped"),
+    ],
+)
+def test_a_command_that_turns_would_change_is_refused_them(options: dict[str, Any], why: str) -> None:
+    check(request(scenario="command", command="python train.py"))
+    check(request(scenario="command", command="python a.py", versus="python b.py"), ("bare-metal",))
+    with pytest.raises(RequestError, match=why):
+        check(request(scenario="command", command="python train.py", **options))
+
+
 def test_what_can_take_turns_is_not_refused_and_nodes_of_a_cluster_are() -> None:
     check(request())
     check(request(scenario="real", cache="warm"))

@@ -274,11 +274,11 @@ QUESTIONS = [
     ({"what": "file", "model": "vae", "file": "./x.py"}, "bench run --model ./x.py"),
     (
         {"what": "program", "model": "vae", "command": "python train.py", "scenario": "synthetic"},
-        "bench run --command 'python train.py' --command-files . --throughput auto",
+        "bench run --command 'python train.py' --command-files .",
     ),
     (
         {"what": "program", "command": "true", "command_files": "/work", "margin": "10%"},
-        "bench run --margin 10% --command true --command-files /work --throughput auto",
+        "bench run --margin 10% --command true --command-files /work",
     ),
     ({"what": "program", "command": "python server.py", "scenario": "serve", "port": "80"}, "--port 80"),
 ]

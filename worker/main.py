@@ -46,7 +46,8 @@ def main(argv: Sequence[str], *, started_s: float) -> int:
         case ["--command"]:
             from worker.command import run
 
-            return started(lambda: run(parsed(CommandRequest, sys.stdin.read()), events))
+            # One line: a command that takes turns reads further ones.
+            return started(lambda: run(parsed(CommandRequest, sys.stdin.readline()), events, sys.stdin))
         case ["--train", spec]:
             return started(lambda: _train(spec, events))
         case ["--serve"]:

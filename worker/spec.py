@@ -291,6 +291,8 @@ class CommandRequest(ProgramRequest, frozen=True, kw_only=True):
     throughput: str | None
     """A regular expression, ``json``, ``json:PATH``, ``auto``, the name of a series, or null where none is read."""
     decimal_mark: Literal["point", "comma"] | None = None
+    slice_s: Annotated[float, Meta(gt=0)] | None = None
+    """How long it runs in each of its turns, which lines of the host's begin; null to run in one piece."""
 
 
 class ServerRequest(ProgramRequest, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.audit.findings import Finding, Kind
 from analysis.audit.numbers import CLOCKS_S, COMPUTES_S, COUNTING_S, TICK_S
-from suite.job.job import Job
+from suite.job.job import Alternating, Job, TimeSlices
 from suite.records.columns import CLOCKS_SHARE
 from suite.records.record import EXACT, Alternation, Burst
 
@@ -27,12 +27,10 @@ def turns(alternation: Alternation, job: Job, _: dict[Any, Any]) -> Iterator[str
         yield "it took turns, and its job has none"
         return
     bursts = alternation.bursts
-    rounds = [burst.round for burst in bursts]
-    if rounds != list(range(planned.rounds)):
-        yield f"its {len(bursts)} turns are not one of each of the job's {planned.rounds} rounds"
-    steps = sorted({burst.steps for burst in bursts})
-    if any(number != planned.burst_steps for number in steps):
-        yield f"its bursts have {steps} steps, and the job's {planned.burst_steps}"
+    if isinstance(planned, TimeSlices):
+        yield from _sliced(bursts, planned)
+    else:
+        yield from _stepped(bursts, planned)
     if any(burst.position >= alternation.instances for burst in bursts):
         yield f"it had a turn after those of all {alternation.instances} instances"
     for burst in bursts:
@@ -40,6 +38,27 @@ def turns(alternation: Alternation, job: Job, _: dict[Any, Any]) -> Iterator[str
         if problem:
             yield f"its burst {burst.round} took {burst.span_s:.6g} s, {problem}"
             break
+
+
+def _stepped(bursts: Sequence[Burst], planned: Alternating) -> Iterator[str]:
+    rounds = [burst.round for burst in bursts]
+    if rounds != list(range(planned.rounds)):
+        yield f"its {len(bursts)} turns are not one of each of the job's {planned.rounds} rounds"
+    steps = {burst.steps for burst in bursts}
+    if steps != {planned.burst_steps}:
+        yield f"its bursts have {sorted(steps)} steps, and the job's {planned.burst_steps}"
+
+
+def _sliced(bursts: Sequence[Burst], planned: TimeSlices) -> Iterator[str]:
+    rounds = [burst.round for burst in bursts]
+    if rounds != list(range(len(rounds))):
+        yield f"its {len(bursts)} turns are not one of each round"
+    if any(burst.steps for burst in bursts):
+        yield "its slices of time have steps"
+    # The last one ends with the command.
+    shorter = [burst for burst in bursts[:-1] if burst.span_s < planned.slice_s * (1 - EXACT)]
+    if shorter:
+        yield f"its burst {shorter[0].round} took {shorter[0].span_s:.6g} s, and a slice is {planned.slice_s:g} s"
 
 
 def _mistimed(burst: Burst) -> str | None:
@@ -85,7 +104,10 @@ def turn_sums(alternation: Alternation, job: Job, row: dict[Any, Any]) -> Iterat
     """Yield the numbers of a trial that are not the sums of those of its bursts."""
     if job.turns is None:
         return
-    columns = {"serving_cpu_s": "cpu_s", "worker_cpu_s": "own_cpu_s"}
+    columns = {"serving_cpu_s": "cpu_s"}
+    # A command is counted by itself at its end, and in its turns together with its worker.
+    if isinstance(job.turns, Alternating):
+        columns["worker_cpu_s"] = "own_cpu_s"
     # A turn of a distributed job is as long as that of its slowest worker; the record has the first one's.
     if not job.distributed:
         columns = {"measured_s": "span_s", **columns}

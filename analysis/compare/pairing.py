@@ -15,7 +15,7 @@ from analysis.compare.results import Arm, ComparedJob, known_first
 from analysis.compare.validity import COLUMNS as CHECKED
 from analysis.compare.validity import shortened
 from analysis.load.computed import together
-from suite.job.job import SEQUENTIAL, Alternating, ComparisonKey
+from suite.job.job import SEQUENTIAL, Alternating, ComparisonKey, TimeSlices
 from suite.job.sharing import aggressor_names
 from suite.registries import WORKLOADS
 from suite.targets import BASES, COMMANDS, TARGETS, VERSUS
@@ -27,6 +27,7 @@ SWITCHES = ["ablation", "aggressor"]
 BLOCK = ["scenario", "model", "design", "run_id", "block"]
 SECOND = f"command.{VERSUS}"
 """The setting that holds the second of two commands."""
+_OF_DESIGNS = Alternating.model_fields.keys() | TimeSlices.model_fields.keys()
 _OF_HOST = {"host_cpu_model": "host_cpu_model", "host": "pool"}
 """The parts of a comparison key besides the settings of the job, and their columns."""
 FOLLOWING: Mapping[str, Sequence[str]] = {
@@ -84,7 +85,7 @@ def _variant(key: ComparisonKey, names: Iterable[str]) -> str:
     settings = {"design": SEQUENTIAL, **dict(key.pairs)}
     texts = []
     for name in names:
-        if name in settings or name not in Alternating.model_fields:
+        if name in settings or name not in _OF_DESIGNS:
             value = settings.get(name, "none")
             texts.append(f"{name}={value}")
     return shortened(", ".join(texts))

@@ -31,6 +31,8 @@ def check_bursts(alternation: Alternation, steps_s: Sequence[float]) -> None:
     steps = sum(burst.steps for burst in alternation.bursts)
     if steps != len(steps_s):
         raise ValueError(f"its bursts have {steps} steps, and the trial {len(steps_s)}")
+    if not all(burst.steps for burst in alternation.bursts):
+        raise ValueError("one of its bursts has no steps")
     if min(steps_s) <= 0:
         raise ValueError("a step of a burst took no time")
 

@@ -16,7 +16,7 @@ from analysis.statistics.power import TRIM
 from analysis.statistics.ratios import CONFIDENCE
 from analysis.statistics.sequential import TO_SPEND
 from suite.job.envelope import GIB, format_cpu_list
-from suite.job.job import Job
+from suite.job.job import Job, TimeSlices
 from suite.plan import Plan
 from suite.targets import BASELINE
 from suite.units import count
@@ -115,6 +115,8 @@ def _of_plan(plan: Plan, blocks: int) -> Iterator[str]:
 
 
 def _design(job: Job) -> str:
+    if isinstance(job.turns, TimeSlices):
+        return f"Its targets were open at once, and its command ran on them in turns of {job.turns.slice_s:g} s."
     if job.turns:
         steps = count(job.turns.burst_steps, "step")
         return f"Its targets were open at once and took turns of {steps}, in {count(job.turns.rounds, 'round')}."

@@ -49,7 +49,7 @@ def _can_be_decided(resolved: Resolved, note: Note) -> bool:
 
 
 def _fits_in_turns(resolved: Resolved, host_memory_bytes: int) -> bool:
-    """Return whether the job is a training that all targets can hold in memory at once, and in turns."""
+    """Return whether the job can take turns, and all targets can hold it in memory at once."""
     site = resolved.site
     scenario = resolved.inputs.scenario
     request = resolved.inputs.request
@@ -57,7 +57,7 @@ def _fits_in_turns(resolved: Resolved, host_memory_bytes: int) -> bool:
         return False
     if not isinstance(scenario, TurnScenario) or scenario.hinders_turns(request):
         return False
-    instances = len(site.targets) + request.repetitions.aa
+    instances = len(site.targets) + request.repetitions.aa + len(scenario.arms(request))
     envelopes = site.envelopes(resolved.inputs)
     return instances * max(envelope.memory_bytes for envelope in envelopes) <= host_memory_bytes
 

@@ -37,7 +37,7 @@ from suite.differ import Host
 from suite.errors import RequestError, option
 from suite.interfaces import Note, OpenTarget, Scenario
 from suite.job.datasets import FILES, Dataset, shape_of
-from suite.job.job import Alternating, Devices, Job, Layers, Loading
+from suite.job.job import Alternating, Devices, Job, Layers, Loading, TimeSlices
 from suite.job.preemption import parse_preemption
 from suite.job.profiles import EXTENTS, MOST_STEPS, Profile, Sizes
 from suite.job.sharing import architecture, sizes_of
@@ -266,14 +266,14 @@ def _plan(
     )
 
 
-def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alternating | None) -> Job:
+def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alternating | TimeSlices | None) -> Job:
     request = resolved.inputs.request
     scenario = resolved.inputs.scenario
     measurement = request.measurement
     gpus = request.gpus
     profile = resolved.profile
     sizes = _sizes(resolved, profile, model)
-    if sizes and turns:
+    if sizes and isinstance(turns, Alternating):
         sizes = sizes.model_copy(update={"steps": turns.rounds * turns.burst_steps})
     workload = None
     if scenario.workloads:

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from scenarios.own_workload import file_of, sha256_of
 from suite.errors import RequestError, flag, option
-from suite.job.command import AUTO, COMMAND
+from suite.job.command import COMMAND
 from suite.job.job import Job
 from suite.request.option import ALL, Option
 from suite.request.repetitions import EXTENDING
@@ -250,10 +250,7 @@ def _with_program(given: Mapping[str, object], words: Sequence[str]) -> dict[str
 
 def usual_of_program(scenario: str) -> dict[str, object]:
     """Return the options of a program that runs with the files of this directory, unless others are given."""
-    usual: dict[str, object] = {"scenario": scenario, "command_files": Path()}
-    if OPTIONS["throughput"].known_to(scenario):
-        usual["throughput"] = AUTO
-    return usual
+    return {"scenario": scenario, "command_files": Path()}
 
 
 def _stored(run: Path, ctx: click.Context, given: Mapping[str, object]) -> RunRequest:

@@ -116,7 +116,8 @@ def check_turns(
         raise _refusal(request, *hindrance)
     if at_the_site:
         raise _refusal(request, at_the_site)
-    if len(targets) < 2 and not request.repetitions.aa and not request.targets.ablate:
+    several = request.repetitions.aa or request.targets.ablate or scenario.arms(request)
+    if len(targets) < 2 and not several:
         raise _refusal(
             request,
             "turns need at least two jobs",

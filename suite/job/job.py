@@ -64,6 +64,15 @@ class Alternating(Part):
     """The target that takes turns with bare metal alone; None where all targets of the block do, with each other."""
 
 
+class TimeSlices(Part):
+    """The alternating design of programs: each runs for a slice of time, and is stopped until its next one."""
+
+    design: Literal["alternating"] = "alternating"
+    slice_s: Annotated[float, Field(gt=0, le=MOST)]
+    partner: str | None = None
+    """As that of ``Alternating``."""
+
+
 class Layers(Part):
     """The layers that the targets are made of."""
 
@@ -137,7 +146,7 @@ class Job(Part):
     options: Mapping[Name, str | int | float | bool | tuple[str, ...]] = Field(default_factory=dict)
     """Options that a scenario or a container engine of another package declares."""
     layers: Layers = Layers()
-    turns: Alternating | None = None
+    turns: Alternating | TimeSlices | None = None
     """None for the sequential design: a trial has the machine to itself from its launch to its end."""
 
     @property
@@ -202,6 +211,11 @@ class Job(Part):
             return False
         steps = self.sizes.warmup_steps + self.sizes.steps
         return self.dataset.images < steps * (self.global_batch or 0)
+
+    @property
+    def has_elapsed_time(self) -> bool:
+        """Return whether its trials are timed as a whole: that of steps in turns would hold their waiting."""
+        return not isinstance(self.turns, Alternating)
 
     @property
     def design(self) -> str:

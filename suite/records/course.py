@@ -97,7 +97,7 @@ class Course:
         differences = _differences(self.trial, self.measurement, self.substitutes)
         if differences:
             raise MeasurementError("the target differs from the plan: " + "; ".join(differences), kind="envelope")
-        if not self.trial.job.turns:  # whose elapsed time holds their waiting
+        if self.trial.job.has_elapsed_time:
             _check_times(self.measurement)
 
     def check_pauses(self, continued_s: Sequence[float]) -> None:
@@ -137,7 +137,8 @@ class Course:
         if not takes_turns:  # the times of a job that takes turns hold its waiting
             fields |= {"open_s": self.open_s, "opening": self.opening, "close_s": self.close_s}
         if measured:
-            names = TrialNumbers.model_fields.keys() - ({"elapsed_s"} if takes_turns else set())
+            untimed = set() if self.trial.job.has_elapsed_time else {"elapsed_s"}
+            names = TrialNumbers.model_fields.keys() - untimed
             fields |= {name: getattr(measured, name) for name in names}
         return TrialRecord.model_validate(
             {

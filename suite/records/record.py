@@ -334,7 +334,8 @@ class Turn:
     """From the begin of its first step to the end of its last, on the worker's clock; of several workers, the most."""
     heard_s: Seconds
     """From giving the turn to hearing of the end of its last step, on the host's clock."""
-    steps: AtLeastOne
+    steps: Count
+    """0 of a slice of time."""
     own_cpu_s: Seconds
     own_waiting_cpu_s: Seconds
     faults: Count
@@ -374,12 +375,16 @@ class Alternation:
         return math.fsum(burst.span_s for burst in self.bursts)
 
     @property
-    def burst_s(self) -> float:
-        """The geometric mean of the seconds per step of the bursts.
+    def burst_s(self) -> float | None:
+        """The geometric mean of the seconds per step of the bursts; None of slices of time.
 
         A ratio of two of these is the ratio of the bursts of each round, averaged on the log scale over the rounds.
         """
-        logarithms = (math.log(burst.span_s / burst.steps) for burst in self.bursts)
+        logarithms = []
+        for burst in self.bursts:
+            if not burst.steps:
+                return None
+            logarithms.append(math.log(burst.span_s / burst.steps))
         return math.exp(math.fsum(logarithms) / len(self.bursts))
 
     @property
@@ -522,10 +527,13 @@ class TrialRecord(TrialNumbers, _Head):
     @model_validator(mode="after")
     def _numbers_only_when_measured(self) -> Self:
         measured = self.throughput_per_s is not None or bool(self.metrics)
-        timed = self.alternation is not None if self.job.turns else self.elapsed_s is not None
+        if self.job.has_elapsed_time:
+            timed = self.elapsed_s is not None
+        else:
+            timed = self.alternation is not None
         if self.outcome.status == "ok" and not (measured and timed):
             raise ValueError(
-                "a trial that is ok has elapsed_s, and throughput_per_s or metrics; a job that takes turns "
+                "a trial that is ok has elapsed_s, and throughput_per_s or metrics; a job of steps that takes turns "
                 "has an alternation in place of the first"
             )
         if self.outcome.status == "failed" and measured:

@@ -237,8 +237,8 @@ class MeasurementOptions(OptionGroup):
         None,
         "Order of the trials of a block. sequential: one after the other. alternating: all targets open at once, "
         "their jobs taking short bursts of steps in turns; on a busy machine this needs a fraction of the blocks, "
-        "but gives no elapsed times. both: sequential trials, then alternating ones. Default: alternating for "
-        f"trainings that are decided by default, see {option('blocks')}; else sequential.",
+        "but gives no elapsed times of trainings. both: sequential trials, then alternating ones. Default: alternating "
+        f"for trainings and commands that are decided by default, see {option('blocks')}; else sequential.",
         excludes=(
             _takes_turns_with(given("inventory", why="its machines hold one job at a time")),
             _takes_turns_with(

@@ -248,11 +248,11 @@ _ENDS = ("blocks", "warmup_blocks", "until", "detect", "max_blocks", "budget")
 
 
 def leaves_turns_to_the_run(request: RunRequest) -> bool:
-    """Return whether it names no design and trains on CPUs: the run then takes turns, if its machine can."""
+    """Return whether it names no design and computes on CPUs: the run then takes turns, if its machine can."""
     if request.measurement.design or request.gpus.device != "cpu":
         return False
     # Ablations are also about opening and elapsed times, and quotas refill while a job waits.
-    return traits_of(request.scenario).trains and not request.targets.ablate
+    return traits_of(request.scenario).turns_by_default and not request.targets.ablate
 
 
 def until_decided(request: RunRequest, margin: float) -> RunRequest:

@@ -10,7 +10,7 @@ from suite.interfaces import Context, Instance, Measurement, Note, Observer
 from suite.job.datasets import SYNTHETIC, Dataset
 from suite.job.distributed import Strategy
 from suite.job.envelope import Envelope
-from suite.job.job import Alternating
+from suite.job.job import Alternating, TimeSlices
 from suite.job.profiles import Profile
 from suite.job.sharing import architecture
 from suite.plan import Trial
@@ -127,7 +127,7 @@ class PlannedScenario(Traits, ABC):
             return str(WORKLOADS.get(architecture(model)).unit)
         return None
 
-    def turns(self, request: RunRequest) -> Alternating | None:
+    def turns(self, request: RunRequest) -> Alternating | TimeSlices | None:
         """Return how the jobs take turns; None if they do not."""
         return request.measurement.turns
 

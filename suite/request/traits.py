@@ -59,6 +59,8 @@ class Traits:
     """The option that names what is measured."""
     unnamed: ClassVar[str] = PLAIN_MODEL
     """What cells of a sweep are called after that do not give it."""
+    turns_by_default: ClassVar[bool] = True
+    """Whether its jobs take turns in a run that is decided by default; read only of a scenario with ``turn_taker``."""
     no_turns: ClassVar[str] = "its jobs cannot be cut into turns"
     """Why its jobs cannot take turns; read only of a scenario without ``turn_taker``."""
 

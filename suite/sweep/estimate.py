@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from suite.differ import Host
 from suite.errors import RequestError
-from suite.job.job import Job, leaves
+from suite.job.job import Alternating, Job, leaves
 from suite.job.profiles import Sizes
 from suite.job.sharing import architecture
 from suite.plan import Trial
@@ -260,7 +260,7 @@ def with_lasting_bursts(job: Job) -> Job:
 
     Their number comes from what the workload declares, and from nothing measured: runs of one job stay comparable.
     """
-    if not (job.sizes and job.turns):
+    if not (job.sizes and isinstance(job.turns, Alternating)):
         return job
     step_s = max(_computing_s(job, emulated=False), LEAST_BURST_S / MOST_BURST_STEPS)
     lasting_steps = math.ceil(LEAST_BURST_S / step_s)

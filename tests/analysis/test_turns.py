@@ -14,9 +14,10 @@ from analysis.compare.convergence import half_widths
 from analysis.compare.results import Comparison, Group
 from analysis.load.records import load
 from analysis.report.formatting import group_lines
-from suite.job.job import Alternating
+from suite.job.command import CommandJob
+from suite.job.job import Alternating, TimeSlices
 from suite.job.profiles import Sizes
-from suite.records.record import Alternation, Burst, Steps, TrialRecord
+from suite.records.record import Alternation, Burst, MetricValue, Steps, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 from tests.analysis.conftest import Save, as_markdown, edited, json_of, judged, known, timeline
 
@@ -291,3 +292,89 @@ def test_turns_that_contradict_themselves_are_refused(
         assert "skipped-record" in {warning.kind for warning in save.load().warnings}
     else:
         assert any(why in found for found in turns_findings(save.path / "run"))
+
+
+SLICE_S = 0.5
+
+
+@pytest.fixture
+def save_command(save_turns: SaveTurns) -> SaveTurns:
+    """``save_command(2.2)``: a trial of a command that took turns, and ran for so many seconds in slices of time."""
+
+    def _save(ran_s: float, **changes: Any) -> TrialRecord:
+        slices = math.ceil(ran_s / SLICE_S)
+        spans = [SLICE_S] * (slices - 1) + [ran_s - SLICE_S * (slices - 1)]
+        place = changes.get("place", 0)
+        bursts = [
+            Burst(
+                round=number,
+                position=place,
+                begun_s=2.0 * number + place,
+                ended_s=2.0 * number + place + span_s,
+                span_s=span_s,
+                heard_s=span_s,
+                steps=0,
+                cpu_s=0.5,
+                waiting_cpu_s=0.0,
+                own_cpu_s=0.4,
+                own_waiting_cpu_s=0.0,
+                faults=0,
+            )
+            for number, span_s in enumerate(spans)
+        ]
+        values: dict[str, Any] = {
+            "scenario": "command",
+            "model": "train.py",
+            "command": CommandJob(argv=("python", "train.py")),
+            "turns": TimeSlices(slice_s=SLICE_S),
+            "sizes": None,
+            "unit": "units",
+            "throughput_per_s": None,
+            "elapsed_s": ran_s,
+            "metrics": {"cpu-time": MetricValue(value=0.3 * slices, unit="s", better="less")},
+            "steps": None,
+            "timeline": timeline(ran_s),
+            "conditions": Conditions(interval_s=9.5),
+            "alternation": Alternation(instances=2, block_s=90.0, bursts=bursts),
+            "resources": Resources(serving=Usage(cpu_s=0.5 * slices), worker=Usage(cpu_s=0.3 * slices)),
+        }
+        return save_turns([0.1] * ROUNDS, **(values | changes))
+
+    return _save
+
+
+def test_commands_in_turns_are_compared_by_the_time_in_which_they_ran(save: Save, save_command: SaveTurns) -> None:
+    for block in range(6):
+        save_command(2.0, block=block)
+        save_command(2.2, block=block, target="container", place=1)
+    comparison = save.compare()
+    group = only(comparison)
+    assert group.of_target("container")["elapsed"].ratio == pytest.approx(1.1)
+    assert group.turns == (), "nothing is known of their steps"
+    assert turns_findings(save.path / "run") == []
+    assert [str(finding) for finding in audit(load([save.path / "run"])).refused] == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (of_burst(steps=3), "its slices of time have steps"),
+        (of_burst(round=2), "its 5 turns are not one of each round"),
+        (of_burst(span_s=0.3), "its burst 1 took 0.3 s, and a slice is 0.5 s"),
+        (of_burst(span_s=0.7), "took 0.7 s, longer than its turn of 0.5 s"),
+        (of_burst(cpu_s=0.7), "its bursts make 2.7 of serving_cpu_s"),
+        (of_burst(begun_s=2.4, ended_s=2.9), "had begun one"),
+        (of_part("timeline", measured_s=3.0), "3 s in its timeline"),
+        (of_part("job", turns=None), "it took turns, and its job has none"),
+        (lambda one: one.update(alternation=None), "it is ok and has no turns"),
+        (lambda one: one.update(elapsed_s=None), "it is ok and has no elapsed time"),
+    ],
+)
+def test_slices_of_time_that_contradict_themselves_are_refused(
+    save: Save, save_command: SaveTurns, edit: Callable[[dict[str, Any]], object], why: str
+) -> None:
+    save_command(2.2)
+    record = save_command(2.2, target="container", place=1)
+    edited(save.path / "run/trials" / f"{record.trial_id}.json", edit)
+    findings = [finding.what for finding in audit(load([save.path / "run"])).refused]
+    assert any(why in finding for finding in findings), findings

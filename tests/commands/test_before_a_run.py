@@ -32,6 +32,7 @@ from provisioning import neighbours
 from provisioning.doctor import Diagnosis
 from suite import progress
 from suite.errors import MeasurementError, RequestError
+from suite.job.job import Alternating
 from suite.measurable import EMULATED_CPU
 from suite.plan import Detection, Plan, Trial
 from suite.process_identity import ProcessIdentity
@@ -551,7 +552,7 @@ def test_the_bursts_of_short_steps_last_unless_they_are_given_or_nothing_is_deci
 
     def steps_of_bursts(*words: str) -> int:
         _, plan, _ = planned_by_default(bench, *in_turns, *words)
-        assert plan.job.turns
+        assert isinstance(plan.job.turns, Alternating)
         assert plan.job.sizes
         assert plan.job.sizes.steps == plan.job.turns.rounds * plan.job.turns.burst_steps
         return plan.job.turns.burst_steps
@@ -568,7 +569,7 @@ def test_a_run_that_says_nothing_of_its_end_is_decided_in_turns_within_a_budget(
     repetitions = request.repetitions
     assert (repetitions.until, repetitions.margin, repetitions.budget) == ("decided", "5%", "10m")
     assert (plan.targets, plan.margin, plan.warmup_blocks) == (("bare-metal", "container"), 0.05, 1)
-    assert plan.job.turns
+    assert isinstance(plan.job.turns, Alternating)
     assert plan.job.turns.burst_steps == BURST_STEPS, "ResNet-50's steps are long"
     assert "in turns, until decided at 5 %, at most 10 min; --blocks 5 for a fixed number" in printed
 
@@ -624,7 +625,8 @@ def test_the_untouched_form_of_the_web_ends_in_a_verdict(
         ("--steps 5", {"until": "decided"}, False),
         ("--design sequential", {"until": "decided"}, False),
         ("--ablate seccomp", {"until": "decided"}, False),
-        ("--scenario command --command true", {"until": "decided", "budget": "30m"}, False),
+        ("--scenario command --command true", {"until": "decided", "budget": "30m"}, True),
+        ("--scenario command --command true --throughput auto", {"until": "decided"}, False),
         ("--scenario probe --probe syscall", {"until": "decided"}, False),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_program_behind_two_dashes_is_a_command_with_the_files_of_this_directo
     files = asked("--profile", "smoke", "--", "python", "train.py", "--help", "a b")
     assert files == asked(
         *("--profile", "smoke", "--scenario", "command", "--command", "python train.py --help 'a b'"),
-        *("--command-files", ".", "--throughput", "auto"),
+        *("--command-files", "."),
     )
     chosen = asked("--throughput", "json", "--unit", "rows", "--command-files", "mine", "--", "sh", "--", "x")
     assert (chosen.options(CommandOptions).command, chosen.options(CommandOptions).unit) == ("sh -- x", "rows")

@@ -27,8 +27,8 @@ SEQUENTIAL = ("--design", "sequential", *BOTH)
 PROGRAM = ("--", "python", "train.py", "--name", "it's $HOME")
 KINDS: Mapping[str, tuple[str, ...]] = {
     "training": SEQUENTIAL,
-    "command": (*BOTH, *PROGRAM),
-    "two commands": (*PROGRAM, "--versus", *PROGRAM),
+    "command": (*SEQUENTIAL, *PROGRAM),
+    "two commands": ("--design", "sequential", *PROGRAM, "--versus", *PROGRAM),
     "probe": ("--probe", "cpu", *BOTH),
     "one target": ("--design", "sequential", "--target", "bare-metal"),
 }

@@ -156,10 +156,11 @@ def test_the_trial_ends_with_its_process_and_ends_and_counts_what_that_has_left(
 def test_orphans_are_found_by_their_session_where_no_subreaper_is_known() -> None:
     program = """
 import subprocess, sys, time
-from worker.command import _descendants, _end_all
+from worker.process_tree import descendants
+from worker.program import _end_all
 parent = subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.Popen(['sleep', '600'])"])
 parent.wait()
-print(len(_descendants()), len(_end_all(parent)), len(_descendants()))
+print(len(descendants()), len(_end_all(parent)), len(descendants()))
 """
     argv = [sys.executable, "-c", program]
     assert subprocess.check_output(argv, cwd=REPOSITORY, start_new_session=True, text=True) == "1 1 0\n"

@@ -16,13 +16,13 @@ from rich.console import Console
 
 from suite.errors import MeasurementError
 from suite.interfaces import Instance, Measurement, Observer, TurnTaker
-from suite.job.job import Alternating
+from suite.job.job import Alternating, TimeSlices
 from suite.loop import Loop
 from suite.plan import Plan, Trial, rounds_of, together
 from suite.progress import Display
 from suite.records.environment import Environment
 from suite.records.headers import read_header
-from suite.records.record import Steps, Timeline, TrialRecord, Turn
+from suite.records.record import MetricValue, Steps, Timeline, TrialRecord, Turn
 from suite.records.usage import GpuUsage, Usage
 from suite.results.store import MANIFEST, Run, read_manifest
 from suite.sweep.cells import cells_of
@@ -43,6 +43,12 @@ class FakeJob:
     events: list[str]
     failing: dict[str | int, BaseException]
     turns: int = 0
+    slices: int | None = None
+    """The slices of time that a command needs; None for a job of steps."""
+
+    @property
+    def finished(self) -> bool:
+        return self.turns == self.slices
 
     def _happens(self, what: str | int) -> None:
         self.events.append(f"{what} {self.name}")
@@ -55,10 +61,15 @@ class FakeJob:
     def turn(self) -> Turn:
         self.turns += 1
         self._happens(self.turns)
-        return Turn(span_s=0.5, heard_s=0.501, steps=3, own_cpu_s=0.9, own_waiting_cpu_s=0.0, faults=7)
+        steps = 0 if self.slices else 3
+        return Turn(span_s=0.5, heard_s=0.501, steps=steps, own_cpu_s=0.9, own_waiting_cpu_s=0.0, faults=7)
 
     def end(self) -> Measurement:
         self._happens("end")
+        if self.slices:
+            metrics = {"cpu-time": MetricValue(value=1.0, unit="s", better="less")}
+            environment = inside(ENVELOPE)
+            return Measurement(elapsed_s=0.5 * self.turns, environment=environment, metrics=metrics)
         return Measurement(
             elapsed_s=100.0,
             throughput_per_s=24 / 2.0,
@@ -78,6 +89,8 @@ class TurnsOfFakes:
 
     events: list[str]
     failing: dict[str, dict[str | int, BaseException]] = field(default_factory=dict)
+    slices: dict[str, int] = field(default_factory=dict)
+    """The slices that the command of each target needs."""
     name: str = "synthetic"
 
     def measure(
@@ -94,7 +107,7 @@ class TurnsOfFakes:
         assert [instance.node.name for instance in instances] == [trial.target]
         del observer
         name = trial.target + "-again" * trial.replica
-        return FakeJob(name, self.events, self.failing.get(name, {}))
+        return FakeJob(name, self.events, self.failing.get(name, {}), slices=self.slices.get(name))
 
 
 def alternating(**changes: Any) -> Plan:
@@ -160,6 +173,26 @@ def test_the_order_follows_from_the_seed_and_the_block() -> None:
     assert orders(alternating(), 0) == orders(alternating(), 0)
     assert orders(alternating(), 0) != orders(alternating(), 1)
     assert orders(alternating(), 0) != orders(alternating(seed=8), 0)
+
+
+def test_commands_take_turns_until_each_has_ended_and_the_last_goes_on_alone(
+    go: Go, jobs: TurnsOfFakes, events: list[str]
+) -> None:
+    jobs.slices = {"bare-metal": 5, "container": 2, "vm": 3}
+    jobs.failing = {"vm": {2: MeasurementError("it broke", kind="command")}}
+    plan = make_plan(blocks=1)
+    command = {"turns": TimeSlices(slice_s=0.5), "scenario": "command", "sizes": None}
+    sliced = plan.model_copy(update={"jobs": tuple(job.model_copy(update=command) for job in plan.jobs)})
+    records = {record.target: record for record in go(sliced)}
+    order = turns(events)
+    assert {name: order.count(name) for name in order} == {"bare-metal": 5, "container": 2, "vm": 2}
+    assert order[-3:] == ["bare-metal"] * 3
+    assert records["vm"].outcome.kind == "command"
+    for target in ("bare-metal", "container"):
+        assert records[target].elapsed_s == 0.5 * jobs.slices[target]
+        alternation: Any = records[target].alternation
+        assert [burst.round for burst in alternation.bursts] == [*range(jobs.slices[target])]
+        assert alternation.burst_s is None
 
 
 def test_each_trial_is_a_record_with_its_bursts(go: Go) -> None:

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from ipaddress import ip_address
 
 from suite.errors import ending, signal_of
-from worker.command import Ended, ProgramRun, remedy_of, usage_since
+from worker.command import remedy_of, usage_since
 from worker.environment import collect, read
 from worker.printed.reader import NumberReader
+from worker.program import Ended, ProgramRun
 from worker.protocol import Events, JobError
 from worker.spec import ServerRequest
 from worker.surroundings import level, usable_cpus, writable_copy

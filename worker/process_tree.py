@@ -1,0 +1,109 @@
+"""The processes that a program of the user's own consists of: listed, stopped, and let run on."""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from worker.environment import read
+from worker.protocol import JobError
+
+STOPS_WITHIN_S = 5.0
+LOOK_S = 0.0005
+_ENDED = ("Z", "X")
+_STOPPED = ("T", "t", *_ENDED)
+_RUNNABLE = "R"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def descendants() -> list[int]:
+    """Return the processes that come from this one and still run, by their parent or the session that it leads.
+
+    gVisor knows no subreaper: there an orphan becomes a child of the first process.
+    """
+    above: dict[int, set[str]] = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        fields = (read(f"proc/{pid}/stat") or "Z 0 0 0").rpartition(")")[2]
+        state, parent, _, session = fields.split()[:4]
+        if state not in ("Z", "X"):
+            above[int(pid)] = {parent, session}
+    tree = [os.getpid()]
+    for member in tree:
+        tree += [pid for pid, ids in above.items() if str(member) in ids and pid not in tree]
+    return tree[1:]
+
+
+def process_tree() -> list[int]:
+    """Return what ``descendants`` does, without a look at the processes of others where the kernel lists children."""
+    if not Path("/proc/thread-self/children").exists():
+        return descendants()
+    tree = [os.getpid()]
+    for member in tree:
+        tree += _children(member)
+    return tree[1:]
+
+
+def stop(tree: Iterable[int]) -> None:
+    """Stop the processes, and those that they start meanwhile. Raises JobError if one runs on."""
+    begin_s = time.monotonic()
+    running = list(tree)
+    while running:
+        _signal(running, signal.SIGSTOP)
+        if time.monotonic() - begin_s > STOPS_WITHIN_S:
+            raise JobError(f"{len(running)} processes of the command cannot be stopped", kind="command")
+        time.sleep(LOOK_S)
+        running = [pid for pid in process_tree() if _state(f"proc/{pid}/stat") not in _STOPPED]
+
+
+def go_on() -> None:
+    """Let all processes run on."""
+    _signal(process_tree(), signal.SIGCONT)
+
+
+def is_waiting(tree: Iterable[int]) -> bool:
+    """Return whether none of the processes' threads computes, or could if it had a CPU."""
+    for pid in tree:
+        for task in Path(f"/proc/{pid}/task").glob("*/stat"):
+            if _state(str(task)) == _RUNNABLE:
+                return False
+    return True
+
+
+def usage() -> dict[str, float]:
+    """Return the CPU time and the faults of this process and of all that come from it, ended or not."""
+    parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    user_s = sum(part.ru_utime for part in parts)
+    system_s = sum(part.ru_stime for part in parts)
+    faults = sum(part.ru_minflt for part in parts)
+    for pid in process_tree():
+        # Those of its children that have ended are in every second number.
+        fields = _fields(f"proc/{pid}/stat")[7:15]
+        own_faults, childrens_faults, _, _, user, system, childrens_user, childrens_system = map(int, fields or "0" * 8)
+        faults += own_faults + childrens_faults
+        user_s += (user + childrens_user) / _TICKS_PER_S
+        system_s += (system + childrens_system) / _TICKS_PER_S
+    return {"user_s": user_s, "system_s": system_s, "minor_faults": faults}
+
+
+def _children(pid: int) -> Iterator[int]:
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        yield from map(int, (read(str(listed)) or "").split())
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _state(stat: str) -> str:
+    fields = _fields(stat)
+    return fields[0] if fields else _ENDED[0]
+
+
+def _fields(stat: str) -> list[str]:
+    """Return the fields of a file of the kernel after the name of the program; none if it has ended."""
+    return (read(stat) or "").rpartition(")")[2].split()
