@@ -6,7 +6,7 @@ import math
 import time
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 import torch
@@ -63,25 +63,51 @@ def measure(spec: Spec, trainer: Trainer, events: Events, checkpoints: Checkpoin
     _check_length(spec, begun, training_s)
     if keeper:
         keeper.keep_last(training_s)
+    course = _Course(begun, epochs_s, unfinished_s, between(before, after))
+    losses = _emit_steps(spec, trainer, events, checkpoints, samples, own, course)
+    if keeper:
+        keeper.emit(events)
+    return {"epoch_s": epochs_s, "training_s": training_s, "steps": spec.steps, "losses": losses}
+
+
+@dataclass(frozen=True)
+class _Course:
+    """The measured steps as a whole."""
+
+    begun: int
+    """The steps that an earlier process of this training has taken."""
+    epochs_s: list[float]
+    unfinished_s: float
+    usage: dict[str, float]
+
+
+def _emit_steps(
+    spec: Spec,
+    trainer: Trainer,
+    events: Events,
+    checkpoints: CheckpointStore | None,
+    samples: Samples,
+    own: "OwnMetrics",
+    course: _Course,
+) -> dict[str, list[float]]:
+    """Check the losses and the workload's own metrics, and emit ``steps``. Returns the losses. Raises JobError."""
     events.step = "after the last step"
-    recorded = slice(begun, None)
+    recorded = slice(course.begun, None)
     losses = finite_losses(samples, recorded)
-    metrics = own.columns(samples) if begun < spec.steps else {}
+    metrics = own.columns(samples) if course.begun < spec.steps else {}
     if not spec.model_file:  # nobody analyses its single steps, and those of 50 epochs would fill the log of a pod
         events.emit(
             "steps",
             steps={} if spec.sync else samples.columns(recorded),  # without times where the host has not waited
             losses=losses,
             weights_sha256=weights_sha256(trainer.network),
-            unfinished_s=unfinished_s,
-            usage=between(before, after),
+            unfinished_s=course.unfinished_s,
+            usage=course.usage,
             metrics=metrics,
-            epochs_s=epochs_s,
+            epochs_s=course.epochs_s,
             checkpoints=checkpoints and checkpoints.said(),
         )
-    if keeper:
-        keeper.emit(events)
-    return {"epoch_s": epochs_s, "training_s": training_s, "steps": spec.steps, "losses": losses}
+    return losses
 
 
 def _take_epoch(
