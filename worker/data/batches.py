@@ -43,8 +43,9 @@ class LoaderUse:
 
 def shared(shape: tuple[int, ...], kind: type) -> np.ndarray[Any, Any]:
     """Return an array that forked processes share. It takes nothing of /dev/shm, of which a container has little."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    anonymous = mmap.mmap(-1, size)
+    elements = int(np.prod(shape))
+    element_bytes = np.dtype(kind).itemsize
+    anonymous = mmap.mmap(-1, elements * element_bytes)
     return np.frombuffer(anonymous, dtype=kind).reshape(shape)
 
 
@@ -78,14 +79,21 @@ class Tally:
 
     def use(self, loader_workers: int, loaded_bytes: int, name: Callable[[int], str]) -> LoaderUse:
         """Return what was read so far. ``loaded_bytes`` were read before; ``name`` gives the file of an image."""
-        images, size_bytes, damaged = (int(self._rows[:, column].sum()) for column in (_IMAGES, _BYTES, _DAMAGED))
+        images = self._rows[:, _IMAGES].sum()
+        size_bytes = self._rows[:, _BYTES].sum()
+        damaged = self._rows[:, _DAMAGED].sum()
         indices = {int(index) for index in self._rows[:, _FIRST:].flat if index >= 0}
         first = sorted(indices)[:NAMED]
         counts = self._rows[:, _DECODED:_FIRST].sum(0)
         used = (name for name, count in zip(DECODERS, counts, strict=True) if count)
         decoder = " and ".join(used) or DECODERS[-1]
         return LoaderUse(
-            decoder, loader_workers, images, loaded_bytes + size_bytes, damaged, [name(each) for each in first]
+            decoder=decoder,
+            loader_workers=loader_workers,
+            images_read=int(images),
+            bytes_read=loaded_bytes + int(size_bytes),
+            damaged=int(damaged),
+            damaged_files=[name(index) for index in first],
         )
 
 
@@ -93,7 +101,11 @@ def together(uses: Sequence[LoaderUse]) -> LoaderUse:
     """Return the use of several loaders as one. Raises JobError when more of it is damaged than a result can bear."""
     images = sum(use.images_read for use in uses)
     damaged = sum(use.damaged for use in uses)
-    files = list(dict.fromkeys(name for use in uses for name in use.damaged_files))[:NAMED]
+    names: list[str] = []
+    for use in uses:
+        names += use.damaged_files
+    distinct_names = list(dict.fromkeys(names))
+    files = distinct_names[:NAMED]
     if damaged > _FEW_DAMAGED and damaged > _MOST_DAMAGED_SHARE * images:
         raise too_damaged(damaged, images, files)
     used = " ".join(use.decoder for use in uses)

@@ -30,7 +30,11 @@ _MOST_PIXELS = 2 * 89_478_485
 _KEPT_BYTES = 16 << 20
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
-_PIXEL_SCALES = {"imagenet": (MEAN, DEVIATION), "signed": ((0.5,) * 3, (0.5,) * 3), "unit": ((0.0,) * 3, (1.0,) * 3)}
+_PIXEL_SCALES = {
+    "imagenet": (MEAN, DEVIATION),
+    "signed": ((0.5,) * 3, (0.5,) * 3),
+    "unit": ((0.0,) * 3, (1.0,) * 3),
+}
 """The mean and the deviation of each channel, by the name that a workload gives its scale."""
 Array = np.ndarray[Any, Any]
 Scale = tuple[Array, Array]
@@ -52,8 +56,13 @@ class Crop:
     mirrored: bool = False
 
     def scaled(self, across: float, down: float) -> "Crop":
-        right = self.right * across
-        return Crop(self.left * across, self.top * down, right, self.bottom * down, self.mirrored)
+        return Crop(
+            self.left * across,
+            self.top * down,
+            self.right * across,
+            self.bottom * down,
+            self.mirrored,
+        )
 
 
 def draw_crop(width: int, height: int, seed: int) -> Crop:
@@ -61,21 +70,27 @@ def draw_crop(width: int, height: int, seed: int) -> Crop:
     draw = random.Random(seed)  # noqa: S311 - crops, not secrets
     mirrored = draw.random() < 0.5
     for _ in range(10):
-        area = width * height * draw.uniform(*AREA)
+        share = draw.uniform(*AREA)
+        area = width * height * share
         lower = math.log(RATIO[0])
-        logarithm = draw.uniform(lower, math.log(RATIO[1]))
+        upper = math.log(RATIO[1])
+        logarithm = draw.uniform(lower, upper)
         ratio = math.exp(logarithm)
         across = round(math.sqrt(area * ratio))
         down = round(math.sqrt(area / ratio))
         if 0 < across <= width and 0 < down <= height:
             left = draw.randint(0, width - across)
             top = draw.randint(0, height - down)
-            return Crop(left, top, left + across, top + down, mirrored)
+            right = left + across
+            bottom = top + down
+            return Crop(left, top, right, bottom, mirrored)
     across = min(width, round(height * RATIO[1]))
     down = min(height, round(width / RATIO[0]))
     left = (width - across) // 2
     top = (height - down) // 2
-    return Crop(left, top, left + across, top + down, mirrored)
+    right = left + across
+    bottom = top + down
+    return Crop(left, top, right, bottom, mirrored)
 
 
 def centre_crop(width: int, height: int, _seed: int) -> Crop:
@@ -95,7 +110,9 @@ CROPS: Mapping[str, Callable[[int, int, int], Crop]] = {"random": draw_crop, "ce
 
 def divisor(crop: Crop, image_px: int) -> int:
     """Return how much smaller decoding can make the image while the crop keeps at least the size that is wanted."""
-    least = min(crop.right - crop.left, crop.bottom - crop.top)
+    width = crop.right - crop.left
+    height = crop.bottom - crop.top
+    least = min(width, height)
     fitting = (by for by in _SCALES if least >= by * image_px)
     return next(fitting, 1)
 
@@ -114,7 +131,14 @@ def resize(pixels: Pixels, crop: Crop, into: torch.Tensor) -> None:
     part = part.expand(-1, into.shape[2], -1, -1)
     # torch.nn.functional.interpolate takes no ``out``, and memory that is new for each image is faulted in each time.
     rows = into.permute(2, 0, 1)
-    torch.ops.aten._upsample_bilinear2d_aa.out(part, into.shape[:2], False, None, None, out=rows[None])
+    torch.ops.aten._upsample_bilinear2d_aa.out(
+        part,
+        into.shape[:2],
+        False,
+        None,
+        None,
+        out=rows[None],
+    )
     if crop.mirrored:
         into.copy_(into.flip(1))
 
@@ -144,17 +168,21 @@ class Decoder:
 
     def _decoded(self, data: Pixels | bytes, seed: int) -> tuple[str, Pixels, Crop]:
         if isinstance(data, np.ndarray):
-            return "none", data, self._crop_of(data.shape[1], data.shape[0], seed)
+            height, width = data.shape[:2]
+            crop = self._crop_of(width, height, seed)
+            return "none", data, crop
         if self._turbo:
             try:
-                return "simplejpeg", *self._by_turbo(data, seed)
+                pixels, crop = self._by_turbo(data, seed)
+                return "simplejpeg", pixels, crop
             except MemoryError:
                 raise
             except Exception as error:  # no JPEG, of another colour space, or damaged
                 if not self._falls_back:
                     raise DecodeError(str(error)) from error
         try:
-            return "pillow", *self._by_pillow(data, seed)
+            pixels, crop = self._by_pillow(data, seed)
+            return "pillow", pixels, crop
         except MemoryError:
             raise
         except Exception as error:  # plugins raise whatever a damaged file leads them to
@@ -167,10 +195,18 @@ class Decoder:
         by = divisor(crop, self._px)
         down = -(-height // by)
         across = -(-width // by)
-        buffer = self._buffer if down * across * 3 <= _KEPT_BYTES else None
-        pixels = self._turbo.decode_jpeg(data, "RGB", min_height=down, min_width=across, buffer=buffer)
+        decoded_bytes = down * across * 3
+        buffer = self._buffer if decoded_bytes <= _KEPT_BYTES else None
+        pixels = self._turbo.decode_jpeg(
+            data,
+            "RGB",
+            min_height=down,
+            min_width=across,
+            buffer=buffer,
+        )
         across_scale = pixels.shape[1] / width
-        return pixels, crop.scaled(across_scale, pixels.shape[0] / height)
+        down_scale = pixels.shape[0] / height
+        return pixels, crop.scaled(across_scale, down_scale)
 
     def _by_pillow(self, data: bytes, seed: int) -> tuple[Pixels, Crop]:
         with Image.open(io.BytesIO(data)) as image:
@@ -179,9 +215,11 @@ class Decoder:
             crop = self._crop_of(width, height, seed)
             by = divisor(crop, self._px)
             image.draft("RGB", (width // by, height // by))
-            pixels = np.array(image.convert("RGB"))
+            colours = image.convert("RGB")
+            pixels = np.array(colours)
         across_scale = pixels.shape[1] / width
-        return pixels, crop.scaled(across_scale, pixels.shape[0] / height)
+        down_scale = pixels.shape[0] / height
+        return pixels, crop.scaled(across_scale, down_scale)
 
 
 def _check_size(width: int, height: int) -> None:
@@ -190,8 +228,12 @@ def _check_size(width: int, height: int) -> None:
 
 
 def scale_of(pixels: str, channels: int) -> Scale:
-    mean, deviation = (np.array(scale[:channels], np.float32) for scale in _PIXEL_SCALES[pixels])
-    return np.float32(255) * mean, np.float32(1 / 255) / deviation
+    means, deviations = _PIXEL_SCALES[pixels]
+    mean = np.array(means[:channels], np.float32)
+    deviation = np.array(deviations[:channels], np.float32)
+    subtrahend = np.float32(255) * mean
+    factor = np.float32(1 / 255) / deviation
+    return subtrahend, factor
 
 
 class CpuNormaliser:
@@ -201,7 +243,14 @@ class CpuNormaliser:
     after every pass, and with loader processes on the same CPUs each meeting waits for one that is not running.
     """
 
-    def __init__(self, batch: int, image_px: int, numerics: Numerics, threads: int, scale: Scale) -> None:
+    def __init__(
+        self,
+        batch: int,
+        image_px: int,
+        numerics: Numerics,
+        threads: int,
+        scale: Scale,
+    ) -> None:
         layout = torch.channels_last if numerics.channels_last else torch.contiguous_format
         # One piece of memory for all steps: a step has ended before the next batch is taken.
         mean, factor = scale
@@ -220,7 +269,9 @@ class CpuNormaliser:
             self._factor = factor[:, None, None]
         indices = np.arange(batch)
         self._parts = np.array_split(indices, min(threads, batch))
-        self._pool = ThreadPoolExecutor(len(self._parts)) if len(self._parts) > 1 else None
+        self._pool: ThreadPoolExecutor | None = None
+        if len(self._parts) > 1:
+            self._pool = ThreadPoolExecutor(len(self._parts))
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         pixels = images.numpy()
@@ -250,7 +301,9 @@ class CudaNormaliser:
 
     def __init__(self, numerics: Numerics, device: str, scale: Scale) -> None:
         self._layout = torch.channels_last if numerics.channels_last else torch.contiguous_format
-        self._mean, self._factor = (torch.from_numpy(moment).to(device).view(-1, 1, 1) for moment in scale)
+        mean, factor = scale
+        self._mean = torch.from_numpy(mean).to(device).view(-1, 1, 1)
+        self._factor = torch.from_numpy(factor).to(device).view(-1, 1, 1)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         planes = images.permute(0, 3, 1, 2)

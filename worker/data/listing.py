@@ -16,7 +16,14 @@ from typing import IO, Literal, NamedTuple
 NOT_DATA = frozenset((b"manifest.json", b"lost+found"))
 """What, at the top, is no part of the data: what describes the set, and what a file system brings of its own."""
 OF_SYSTEMS = frozenset(
-    (b"@eaDir", b"#recycle", b"#snapshot", b"__MACOSX", b"$RECYCLE.BIN", b"System Volume Information"),
+    (
+        b"@eaDir",
+        b"#recycle",
+        b"#snapshot",
+        b"__MACOSX",
+        b"$RECYCLE.BIN",
+        b"System Volume Information",
+    ),
 )
 """Folders that storage systems and archivers put anywhere, with thumbnails and deleted files: they are no data."""
 HASHED_WHOLE_BELOW = 1 << 30
@@ -161,7 +168,11 @@ def _opened(directory: str | os.PathLike[str], entry: File) -> IO[bytes]:
 def class_names(root: str | os.PathLike[str]) -> list[str]:
     """Return the names of the class folders, sorted: an image's label is the place of its folder's name."""
     with os.scandir(os.fsencode(root)) as entries:
-        folders = (os.fsdecode(entry.name) for entry in entries if entry.is_dir() and _is_data(b"", entry))
+        folders = []
+        for entry in entries:
+            if entry.is_dir() and _is_data(b"", entry):
+                folder = os.fsdecode(entry.name)
+                folders.append(folder)
         return sorted(folders)
 
 

@@ -27,13 +27,39 @@ SIDE_PX = 32
 LABELS = 10
 IMAGE_BYTES = 3 * SIDE_PX * SIDE_PX
 _FILES = (*BATCHES, TEST, META)
-_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_NAMES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 _REMEDY = "unpack cifar-10-python.tar.gz in the directory that you name"
 _BROKEN = (
-    *(pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError),
-    *(AttributeError, ArithmeticError, MemoryError, RecursionError, AssertionError, struct.error),
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+    AssertionError,
+    struct.error,
 )
 """What an unpickler raises for bytes that are none of its own."""
+_ARRAY_PARTS = (
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+)
+"""The module and the name of all that an array is made of."""
 _OPCODES = b"\x80.(cRbN\x88\x89" + b"}su]aet\x85\x86\x87" + b"JKMTU" + b"qrhj"
 """Those of protocol 2 as Python 2 wrote it: control and objects, containers, numbers and texts, references."""
 
@@ -64,7 +90,7 @@ class _Inert(pickle._Unpickler):
     dispatch = _Opcodes(handlers)
 
     def find_class(self, module: str, name: str) -> type[_StandIn]:
-        if (module, name) not in (("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")):
+        if (module, name) not in _ARRAY_PARTS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no part of CIFAR-10")
         return _StandIn
 
@@ -112,8 +138,9 @@ class Cifar10(DataKind):
         else:
             batch = min(number, len(BATCHES) - 1)
             batches = len(BATCHES)
+            begin = images * batch // batches
             end = images * (batch + 1) // batches
-            numbers = range(images * batch // batches, end)
+            numbers = range(begin, end)
             title = f"training batch {batch + 1} of {batches}"
         if name == META:
             names = _list(_text(name) for name in _NAMES)

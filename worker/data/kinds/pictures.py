@@ -21,7 +21,10 @@ class Make:
     """The mean disk space of one: its file, and what is lost in its last block."""
 
 
-MAKES: dict[PictureSize, Make] = {"imagenet": Make(500, 115_000), "small": Make(64, 6_000)}
+MAKES: dict[PictureSize, Make] = {
+    "imagenet": Make(500, 115_000),
+    "small": Make(64, 6_000),
+}
 _ASPECTS = ((4 / 3, 0.58), (3 / 2, 0.24), (1.0, 0.10))
 _USUAL = 0.70
 _UPRIGHT = 0.25
@@ -32,10 +35,11 @@ _ROUGHNESS = 0.5
 
 def picture(seed: int, index: int, size: PictureSize) -> bytes:
     rng = np.random.default_rng((seed, index))
-    size_px = dimensions(rng, MAKES[size].long_side_px)
+    long_side_px = MAKES[size].long_side_px
+    size_px = dimensions(rng, long_side_px)
     picture = _scene(rng, size_px)
-    quality = _QUALITIES[rng.integers(len(_QUALITIES))]
-    return jpeg(picture, quality)
+    grade = rng.integers(len(_QUALITIES))
+    return jpeg(picture, _QUALITIES[grade])
 
 
 def scene(seed: int, number: int, size_px: tuple[int, int]) -> Image.Image:
@@ -76,19 +80,35 @@ def _scene(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
     drawn_roughness = rng.lognormal(math.log(_ROUGHNESS), 0.4)
     roughness = float(np.clip(drawn_roughness, 0.03, 0.85))
     # White noise alone would be five times the bytes of a photograph, soft shapes alone a tenth.
-    shapes = Image.blend(_noise(rng, size, 64), _noise(rng, size, 8), 0.25)
-    rough = Image.blend(shapes, _noise(rng, size, 1), roughness)
-    light = Image.composite(rough, shapes, _noise(rng, size, 96))
-    return Image.merge("YCbCr", (light, _noise(rng, size, 48, pale=True), _noise(rng, size, 48, pale=True)))
+    large_shapes = _noise(rng, size, 64)
+    small_shapes = _noise(rng, size, 8)
+    shapes = Image.blend(large_shapes, small_shapes, 0.25)
+    grain = _noise(rng, size, 1)
+    rough = Image.blend(shapes, grain, roughness)
+    mask = _noise(rng, size, 96)
+    light = Image.composite(rough, shapes, mask)
+    blue_difference = _noise(rng, size, 48, pale=True)
+    red_difference = _noise(rng, size, 48, pale=True)
+    return Image.merge("YCbCr", (light, blue_difference, red_difference))
 
 
-def _noise(rng: np.random.Generator, size: tuple[int, int], cell_px: int, *, pale: bool = False) -> Image.Image:
+def _noise(
+    rng: np.random.Generator,
+    size: tuple[int, int],
+    cell_px: int,
+    *,
+    pale: bool = False,
+) -> Image.Image:
     """One plane whose values change over about ``cell_px``; ``pale`` keeps them near the middle."""
-    grid = [max(2, -(-side // cell_px)) for side in size] if cell_px > 1 else size
-    noise = rng.bytes(grid[0] * grid[1])
-    plane = Image.frombytes("L", (grid[0], grid[1]), noise)
+    columns, rows = size
+    if cell_px > 1:
+        columns = max(2, -(-columns // cell_px))
+        rows = max(2, -(-rows // cell_px))
+    noise = rng.bytes(columns * rows)
+    plane = Image.frombytes("L", (columns, rows), noise)
     if pale:
-        plane = plane.point([64 + value // 2 for value in range(256)])
+        curve = [64 + value // 2 for value in range(256)]
+        plane = plane.point(curve)
     if cell_px == 1:
         return plane
     return plane.resize(size, Image.Resampling.BILINEAR)
