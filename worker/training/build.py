@@ -41,7 +41,15 @@ def opened_batches(spec: Spec, rank: int = 0, epoch: int = 0) -> Iterator[list[B
             images = open_images(spec.data)
             check_size(images, spec)
             for part in parts:
-                batches.append(Loader(spec, spec.data, images, part, numerics, epoch))
+                reader = Loader(
+                    spec,
+                    spec.data,
+                    images,
+                    part,
+                    numerics,
+                    epoch,
+                )
+                batches.append(reader)
         else:
             batches += [SyntheticBatches(spec, part, numerics) for part in parts]
         yield batches
@@ -63,12 +71,21 @@ def _trainer(spec: Spec, devices: list[Device], batches: Sequence[Batches], rank
     network = build_network(workload, spec.shape, spec.seed)
     if spec.parallel == "parameter-cpu":
         replicas = Replicas.place(network, devices, numerics)
-        return ParameterCpu(workload, network, devices, batches, numerics, replicas)
+        return ParameterCpu(
+            workload,
+            network,
+            devices,
+            batches,
+            numerics,
+            replicas,
+        )
     device = devices[rank]
     placed = numerics.place(network, device)
-    placed = numerics.compile(placed) if workload.compiles else placed
+    if workload.compiles:
+        placed = numerics.compile(placed)
     if workload.communicates:
         return Messages(workload, placed, device, batches[0], numerics)
     if spec.parallel == "ddp":
-        placed = DistributedDataParallel(placed, device_ids=[device.torch] if device.is_cuda else None)
+        device_ids = [device.torch] if device.is_cuda else None
+        placed = DistributedDataParallel(placed, device_ids=device_ids)
     return Single(workload, placed, device, batches[0], numerics)

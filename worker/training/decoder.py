@@ -21,20 +21,32 @@ class Block(nn.Module):
         self.layers_norm = nn.LayerNorm(width)
         self.attention = nn.Linear(width, 3 * width)
         self.projection = nn.Linear(width, width)
-        self.layers = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
-        )
+        expansion = nn.Linear(width, 4 * width)
+        activation = nn.GELU(approximate="tanh")
+        contraction = nn.Linear(4 * width, width)
+        self.layers = nn.Sequential(expansion, activation, contraction)
 
-    def forward(self, states: torch.Tensor, cache: torch.Tensor | None, past: int) -> torch.Tensor:
+    def forward(
+        self,
+        states: torch.Tensor,
+        cache: torch.Tensor | None,
+        past: int,
+    ) -> torch.Tensor:
         batch, tokens, width = states.shape
         features = self.attention(self.attention_norm(states))
         parts = features.view(batch, tokens, 3, self._heads, FEATURES_PER_HEAD)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         if cache is not None:
-            cache[0, :, :, past : past + tokens] = key
-            cache[1, :, :, past : past + tokens] = value
-            key, value = cache[:, :, :, : past + tokens]
-        attended = scaled_dot_product_attention(query, key, value, is_causal=not past)
+            end = past + tokens
+            cache[0, :, :, past:end] = key
+            cache[1, :, :, past:end] = value
+            key, value = cache[:, :, :, :end]
+        attended = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            is_causal=not past,
+        )
         joined = attended.transpose(1, 2)
         rows = joined.reshape(batch, tokens, width)
         states = states + self.projection(rows)
@@ -60,10 +72,12 @@ class TokenDecoder(nn.Module):
             elif parameter.dim() == 2:
                 residual = name.endswith(("projection.weight", "layers.2.weight"))
                 branches = 2 * depth if residual else 1
-                nn.init.normal_(parameter, 0.0, _DEVIATION / math.sqrt(branches))
+                deviation = _DEVIATION / math.sqrt(branches)
+                nn.init.normal_(parameter, 0.0, deviation)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self._logits(self._states(tokens))
+        states = self._states(tokens)
+        return self._logits(states)
 
     @torch.inference_mode()
     def decode(self, prompt: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -72,23 +86,39 @@ class TokenDecoder(nn.Module):
         A token goes through the blocks once: the keys and values of those before it are kept.
         """
         weight = self.tokens.weight
+        positions = self.positions.num_embeddings
         blocks = len(self.blocks)
-        kept = blocks, 2, len(prompt), blocks, self.positions.num_embeddings, FEATURES_PER_HEAD
-        cache = weight.new_empty(kept)
+        heads = blocks
+        cache_size = (
+            blocks,
+            2,
+            len(prompt),
+            heads,
+            positions,
+            FEATURES_PER_HEAD,
+        )
+        cache = weight.new_empty(cache_size)
         past = 0
         tokens = prompt
-        while past + tokens.shape[1] < self.positions.num_embeddings:
+        while past + tokens.shape[1] < positions:
             states = self._states(tokens, cache, past)
             past += tokens.shape[1]
             logits = self._logits(states[:, -1:])
             tokens = logits.argmax(-1)
             yield tokens[:, 0]
 
-    def _states(self, tokens: torch.Tensor, cache: torch.Tensor | None = None, past: int = 0) -> torch.Tensor:
-        positions = self.positions.weight[past : past + tokens.shape[1]]
+    def _states(
+        self,
+        tokens: torch.Tensor,
+        cache: torch.Tensor | None = None,
+        past: int = 0,
+    ) -> torch.Tensor:
+        end = past + tokens.shape[1]
+        positions = self.positions.weight[past:end]
         states: torch.Tensor = self.tokens(tokens) + positions
         for number, block in enumerate(self.blocks):
-            states = block(states, None if cache is None else cache[number], past)
+            block_cache = None if cache is None else cache[number]
+            states = block(states, block_cache, past)
         normalised: torch.Tensor = self.norm(states)
         return normalised
 

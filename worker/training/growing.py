@@ -69,7 +69,8 @@ class GrowingGenerator(nn.Module):
 
     def __init__(self, shape: Shape, latent: int) -> None:
         super().__init__()
-        widths = [maps_at(px) for px in sizes_to(shape.px)]
+        sizes = sizes_to(shape.px)
+        widths = [maps_at(px) for px in sizes]
         # The first layer makes 4 x 4 pixels of one: a convolution over a padding of 3.
         first = Equalised(latent, widths[0], 4, 3)
         pair = _pair(first, widths[0])
@@ -82,10 +83,13 @@ class GrowingGenerator(nn.Module):
 
     def forward(self, noise: torch.Tensor, stage: int = -1, shown: float = 1.0) -> torch.Tensor:
         last = stage % len(self.blocks)
-        maps = before = normalised(noise)[:, :, None, None]
+        point = normalised(noise)
+        maps = point[:, :, None, None]
+        before = maps
         for number in range(last + 1):
-            before = interpolate(maps, scale_factor=2.0) if number else maps
-            maps = before
+            if number:
+                maps = interpolate(maps, scale_factor=2.0)
+            before = maps
             for layer in self.blocks[number]:  # type: ignore[attr-defined]
                 maps = normalised(leaky_relu(layer(maps), _SLOPE))
         image: torch.Tensor = self.to_image[last](maps)
@@ -98,25 +102,32 @@ class GrowingGenerator(nn.Module):
 class Critic(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        widths = [maps_at(px) for px in sizes_to(shape.px)]
+        sizes = sizes_to(shape.px)
+        widths = [maps_at(px) for px in sizes]
         from_image = [Equalised(shape.channels, width, 1) for width in widths]
         self.from_image = nn.ModuleList(from_image)
-        layers = [Equalised(widths[0] + 1, widths[0], 3, 1), Equalised(widths[0], widths[0], 4)]
-        first = nn.ModuleList(layers)
-        self.blocks = nn.ModuleList([first])
+        smallest = widths[0]
+        first = Equalised(smallest + 1, smallest, 3, 1)
+        second = Equalised(smallest, smallest, 4)
+        block = nn.ModuleList([first, second])
+        self.blocks = nn.ModuleList([block])
         for smaller, width in pairwise(widths):
-            layers = [Equalised(width, width, 3, 1), Equalised(width, smaller, 3, 1)]
-            self.blocks.append(nn.ModuleList(layers))
-        self.score = Equalised(widths[0], 1, 1, gain=1.0)
+            first = Equalised(width, width, 3, 1)
+            second = Equalised(width, smaller, 3, 1)
+            block = nn.ModuleList([first, second])
+            self.blocks.append(block)
+        self.score = Equalised(smallest, 1, 1, gain=1.0)
 
     def forward(self, images: torch.Tensor, stage: int = -1, shown: float = 1.0) -> torch.Tensor:
         last = stage % len(self.blocks)
         maps = leaky_relu(self.from_image[last](images), _SLOPE)
         for number in range(last, -1, -1):
-            maps = maps if number else with_deviation(maps)
+            if not number:
+                maps = with_deviation(maps)
             for layer in self.blocks[number]:  # type: ignore[attr-defined]
                 maps = leaky_relu(layer(maps), _SLOPE)
-            maps = avg_pool2d(maps, 2) if number else maps
+            if number:
+                maps = avg_pool2d(maps, 2)
             if number == last and number and shown < 1.0:
                 halved = avg_pool2d(images, 2)
                 converted = self.from_image[last - 1](halved)
@@ -133,10 +144,12 @@ def _pair(first: Equalised, width: int) -> nn.ModuleList:
 
 def fade(images: torch.Tensor, px: int, shown: float) -> torch.Tensor:
     """Return real images at a size, as far faded in from half of it as those that are made."""
-    smaller = avg_pool2d(images, images.shape[-1] // px)
+    divisor = images.shape[-1] // px
+    smaller = avg_pool2d(images, divisor)
     if shown == 1.0:
         return smaller
-    enlarged = interpolate(avg_pool2d(smaller, 2), scale_factor=2.0)
+    halved = avg_pool2d(smaller, 2)
+    enlarged = interpolate(halved, scale_factor=2.0)
     return torch.lerp(enlarged, smaller, shown)
 
 
@@ -144,7 +157,8 @@ def gradient_penalty(
     critic: Callable[[torch.Tensor], torch.Tensor], real: torch.Tensor, fake: torch.Tensor
 ) -> torch.Tensor:
     """Return the mean of (the norm of the score's gradient - 1) squared, between real and generated images."""
-    share = torch.rand(len(real), 1, 1, 1, dtype=real.dtype, device=real.device)
+    size = (len(real), 1, 1, 1)
+    share = torch.rand(size, dtype=real.dtype, device=real.device)
     mixed = torch.lerp(real, fake, share).requires_grad_()
     judged = critic(mixed).sum()
     (gradient,) = torch.autograd.grad(judged, mixed, create_graph=True)

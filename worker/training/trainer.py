@@ -68,7 +68,14 @@ class OneDevice:
         data_s = time.monotonic() - begin_s
         communicate_s = self.train(batch)
         elapsed_s = time.monotonic() - begin_s
-        samples.put(index, elapsed_s, data_s, self.device.copy_s() if "copy" in self.phases else 0.0, communicate_s)
+        copy_s = self.device.copy_s() if "copy" in self.phases else 0.0
+        samples.put(
+            index,
+            elapsed_s,
+            data_s,
+            copy_s,
+            communicate_s,
+        )
         samples.put_losses(index, self._losses)
 
     def train(self, batch: Batch) -> float:
@@ -85,8 +92,9 @@ class OneDevice:
     def passes(self, batch: Batch, spread: torch.nn.Module | None = None) -> None:
         """Go forward and backward through the network, or through what spreads it over ranks."""
         images, labels = self.placed(batch)
+        network = self.network if spread is None else spread
         with self.numerics.autocast(self.device):
-            loss = self.workload.checked_loss(self.network if spread is None else spread, images, labels)
+            loss = self.workload.checked_loss(network, images, labels)
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         self._losses = {"loss": loss.detach()}
 
@@ -94,7 +102,8 @@ class OneDevice:
         self.device.synchronize()
 
     def loss(self) -> float:
-        return float(next(iter(self._losses.values()), 0.0))
+        losses = iter(self._losses.values())
+        return float(next(losses, 0.0))
 
 
 class Single(OneDevice):
@@ -106,8 +115,12 @@ class Single(OneDevice):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.parts = self.workload.phases if self.device.timed else ()
+        optimizers = self.workload.checked_optimizers(self.network)
         self.training = Training(
-            self.network, self.workload.checked_optimizers(self.network), self.device, self.numerics
+            self.network,
+            optimizers,
+            self.device,
+            self.numerics,
         )
         self._parts_s: dict[str, float] = {}
 

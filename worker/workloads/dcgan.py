@@ -47,13 +47,12 @@ class Dcgan(Adversarial):
 
         side, count = halvings(shape.px)
         widths = [_WIDTH << number for number in reversed(range(count))]
-        first = nn.ConvTranspose2d(self.latent, widths[0], side, bias=False)
-        layers = [first]
-        widths_of_layers = pairwise((*widths, shape.channels))
-        layers += [nn.ConvTranspose2d(*pair, 4, 2, 1, bias=False) for pair in widths_of_layers]
-        pairs = zip(layers[:-1], widths, strict=True)
-        rest = [part for layer, width in pairs for part in _normalised(layer, width)]
-        network = nn.Sequential(*rest, layers[-1], nn.Tanh())
+        parts: list[nn.Module] = []
+        layer = nn.ConvTranspose2d(self.latent, widths[0], side, bias=False)
+        for width, after in pairwise((*widths, shape.channels)):
+            parts += _normalised(layer, width)
+            layer = nn.ConvTranspose2d(width, after, 4, 2, 1, bias=False)
+        network = nn.Sequential(*parts, layer, nn.Tanh())
         return network.apply(_weights(1.0))
 
     def discriminator(self, shape: Shape) -> "torch.nn.Module":
@@ -66,8 +65,11 @@ class Dcgan(Adversarial):
         for before, width in pairwise((shape.channels, *widths)):
             convolution = nn.Conv2d(before, width, 4, 2, 1, bias=False)
             parts.append(convolution)
-            parts += [nn.BatchNorm2d(width)] if len(parts) > 1 else []
-            parts.append(nn.LeakyReLU(SLOPE, inplace=True))
+            if len(parts) > 1:
+                normalisation = nn.BatchNorm2d(width)
+                parts.append(normalisation)
+            activation = nn.LeakyReLU(SLOPE, inplace=True)
+            parts.append(activation)
         last = nn.Conv2d(widths[-1], 1, side, bias=False)
         network = nn.Sequential(*parts, last, nn.Flatten())
         return network.apply(_weights(1.0))
@@ -89,20 +91,30 @@ class PublishedDcgan(Dcgan):
         """Return the layers that make 3, 6, 13 and 28 px."""
         from torch import nn
 
-        kernels = ((self.latent, 256, 3, 2), (256, 128, 4, 1), (128, 64, 3, 2))
-        blocks = [part for kernel in kernels for part in _normalised(nn.ConvTranspose2d(*kernel), kernel[1])]
+        kernels = (
+            (self.latent, 256, 3, 2),
+            (256, 128, 4, 1),
+            (128, 64, 3, 2),
+        )
+        parts: list[nn.Module] = []
+        for before, after, kernel_px, stride in kernels:
+            layer = nn.ConvTranspose2d(before, after, kernel_px, stride)
+            parts += _normalised(layer, after)
         last = nn.ConvTranspose2d(64, shape.channels, 4, 2)
-        network = nn.Sequential(*blocks, last, nn.Tanh())
+        network = nn.Sequential(*parts, last, nn.Tanh())
         return network.apply(_weights(0.0))
 
     def discriminator(self, shape: Shape) -> "torch.nn.Module":
         from torch import nn
 
         width = 16 if shape.channels == 1 else 128
-        blocks = [
-            nn.Sequential(nn.Conv2d(before, after, 4, 2), nn.BatchNorm2d(after), nn.LeakyReLU(SLOPE, inplace=True))
-            for before, after in ((shape.channels, width), (width, 2 * width))
-        ]
+        blocks = []
+        for before, after in pairwise((shape.channels, width, 2 * width)):
+            convolution = nn.Conv2d(before, after, 4, 2)
+            normalisation = nn.BatchNorm2d(after)
+            activation = nn.LeakyReLU(SLOPE, inplace=True)
+            block = nn.Sequential(convolution, normalisation, activation)
+            blocks.append(block)
         last = nn.Conv2d(2 * width, 1, 4, 2)
         network = nn.Sequential(*blocks, last, nn.Flatten())
         return network.apply(_weights(0.0))

@@ -48,7 +48,10 @@ class ProgressiveGan(Generative):
     def size_at(self, progress: float, image_px: int) -> tuple[int, float]:
         """Return the size that is trained at a share of the job, counted from 4 px, and how far it is faded in."""
         stage = self.stage_at(progress, image_px)
-        return (stage + 1) // 2, progress * self.stages(image_px) - stage if stage % 2 else 1.0
+        shown = 1.0
+        if stage % 2:
+            shown = progress * self.stages(image_px) - stage
+        return (stage + 1) // 2, shown
 
     def build(self, shape: Shape) -> "torch.nn.Module":
         """Return generator, critic and averaged generator, each with the layers of all sizes."""
@@ -65,10 +68,16 @@ class ProgressiveGan(Generative):
     def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
         import torch
 
-        return {
-            name: torch.optim.Adam(network.get_submodule(name).parameters(), lr=1e-3, betas=(0.0, 0.99), eps=1e-8)
-            for name in ("generator", "critic")
-        }
+        optimizers = {}
+        for name in ("generator", "critic"):
+            parameters = network.get_submodule(name).parameters()
+            optimizers[name] = torch.optim.Adam(
+                parameters,
+                lr=1e-3,
+                betas=(0.0, 0.99),
+                eps=1e-8,
+            )
+        return optimizers
 
     def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> Losses:
         """Update the critic, the generator and its average at the size of this step."""
@@ -77,9 +86,9 @@ class ProgressiveGan(Generative):
 
         from worker.training.growing import fade, gradient_penalty, move_average
 
-        generator, critic, average = (
-            training.network.get_submodule(name) for name in ("generator", "critic", "average")
-        )
+        generator = training.network.get_submodule("generator")
+        critic = training.network.get_submodule("critic")
+        average = training.network.get_submodule("average")
         stage, shown = self.size_at(training.progress, images.shape[-1])
         with training.phase("critic"):
             real = fade(images, 4 << stage, shown)
@@ -87,7 +96,8 @@ class ProgressiveGan(Generative):
                 with torch.no_grad():
                     noise = self.noise(len(images), images.device)
                     fake = generator(noise, stage, shown)
-                on_real, on_fake = (critic(images_of, stage, shown).float() for images_of in (real, fake))
+                on_real = critic(real, stage, shown).float()
+                on_fake = critic(fake, stage, shown).float()
             distance = on_fake.mean() - on_real.mean()
             (distance + DRIFT * on_real.square().mean()).backward()
         with training.phase("penalty"):

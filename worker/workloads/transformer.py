@@ -31,18 +31,23 @@ class Transformer(Workload):
 
     def cost_at(self, extent: int | None, depth: int | None = None) -> StepCost:
         """Return the cost by the depth, which decides the width too, and by the tokens that attention looks at."""
-        tokens, layers = extent or 1, depth or 1
+        tokens = extent or 1
+        layers = depth or 1
         width = FEATURES_PER_LAYER * layers
         multiplied = width * VOCABULARY + layers * 12 * width**2
         attended = layers * 2 * tokens * width
-        return StepCost(6e-9 * (multiplied + attended), (multiplied + tokens * width) / 1e6)
+        gflop = 6e-9 * (multiplied + attended)
+        parameters = multiplied + tokens * width
+        return StepCost(gflop, parameters / 1e6)
 
     def draw(self, batch: int, shape: Shape, generator: "torch.Generator") -> "tuple[torch.Tensor, torch.Tensor]":
         import torch
 
         size = (batch // shape.tokens, shape.tokens + 1)
         tokens = torch.randint(VOCABULARY, size, generator=generator)
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        inputs = tokens[:, :-1].contiguous()
+        targets = tokens[:, 1:].contiguous()
+        return inputs, targets
 
     def build(self, shape: Shape) -> "torch.nn.Module":
         from worker.training.decoder import TokenDecoder
@@ -66,10 +71,11 @@ class Transformer(Workload):
 
         decoder: Any = network
         positions = decoder.positions
-        prompt = positions.num_embeddings - Shape(0, 0, positions.num_embeddings).decoded
-        tokens: Iterator[torch.Tensor] = decoder.decode(
-            torch.randint(VOCABULARY, (count, prompt), device=positions.weight.device)
-        )
+        length = positions.num_embeddings
+        prompt_length = length - Shape(0, 0, length).decoded
+        size = (count, prompt_length)
+        prompts = torch.randint(VOCABULARY, size, device=positions.weight.device)
+        tokens: Iterator[torch.Tensor] = decoder.decode(prompts)
         return tokens
 
 

@@ -30,18 +30,24 @@ class Vae(Generative):
 
         elements = shape.channels * shape.px * shape.px
         encoder = nn.Sequential(
-            nn.Flatten(), nn.Linear(elements, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, 2 * self.latent)
+            nn.Flatten(),
+            nn.Linear(elements, _HIDDEN),
+            nn.ReLU(inplace=True),
+            nn.Linear(_HIDDEN, 2 * self.latent),
         )
-        unflatten = nn.Unflatten(1, (shape.channels, shape.px, shape.px))
         decoder = nn.Sequential(
-            nn.Linear(self.latent, _HIDDEN), nn.ReLU(inplace=True), nn.Linear(_HIDDEN, elements), unflatten
+            nn.Linear(self.latent, _HIDDEN),
+            nn.ReLU(inplace=True),
+            nn.Linear(_HIDDEN, elements),
+            nn.Unflatten(1, (shape.channels, shape.px, shape.px)),
         )
         return nn.ModuleDict({"encoder": encoder, "decoder": decoder})
 
     def optimizers(self, network: "torch.nn.Module") -> Mapping[str, "torch.optim.Optimizer"]:
         import torch
 
-        return {"network": torch.optim.Adam(network.parameters(), lr=1e-3)}
+        parameters = network.parameters()
+        return {"network": torch.optim.Adam(parameters, lr=1e-3)}
 
     def step(self, training: "Training", images: "torch.Tensor", labels: "torch.Tensor") -> Losses:
         """Encode, draw, decode, and go back: the loss is the negative lower bound of the evidence."""
@@ -52,7 +58,8 @@ class Vae(Generative):
             with training.autocast():
                 encoded = training.network.get_submodule("encoder")(images)
             mean, log_variance = encoded.float().chunk(2, dim=1)
-            drawn = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+            noise = torch.randn_like(mean)
+            drawn = mean + noise * (0.5 * log_variance).exp()
             with training.autocast():
                 logits = training.network.get_submodule("decoder")(drawn)
             pixels = logits.float()
@@ -64,7 +71,8 @@ class Vae(Generative):
         with training.phase("update"):
             training.update("network")
         spread = deviation(pixels.sigmoid())
-        return dict(zip(self.losses, (reconstruction, divergence, spread), strict=True))
+        values = (reconstruction, divergence, spread)
+        return dict(zip(self.losses, values, strict=True))
 
     def generate(self, network: "torch.nn.Module", count: int) -> "torch.Tensor":
         return super().generate(network, count).sigmoid()
