@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from worker.data.batches import Batch, watching_loaders
+from worker.data.batches import Batch, Batches, watching_loaders
 from worker.data.decode import scale_of
 from worker.data.loader import open_images
 from worker.data.sets import steps_of_epoch
@@ -35,8 +35,10 @@ Table = npt.NDArray[np.floating[Any]]
 """A row for each image."""
 SEED = 0
 MOST_CLASSES = 1000
-_SUBSET = _ROWS = 1000
-"""The images of a subset of KID, and those whose distances are in memory at a time."""
+_SUBSET = 1000
+"""The images of a subset of KID."""
+_ROWS = 1000
+"""The images whose distances are in memory at a time."""
 _WIDTHS = (16, 32, 64)
 
 
@@ -46,17 +48,19 @@ def frechet_distance(first: Table, second: Table) -> float:
     Dowson and Landau, J. Multivar. Anal. 12 (1982) 450. The trace of the root is that of (S^1/2 T S^1/2)^1/2.
     """
     shift = first.mean(0) - second.mean(0)
-    first_covariance, second_covariance = (
-        np.atleast_2d(np.cov(features, rowvar=False)) for features in (first, second)
-    )
+    first_covariance = np.atleast_2d(np.cov(first, rowvar=False))
+    second_covariance = np.atleast_2d(np.cov(second, rowvar=False))
     values, vectors = np.linalg.eigh(first_covariance)
     scaled_vectors = vectors * np.sqrt(values.clip(0))
     root = scaled_vectors @ vectors.T
     product = root @ second_covariance @ root
     eigenvalues = np.linalg.eigvalsh(product)
-    both = np.sqrt(eigenvalues.clip(0)).sum()
+    root_trace = np.sqrt(eigenvalues.clip(0)).sum()
+    first_trace = np.trace(first_covariance)
+    second_trace = np.trace(second_covariance)
+    distance = shift @ shift + first_trace + second_trace - 2 * root_trace
     # Rounding may leave less than nothing of two equal sets.
-    return float(max(1e-12, shift @ shift + np.trace(first_covariance) + np.trace(second_covariance) - 2 * both))
+    return float(max(1e-12, distance))
 
 
 def score(logits: Table) -> float:
@@ -84,8 +88,10 @@ class OwnClassifier(nn.Module):
         widths = zip((channels, *_WIDTHS), _WIDTHS, strict=False)
         for before, width in widths:
             convolution = nn.Conv2d(before, width, 3, 2, 1, bias=False)
-            layers += [convolution, nn.BatchNorm2d(width), nn.ReLU()]
-        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+            normalisation = nn.BatchNorm2d(width)
+            layers += [convolution, normalisation, nn.ReLU()]
+        pooling = nn.AdaptiveAvgPool2d(1)
+        self.features = nn.Sequential(*layers, pooling, nn.Flatten())
         self.classes = nn.Linear(_WIDTHS[-1], classes)
 
     @property
@@ -93,7 +99,8 @@ class OwnClassifier(nn.Module):
         return self
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.classes(self.features(images))
+        features = self.features(images)
+        logits: torch.Tensor = self.classes(features)
         return logits
 
     @torch.inference_mode()
@@ -105,24 +112,36 @@ class OwnClassifier(nn.Module):
         return features.double().numpy(), classes.double().numpy()
 
     def quality(self, generated: tuple[Table, Table], real: tuple[Table, Table]) -> dict[str, float]:
-        distance = frechet_distance(generated[0], real[0])
-        return {"own-frechet": distance, "own-score": score(generated[1]), "accuracy": self.accuracy}
+        features, logits = generated
+        real_features, _ = real
+        return {
+            "own-frechet": frechet_distance(features, real_features),
+            "own-score": score(logits),
+            "accuracy": self.accuracy,
+        }
 
 
-def train_classifier(batches: Iterator[Batch], steps: int, channels: int, classes: int) -> OwnClassifier:
+def train_classifier(
+    batches: Iterator[Batch],
+    steps: int,
+    channels: int,
+    classes: int,
+) -> OwnClassifier:
     torch.manual_seed(SEED)
     network = OwnClassifier(channels, classes)
     parameters = network.parameters()
     optimizer = torch.optim.Adam(parameters, lr=2e-3)
-    right = []
+    accuracies = []
     for _, (images, labels) in zip(range(steps), batches, strict=False):
         logits = network(images)
         correct = (logits.argmax(1) == labels).float()
-        right.append(float(correct.mean()))
+        accuracy = correct.mean()
+        accuracies.append(float(accuracy))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
+        loss = nn.functional.cross_entropy(logits, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    latest = right[-(steps // 10) :]
+    latest = accuracies[-(steps // 10) :]
     network.accuracy = float(np.mean(latest))
     return network
 
@@ -140,13 +159,17 @@ class Inception:
             raise JobError(missing, kind="import", remedy="pip install 'virtbench[quality]'") from error
         numbers = io.BytesIO()  # the library would run code of the file itself
         try:
-            torch.save(read_tensors(Path(weights)), numbers)
+            tensors = read_tensors(Path(weights))
+            torch.save(tensors, numbers)
             numbers.seek(0)
             self.network = self._library.FeatureExtractorInceptionV3(
-                "inception-v3-compat", ["2048", "logits_unbiased"], feature_extractor_weights_path=numbers
+                "inception-v3-compat",
+                ["2048", "logits_unbiased"],
+                feature_extractor_weights_path=numbers,
             )
         except DAMAGED as error:
-            message = f"{weights} does not hold the weights of InceptionV3: {' '.join(str(error).split())[:200]}"
+            reason = " ".join(str(error).split())
+            message = f"{weights} does not hold the weights of InceptionV3: {reason[:200]}"
             raise JobError(message, kind="model", remedy="name the file of torch-fidelity's releases") from error
 
     @torch.inference_mode()
@@ -156,7 +179,8 @@ class Inception:
         images_in_bytes = to_pixels(images, workload, self._request.spec.shape)
         pixels = torch.from_numpy(images_in_bytes)
         planes = pixels.permute(0, 3, 1, 2)
-        features, logits = self.network(planes.expand(-1, 3, -1, -1))
+        colour_planes = planes.expand(-1, 3, -1, -1)
+        features, logits = self.network(colour_planes)
         return features.numpy(), logits.numpy()
 
     def quality(self, generated: tuple[Table, Table], real: tuple[Table, Table]) -> dict[str, float | None]:
@@ -165,19 +189,29 @@ class Inception:
         KID's interval is that of the delete-d jackknife: Shao and Wu, Ann. Statist. 17 (1989) 1176.
         """
         library = self._library
-        count = len(real[0])
+        first, logits = map(torch.from_numpy, generated)
+        second = torch.from_numpy(real[0])
+        count = len(second)
         subset = min(_SUBSET, count // 2)
-        features = (generated[0], real[0], generated[1])
-        first, second, logits = map(torch.from_numpy, features)
-        distances = {"prc_batch_size": _ROWS, "save_cpu_ram": True, "verbose": False}
-        values: dict[str, float] = {
-            **library.metric_isc.isc_features_to_metric(logits),
-            **library.metric_kid.kid_features_to_metric(first, second, kid_subset_size=subset, verbose=False),
-            **library.metric_prc.prc_features_to_metric(first, second, **distances),
-        }
+        values = dict[str, float]()
+        values |= library.metric_isc.isc_features_to_metric(logits)
+        values |= library.metric_kid.kid_features_to_metric(
+            first,
+            second,
+            kid_subset_size=subset,
+            verbose=False,
+        )
+        values |= library.metric_prc.prc_features_to_metric(
+            first,
+            second,
+            prc_batch_size=_ROWS,
+            save_cpu_ram=True,
+            verbose=False,
+        )
         if self._request.measures_fid:
-            statistics = map(library.metric_fid.fid_features_to_statistics, (first, second))
-            values |= library.metric_fid.fid_statistics_to_metric(*statistics, verbose=False)
+            first_statistics = library.metric_fid.fid_features_to_statistics(first)
+            second_statistics = library.metric_fid.fid_features_to_statistics(second)
+            values |= library.metric_fid.fid_statistics_to_metric(first_statistics, second_statistics, verbose=False)
         kid = values[library.KEY_METRIC_KID_MEAN]
         spread = subset / (count - subset)
         half = 1.96 * values[library.KEY_METRIC_KID_STD] * sqrt(spread)
@@ -210,21 +244,32 @@ def run(request: QualitySpec, events: Events) -> None:
     network = inception or _trained(spec, classes, partial(told, "training the classifier", of=spec.steps))
     # From the beginning of an epoch, in which no image comes twice.
     with watching_loaders(), opened_batches(spec) as [reader]:
-        batches_read = range(0, request.samples, spec.batch)
-        read = (reader.prepared(reader.next()[0]) for _ in batches_read)
-        images_read = told("real images", read, -(-request.samples // spec.batch))
+        batches = -(-request.samples // spec.batch)
+        images_read = told("real images", _real_images(reader, batches), batches)
         real = _seen(network, images_read, request.samples)
     numbered = zip(request.models, generators, strict=True)
     for number, (digest, generator) in enumerate(numbered, start=1):
         torch.manual_seed(SEED)
-        left = range(request.samples, 0, -BATCH)
-        images = (scaled(generator.pixels(min(BATCH, count)), spec) for count in left)
-        what = f"model {number} of {len(generators)}"
-        images_generated = told(what, images, len(left))
+        images = _generated_images(generator, spec, request.samples)
+        batches = -(-request.samples // BATCH)
+        images_generated = told(f"model {number} of {len(generators)}", images, batches)
         generated = _seen(network, images_generated, request.samples)
         numbers = network.quality(generated, real)
         events.emit("quality", weights_sha256=digest, numbers=numbers)
     events.emit("done", network_sha256=weights_sha256(network.network))
+
+
+def _real_images(reader: Batches, batches: int) -> Iterator[torch.Tensor]:
+    for _ in range(batches):
+        images, _labels = reader.next()
+        yield reader.prepared(images)
+
+
+def _generated_images(generator: Generator, spec: Spec, samples: int) -> Iterator[torch.Tensor]:
+    for left in range(samples, 0, -BATCH):
+        count = min(BATCH, left)
+        pixels = generator.pixels(count)
+        yield scaled(pixels, spec)
 
 
 def _trained(spec: Spec, classes: int, told: Callable[[Iterator[Batch]], Iterator[Batch]]) -> OwnClassifier:
@@ -240,7 +285,10 @@ def _classes(spec: Spec, samples: int, *, trains: bool) -> int:
         raise JobError("drawn images have no classes", kind="data", remedy="name the data set with --data")
     labels = open_images(spec.data).labels
     classes = int(labels.max()) + 1
-    if steps_of_epoch(len(labels), spec.batch) * spec.batch < samples or (trains and not 2 <= classes <= MOST_CLASSES):
+    whole_batches = steps_of_epoch(len(labels), spec.batch)
+    too_few_images = whole_batches * spec.batch < samples
+    classes_unsuitable = trains and not 2 <= classes <= MOST_CLASSES
+    if too_few_images or classes_unsuitable:
         sizes = f"the data set has {len(labels)} images of {classes} classes"
         raise JobError(f"{sizes}; own features need 2 to {MOST_CLASSES}, and {samples} images are asked", kind="data")
     return classes
@@ -259,16 +307,22 @@ def scaled(pixels: Pixels, spec: Spec) -> torch.Tensor:
     """Return images as a network of the workload takes them, of their bytes."""
     workload = spec.load_workload()
     mean, factor = scale_of(workload.pixels, spec.shape.channels)
-    planes = torch.from_numpy((pixels - mean) * factor)
-    return planes.float().permute(0, 3, 1, 2)
+    levels = (pixels - mean) * factor
+    floats = torch.from_numpy(levels).float()
+    return floats.permute(0, 3, 1, 2)
 
 
 def _seen(network: OwnClassifier | Inception, images: Iterator[torch.Tensor], samples: int) -> tuple[Table, Table]:
     """Return the features and the logits of the first images."""
-    parts = [network.seen(batch) for batch in images]
-    columns = zip(*parts, strict=True)
-    features, logits = (np.concatenate(column)[:samples] for column in columns)
-    return features, logits
+    features_of_batches = []
+    logits_of_batches = []
+    for batch in images:
+        features, logits = network.seen(batch)
+        features_of_batches.append(features)
+        logits_of_batches.append(logits)
+    all_features = np.concatenate(features_of_batches)
+    all_logits = np.concatenate(logits_of_batches)
+    return all_features[:samples], all_logits[:samples]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,14 @@ import torch
 from torch.nn.modules.dropout import _DropoutNd
 
 DAMAGED = (
-    *(RuntimeError, pickle.UnpicklingError, EOFError, OSError, LookupError, ValueError, TypeError, AttributeError),
+    RuntimeError,
+    pickle.UnpicklingError,
+    EOFError,
+    OSError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
     zipfile.BadZipFile,
 )
 """The exceptions of reading a file of anything else, or of giving a network what it holds."""
@@ -43,8 +50,10 @@ def weights_sha256(network: torch.nn.Module) -> str | None:
 
 def update_tensor(digest: "hashlib._Hash", name: str, tensor: torch.Tensor) -> None:
     """Add a tensor to a digest: its name, type, shape and bytes in row order."""
-    plain = (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
-    digest.update(f"{name} {plain.dtype} {list(plain.shape)}\n".encode())
+    dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    plain = dense.cpu().contiguous()
+    header = f"{name} {plain.dtype} {list(plain.shape)}\n"
+    digest.update(header.encode())
     content = plain.reshape(-1).view(torch.uint8)
     digest.update(content.numpy().data)
 
@@ -97,8 +106,8 @@ def drawn_sha256(taken: Iterable[str], network: torch.nn.Module, device: torch.d
     digest = hashlib.sha256(f"{torch.initial_seed()}\n".encode())
     if not any(isinstance(module, _DropoutNd) for module in network.modules()):
         for kind in dict.fromkeys((torch.device("cpu"), device)):
-            upcoming_draws = upcoming(torch.randint(1 << 62, (2,), device=kind))
-            digest.update(upcoming_draws)
+            numbers = torch.randint(1 << 62, (2,), device=kind)
+            digest.update(upcoming(numbers))
     digest.update("\n".join(taken).encode())
     return digest.hexdigest()
 
@@ -110,9 +119,10 @@ def upcoming(numbers: torch.Tensor) -> bytes:
 
 def batch_sha256(batch: Sequence[torch.Tensor], generator: torch.Generator, *, uniform: bool) -> bytes:
     """Return the digest of tensors that were drawn from the generator; of floats only if they are ``uniform``."""
-    upcoming_draws = upcoming(torch.randint(1 << 62, (2,), generator=generator))
-    digest = hashlib.sha256(upcoming_draws)
+    numbers = torch.randint(1 << 62, (2,), generator=generator)
+    digest = hashlib.sha256(upcoming(numbers))
     for tensor in batch:
         exact = uniform or not tensor.is_floating_point()
-        update_tensor(digest, "", tensor if exact else tensor.new_empty((0, *tensor.shape)))
+        content = tensor if exact else tensor.new_empty((0, *tensor.shape))
+        update_tensor(digest, "", content)
     return digest.digest()

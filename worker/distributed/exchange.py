@@ -38,7 +38,8 @@ class Peer:
 
     def __init__(self, group: RankGroup, rank: int) -> None:
         self.rank = rank
-        self.bytes_sent = self.bytes_received = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
         self._group = group
         self._word = torch.zeros(2, dtype=torch.int64)
 
@@ -105,7 +106,8 @@ class Exchange:
         self._receives: list[distributed.Work | None] = []
         self._fetched: list[tuple[int, torch.cuda.Event]] = []
         self._say(parameters.elements, chunk_bytes)
-        self._share_first_values(first=group.membership.rank == group.membership.servers)
+        first_worker_rank = group.membership.servers
+        self._share_first_values(first=group.membership.rank == first_worker_rank)
         parameters.observe(self._chunks, self._made)
 
     def exchanged(self) -> dict[str, int]:
@@ -164,10 +166,13 @@ class Exchange:
 
     def _receive_all(self) -> list[distributed.Work | None]:
         values = self._parameters.host_values
-        return [
-            self._servers[chunk.server].receive(values[chunk.start : chunk.stop], values_tag(chunk.number))
-            for chunk in self._chunks
-        ]
+        receives = []
+        for chunk in self._chunks:
+            server = self._servers[chunk.server]
+            part = values[chunk.start : chunk.stop]
+            work = server.receive(part, values_tag(chunk.number))
+            receives.append(work)
+        return receives
 
     def _place(self, receives: list[distributed.Work | None]) -> None:
         for chunk, work in zip(self._chunks, receives, strict=True):
@@ -186,7 +191,9 @@ class Exchange:
             values.copy_(self._parameters.values)
             for chunk in self._chunks:
                 server = self._servers[chunk.server]
-                self._sends.append((server, server.send(values[chunk.start : chunk.stop], values_tag(chunk.number))))
+                part = values[chunk.start : chunk.stop]
+                work = server.send(part, values_tag(chunk.number))
+                self._sends.append((server, work))
         else:
             self._place(self._receive_all())
         self._wait_for_sends()

@@ -52,12 +52,17 @@ def cut(elements: int, servers: int, chunk_bytes: int = CHUNK_BYTES) -> list[Chu
     if lines < servers:
         raise ValueError(f"a model of {elements} elements cannot be shared among {servers} servers")
     limit = max(1, chunk_bytes // ELEMENT_BYTES // ALIGNMENT)
+    fewest_chunks = math.ceil(lines / limit)
     # Whole rounds of dealing, so that no server has a chunk more than another one.
-    chunks_each = math.ceil(math.ceil(lines / limit) / servers)
+    chunks_each = math.ceil(fewest_chunks / servers)
     count = min(chunks_each * servers, lines)
     bounds = [lines * number // count * ALIGNMENT for number in range(count + 1)]
-    numbered = enumerate(pairwise(bounds))
-    return [Chunk(number, number % servers, start, stop) for number, (start, stop) in numbered]
+    chunks = []
+    for number, (start, stop) in enumerate(pairwise(bounds)):
+        server = number % servers
+        chunk = Chunk(number, server, start, stop)
+        chunks.append(chunk)
+    return chunks
 
 
 def overlapping(chunks: Iterable[Chunk], start: int, size: int) -> list[int]:
@@ -78,16 +83,17 @@ class Parameters:
         # The gradients of the last layers are made first.
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._parameters = trained[::-1]
-        wrong = {parameter.dtype for parameter in self._parameters} - {torch.float32}
+        types = {parameter.dtype for parameter in self._parameters}
+        wrong = types - {torch.float32}
         if wrong:
             raise JobError(f"parameters are sent as float32, and the model has {wrong}", kind="request")
         sizes = [parameter.numel() for parameter in self._parameters]
         self._starts, self.elements = starts_of(sizes)
         first = self._parameters[0]
         self.is_cuda = first.is_cuda
-        self.values, self.gradients = (
-            torch.zeros(self.elements, device=first.device, pin_memory=first.is_pinned()) for _ in range(2)
-        )
+        pinned = first.is_pinned()
+        self.values = torch.zeros(self.elements, device=first.device, pin_memory=pinned)
+        self.gradients = torch.zeros(self.elements, device=first.device, pin_memory=pinned)
         self.host_values = self._host(self.values)
         self.host_gradients = self._host(self.gradients)
         pairs = zip(self._parameters, self._starts, strict=True)
@@ -98,13 +104,14 @@ class Parameters:
 
     def observe(self, chunks: Sequence[Chunk], on_chunk: Callable[[int], None]) -> None:
         """Call ``on_chunk`` with a chunk's number whenever the backward pass has made all of its gradients."""
-        sizes = [each.numel() for each in self._parameters]
+        sizes = [parameter.numel() for parameter in self._parameters]
         spans = zip(self._starts, sizes, strict=True)
         self._chunks_of = [overlapping(chunks, *pair) for pair in spans]
         self._pending = [set() for _ in chunks]
         self._on_chunk = on_chunk
         for number, parameter in enumerate(self._parameters):
-            parameter.register_post_accumulate_grad_hook(partial(self._made, number))  # type: ignore[no-untyped-call]
+            hook = partial(self._made, number)
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
     def keep_gradients(self) -> None:
         """Make ``grad`` a view of the vector, for gradients that no backward pass of this model makes."""
@@ -156,10 +163,10 @@ class Parameters:
 
     def _move(self, parameter: torch.nn.Parameter, start: int) -> torch.Tensor:
         """Move the parameter into the vector. Returns its gradient's view, in the same memory format."""
-        values, gradients = (
-            torch.as_strided(vector, parameter.size(), parameter.stride(), start)
-            for vector in (self.values, self.gradients)
-        )
+        size = parameter.size()
+        strides = parameter.stride()
+        values = torch.as_strided(self.values, size, strides, start)
+        gradients = torch.as_strided(self.gradients, size, strides, start)
         with torch.no_grad():
             values.copy_(parameter)
         parameter.data = values

@@ -30,21 +30,29 @@ class Shard:
         self.workers = [Peer(group, rank) for rank in group.membership.worker_ranks]
         words = hear_all(self.workers)
         if len(set(words)) > 1:
-            models = ", ".join(str(elements) for elements, _ in words)
+            sizes = [str(elements) for elements, _ in words]
+            models = ", ".join(sizes)
             raise JobError(f"the workers have models of different sizes: {models} elements", kind="request")
         elements, chunk_bytes = words[0]
         chunks = cut(elements, group.membership.servers, chunk_bytes)
         self.chunks = [chunk for chunk in chunks if chunk.server == group.membership.rank]
         self.values = [torch.empty(chunk.stop - chunk.start) for chunk in self.chunks]
-        self.landings = [[torch.empty_like(values) for values in self.values] for _ in self.workers]
+        self.landings: list[list[torch.Tensor]] = []
+        for _ in self.workers:
+            landing = [torch.empty_like(values) for values in self.values]
+            self.landings.append(landing)
         self._share_first_values()
 
     def receive_gradients(self, worker: int) -> list[distributed.Work | None]:
         """Begin to receive all of one step."""
         peer = self.workers[worker]
         landing = self.landings[worker]
-        numbered = enumerate(self.chunks)
-        return [peer.receive(landing[at], gradients_tag(chunk.number)) for at, chunk in numbered]
+        receives = []
+        for chunk, gradients in zip(self.chunks, landing, strict=True):
+            tag = gradients_tag(chunk.number)
+            work = peer.receive(gradients, tag)
+            receives.append(work)
+        return receives
 
     def send_values(self, worker: int, at: int, values: torch.Tensor) -> distributed.Work | None:
         tag = values_tag(self.chunks[at].number)
@@ -53,11 +61,20 @@ class Shard:
     def _share_first_values(self) -> None:
         first, *others = self.workers
         chunks = list(zip(self.chunks, self.values, strict=True))
-        received = [first.receive(values, values_tag(chunk.number)) for chunk, values in chunks]
-        for work in received:
+        receives = []
+        for chunk, values in chunks:
+            tag = values_tag(chunk.number)
+            work = first.receive(values, tag)
+            receives.append(work)
+        for work in receives:
             first.wait(work)
-        sent = [(peer, peer.send(values, values_tag(chunk.number))) for peer in others for chunk, values in chunks]
-        for peer, work in sent:
+        sends = []
+        for peer in others:
+            for chunk, values in chunks:
+                tag = values_tag(chunk.number)
+                work = peer.send(values, tag)
+                sends.append((peer, work))
+        for peer, work in sends:
             peer.wait(work)
 
 
@@ -68,10 +85,15 @@ def serve(group: RankGroup, *, learning_rate: float, threads: int) -> dict[str, 
     of all workers together, or of each by itself. The model is the workers' own affair: a server needs not to build it.
     """
     synchronous = group.membership.strategy == "parameter-server"
-    # Asynchronously each worker has a thread of the server's, and torch's own threads are counted per such thread.
-    torch.set_num_threads(threads if synchronous else max(1, threads // group.membership.workers))
+    if not synchronous:
+        # Each worker has a thread of the server's, and torch's own threads are counted per such thread.
+        threads = max(1, threads // group.membership.workers)
+    torch.set_num_threads(threads)
     shard = Shard(group)
-    updates = (_synchronously if synchronous else _asynchronously)(group, shard, learning_rate)
+    if synchronous:
+        updates = _synchronously(group, shard, learning_rate)
+    else:
+        updates = _asynchronously(group, shard, learning_rate)
     return {"updates": updates, **exchanged(shard.workers)}
 
 
@@ -91,8 +113,9 @@ def _synchronously(group: RankGroup, shard: Shard, learning_rate: float) -> int:
             # The mean over the workers, each of which has averaged over its own batch.
             step = -learning_rate / len(shard.workers)
             values.add_(total, alpha=step)
-            peers = enumerate(shard.workers)
-            sends += [(peer, shard.send_values(worker, at, values)) for worker, peer in peers]
+            for worker, peer in enumerate(shard.workers):
+                work = shard.send_values(worker, at, values)
+                sends.append((peer, work))
         for peer, work in sends:
             peer.wait(work)
         updates += 1
@@ -104,7 +127,8 @@ def _all_go_on(group: RankGroup, shard: Shard) -> bool:
     if len(set(words)) > 1:
         answers = zip(shard.workers, words, strict=True)
         ended = [peer.rank for peer, word in answers if word == END]
-        raise JobError(f"{group.membership.names(ended)} made fewer steps than the other workers", kind="request")
+        names = group.membership.names(ended)
+        raise JobError(f"{names} made fewer steps than the other workers", kind="request")
     return words[0] == STEP
 
 
@@ -112,7 +136,16 @@ def _asynchronously(group: RankGroup, shard: Shard, learning_rate: float) -> int
     locks = [Lock() for _ in shard.chunks]
     count = len(shard.workers)
     with ThreadPoolExecutor(count) as pool:
-        futures = [pool.submit(_attend, shard, worker, locks, learning_rate) for worker in range(count)]
+        futures = []
+        for worker in range(count):
+            future = pool.submit(
+                _attend,
+                shard,
+                worker,
+                locks,
+                learning_rate,
+            )
+            futures.append(future)
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         try:
             updates = sum(future.result() for future in done)
@@ -123,7 +156,12 @@ def _asynchronously(group: RankGroup, shard: Shard, learning_rate: float) -> int
     return updates
 
 
-def _attend(shard: Shard, worker: int, locks: list[Lock], learning_rate: float) -> int:
+def _attend(
+    shard: Shard,
+    worker: int,
+    locks: list[Lock],
+    learning_rate: float,
+) -> int:
     """Serve one worker alone; each chunk is locked while it is updated, and leaves as it then is."""
     peer = shard.workers[worker]
     steps = 0

@@ -34,7 +34,8 @@ def matrix_products(rows: int, products: int, samples: int) -> Reading:
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    left, right = (torch.rand(rows, rows, generator=generator) for _ in range(2))
+    left = torch.rand(rows, rows, generator=generator)
+    right = torch.rand(rows, rows, generator=generator)
     result = torch.mm(left, right)  # the first product pays for the libraries' own start
     rates = []
     for _ in range(samples):
@@ -42,7 +43,8 @@ def matrix_products(rows: int, products: int, samples: int) -> Reading:
         for _ in range(products):
             torch.mm(left, right, out=result)
         spent_s = time.perf_counter() - begin_s
-        rates.append(2 * rows**3 * products / spent_s / 1e9)
+        operations = 2 * rows**3 * products
+        rates.append(operations / spent_s / 1e9)
     return median(rates, "GFLOP/s", "more")
 
 
@@ -69,7 +71,10 @@ def triad(array_bytes: int, repeats: int) -> Reading:
     """Return GB/s (1e9). Every thread touches first what it computes on later: torch fills as it adds."""
     import torch
 
-    b, c, a = (torch.full((array_bytes // BYTES_OF_DOUBLE,), value, dtype=torch.float64) for value in (1.0, 2.0, 0.0))
+    size = (array_bytes // BYTES_OF_DOUBLE,)
+    b = torch.full(size, 1.0, dtype=torch.float64)
+    c = torch.full(size, 2.0, dtype=torch.float64)
+    a = torch.full(size, 0.0, dtype=torch.float64)
     rates = []
     for _ in range(repeats + 1):
         begin_s = time.perf_counter()
@@ -106,9 +111,15 @@ def last_level_cache() -> str | None:
 
     None where the place hides it.
     """
-    caches = sorted(Path(f"/sys/devices/system/cpu/cpu{min(os.sched_getaffinity(0))}/cache").glob("index*"))
-    levels = ((read(index / "level") or "", read(index / "size")) for index in caches)
-    return max(levels, default=("", None))[1]
+    first_cpu = min(os.sched_getaffinity(0))
+    directory = Path(f"/sys/devices/system/cpu/cpu{first_cpu}/cache")
+    caches = []
+    for index in sorted(directory.glob("index*")):
+        level = read(index / "level") or ""
+        size = read(index / "size")
+        caches.append((level, size))
+    _, largest = max(caches, default=("", None))
+    return largest
 
 
 CPU = Probe("cpu", measure_products, computes=True, in_turns=True)

@@ -56,7 +56,11 @@ class Generator:
         training = {}
         if spec.model_file:
             training = read_model(
-                network, Path(spec.model_file), spec.shape, workload.image_network, spec.weights_sha256
+                network,
+                Path(spec.model_file),
+                spec.shape,
+                workload.image_network,
+                spec.weights_sha256,
             )
         placed = network.to(device.torch)
         return cls(workload, placed.eval(), spec.shape, training)
@@ -68,8 +72,9 @@ class Generator:
     def pixels(self, count: int) -> Pixels:
         """Return so many new images: their bytes by image, row, column and channel."""
         with torch.inference_mode():
-            made = self.workload.generate(self.network, count)
-            images = made if isinstance(made, torch.Tensor) else torch.stack(tuple(made))
+            images = self.workload.generate(self.network, count)
+            if not isinstance(images, torch.Tensor):
+                images = torch.stack(tuple(images))
         return to_pixels(images, self.workload, self.shape)
 
     def tokens(self, seed: int | None = None) -> Iterator[bytes]:
@@ -87,11 +92,13 @@ class Generator:
 
         def timed(images: int) -> tuple[Pixels, float]:
             begin_s = time.monotonic()
-            return self.pixels(images), time.monotonic() - begin_s
+            pixels = self.pixels(images)
+            return pixels, time.monotonic() - begin_s
 
         digest = hashlib.sha256()
         png = None
         rates_per_s: list[float] = []
+        single_s: list[float] = []
         self.network.eval()
         with torch.random.fork_rng():
             torch.manual_seed(seed + _OTHER_NUMBERS)
@@ -101,8 +108,9 @@ class Generator:
                 png = png if begin else grid(pixels)
                 digest.update(pixels.tobytes())
                 rates_per_s.append(len(pixels) / batch_s)
-            counts = range(min(MOST_SHOWN, count))
-            single_s = [timed(1)[1] for _ in counts]
+            for _ in range(min(MOST_SHOWN, count)):
+                _, image_s = timed(1)
+                single_s.append(image_s)
         self.network.train()
         first = Reading(first_s, "s", "less")
         rate = median(rates_per_s, "images/s", "more")
@@ -120,7 +128,8 @@ class Generator:
 def to_pixels(images: torch.Tensor, workload: Workload, shape: Shape) -> Pixels:
     """Return the bytes of images in the scale of a workload, by image, row, column and channel."""
     moments = scale_of(workload.pixels, shape.channels)
-    mean, factor = (torch.from_numpy(moment) for moment in moments)
+    mean = torch.from_numpy(moments[0])
+    factor = torch.from_numpy(moments[1])
     planes = images.detach()
     floats = planes.float().cpu().permute(0, 2, 3, 1)
     levels = (floats / factor + mean).round()
@@ -137,8 +146,9 @@ class SeededDraws(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Call a function of torch; see its class."""
-        drawn = {"generator": self._generator} if function in (torch.randn, torch.rand, torch.randint) else {}
-        keywords = {**(kwargs or {}), **drawn}
+        keywords = dict(kwargs or {})
+        if function in (torch.randn, torch.rand, torch.randint):
+            keywords["generator"] = self._generator
         return function(*args, **keywords)
 
 
@@ -147,12 +157,16 @@ def drawing(seed: int | None, network: torch.nn.Module) -> AbstractContextManage
     if seed is None:
         return nullcontext()
     device = next(network.parameters()).device
-    return SeededDraws(torch.Generator(device).manual_seed(seed))
+    generator = torch.Generator(device)
+    generator.manual_seed(seed)
+    return SeededDraws(generator)
 
 
 def encode_png(pixels: Pixels) -> bytes:
     out = io.BytesIO()
-    file_image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    if pixels.shape[-1] == 1:
+        pixels = pixels[..., 0]
+    file_image = Image.fromarray(pixels)
     file_image.save(out, format="PNG")
     return out.getvalue()
 
@@ -167,8 +181,11 @@ def grid(images: Pixels) -> bytes | None:
         rows = grid.swapaxes(1, 2)
         drawn = rows.reshape(-1, columns * width, channels)
         # Each row of a PNG begins with the number of its filter.
-        if drawn.nbytes + len(drawn) <= MOST_PIXEL_BYTES and len(png := encode_png(drawn)) <= MOST_PNG_BYTES:
-            return png
+        pixel_bytes = drawn.nbytes + len(drawn)
+        if pixel_bytes <= MOST_PIXEL_BYTES:
+            png = encode_png(drawn)
+            if len(png) <= MOST_PNG_BYTES:
+                return png
     return None
 
 
@@ -201,13 +218,16 @@ def read_model(
             raise ValueError(f"it makes images of {written}, and {shape} is to be served")
         of_part = network.get_submodule(part)
         expected = of_part.state_dict().keys()
-        holds_part = content["network"].keys() == expected
-        (of_part if holds_part else network).load_state_dict(content["network"])
-        if digest not in (None, weights_sha256(of_part)):
-            raise ValueError(f"it was changed: its weights have the digest {weights_sha256(of_part)}")
+        weights = content["network"]
+        if weights.keys() == expected:
+            of_part.load_state_dict(weights)
+        else:
+            network.load_state_dict(weights)
+        loaded_sha256 = weights_sha256(of_part)
+        if digest not in (None, loaded_sha256):
+            raise ValueError(f"it was changed: its weights have the digest {loaded_sha256}")
         return dict(content.get("training", {}))
     except DAMAGED as error:
-        first = str(error).partition("\n")[0][:300]
-        raise JobError(
-            f"the model {path} cannot be served: {first}", kind="model", remedy="train it again, with the same --model"
-        ) from error
+        first_line, *_ = str(error).split("\n")
+        message = f"the model {path} cannot be served: {first_line[:300]}"
+        raise JobError(message, kind="model", remedy="train it again, with the same --model") from error

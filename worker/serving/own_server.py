@@ -28,7 +28,12 @@ def run(request: ServerRequest, events: Events) -> None:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         program = ProgramRun(request, copy.directory, log, stop=sys.stdin.fileno())
         events.emit("launched")
-        ended = program.to_its_end(before_stop=lambda: events.emit("stopping", listening=[*listening(request.port)]))
+
+        def report_stop() -> None:
+            addresses = list(listening(request.port))
+            events.emit("stopping", listening=addresses)
+
+        ended = program.to_its_end(before_stop=report_stop)
     if ended.stopped_s is None:
         raise _ended_early(ended, log)
     details = {
@@ -58,7 +63,8 @@ def _ended_early(ended: Ended, log: NumberReader) -> JobError:
 def listening(port: int) -> Iterator[str]:
     """Yield the addresses at which a socket of this network namespace listens on a port, as the kernel lists them."""
     for table in ("tcp", "tcp6"):
-        for line in (read(f"proc/net/{table}") or "").splitlines()[1:]:
+        content = read(f"proc/net/{table}") or ""
+        for line in content.splitlines()[1:]:
             _, local, _, state = line.split()[:4]
             address, _, number = local.partition(":")
             if state == _LISTENING and int(number, 16) == port:
@@ -67,5 +73,8 @@ def listening(port: int) -> Iterator[str]:
 
 def _address_of(words: str) -> str:
     """Return the address of hexadecimal words, each of four bytes in the order of this machine."""
-    packed = b"".join(int(words[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(words), 8))
+    packed = b""
+    for start in range(0, len(words), 8):
+        word = int(words[start : start + 8], 16)
+        packed += word.to_bytes(4, sys.byteorder)
     return str(ip_address(packed))
