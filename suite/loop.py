@@ -237,33 +237,36 @@ class Loop:
         return _Player(course, instances, job)
 
     def _play(self, players: Sequence[_Player]) -> None:
-        by_trial = {player.course.trial.trial_id: player for player in players}
-        trials = [player.course.trial for player in players]
         instances = [instance for player in players for instance in player.instances]
-        account = self.open_account(trials[0], instances)
-        of_rounds = ""
-        if isinstance(trials[0].job.turns, Alternating):
-            of_rounds = f" of {trials[0].job.turns.rounds}"
+        account = self.open_account(players[0].course.trial, instances)
         with account:
             for player in players:
                 player.meter = meter = account.meter(player.instances)
                 player.spent_s = meter.cpu_s()
-            first_s = time.monotonic()
-            for number, order in enumerate(rounds_of(trials)):
-                if not any(player.plays_on for player in players):
-                    break
-                self.observer.phase("round", f"{number + 1}{of_rounds}")  # all jobs wait
-                for position, trial in enumerate(order):
-                    player = by_trial[trial.trial_id]
-                    if player.plays_on:
-                        with player.course.failing():
-                            player.take_turn(number, position, first_s)
+            self._take_turns(players)
         for player in players:
             player.course.account = account
             if player.course.failure is None:
                 with player.course.failing():
                     player.course.measurement = player.job.end()
                     player.course.check()
+
+    def _take_turns(self, players: Sequence[_Player]) -> None:
+        """Hand out the turns of each round; those of time slices until the last job has ended."""
+        by_trial = {player.course.trial.trial_id: player for player in players}
+        trials = [player.course.trial for player in players]
+        turns = trials[0].job.turns
+        of_rounds = f" of {turns.rounds}" if isinstance(turns, Alternating) else ""
+        first_s = time.monotonic()
+        for number, order in enumerate(rounds_of(trials)):
+            if not any(player.plays_on for player in players):
+                break
+            self.observer.phase("round", f"{number + 1}{of_rounds}")  # all jobs wait
+            for position, trial in enumerate(order):
+                player = by_trial[trial.trial_id]
+                if player.plays_on:
+                    with player.course.failing():
+                        player.take_turn(number, position, first_s)
 
 
 def _between(before: float | None, after: float | None) -> float | None:

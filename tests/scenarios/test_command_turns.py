@@ -48,7 +48,7 @@ def taker(trial: Trial, here: HereNode, observer: RecordingObserver, tmp_path: P
 
 
 def turns_of(job: TurnTaker, most: int = 1000) -> list[Turn]:
-    turns = []
+    turns: list[Turn] = []
     while not job.finished and len(turns) < most:
         turns.append(job.turn())
     return turns
