@@ -62,7 +62,9 @@ def run(request: CommandRequest, events: Events, orders: TextIO) -> None:
         "notes": [*notes, *reader.notes()],
     }
     rate = {"throughput": throughput, "counted": series.thing if series else None}
-    events.emit("metrics", t=ended.ended_s, **rate, metrics=metrics, details=details)
+    # Others may have had turns after its last one.
+    over_s = slices.over_s if slices else ended.ended_s
+    events.emit("metrics", t=over_s, **rate, metrics=metrics, details=details)
     events.emit("done", usage=usage)
 
 

@@ -26,6 +26,8 @@ class Slices:
         self._begin_s = 0.0
         self._stops = 0
         self._stops_waiting = 0
+        self.over_s = 0.0
+        """The moment at which the turns of all were over."""
 
     def await_first(self) -> None:
         """Return in the first turn. Raises JobError where there is none."""
@@ -49,6 +51,7 @@ class Slices:
             raise
         self._end_turn(ended.ended_s, ended=True)
         self._orders.readline()
+        self.over_s = time.monotonic()
         return ended
 
     def counts(self) -> dict[str, int]:
