@@ -201,7 +201,8 @@ def _apart(name: str, entries: set[str]) -> str | None:
     if ENVIRONMENT_MARKS & entries:
         return "an environment: the targets have the image's"
     waits = bool(entries) and entries <= {LOG, LOCK}
-    if waits or {"plan.json", "trials"} <= entries:
+    # One that was interrupted in its first trial has a lock and no trials.
+    if waits or ("plan.json" in entries and {"trials", LOCK} & entries):
         return "a run"
     return None
 

@@ -62,6 +62,7 @@ def test_a_link_within_the_directory_is_taken_and_its_target_is_part_of_the_dige
 def test_virtual_environments_and_runs_are_no_part_of_it(mine: Path) -> None:
     before = files_of(mine)
     fill(mine, "venv/pyvenv.cfg", "results/one/plan.json", "results/one/trials/a.json")
+    fill(mine, "results/interrupted/plan.json", "results/interrupted/.lock", "results/interrupted/bench.log")
     (mine / "venv/python").symlink_to("/usr/bin/python3")
     assert files_of(mine) == before
     (mine / "results/plan.json").write_text("12345")
