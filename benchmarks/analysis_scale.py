@@ -36,8 +36,8 @@ from suite.records.environment import Environment, Environments
 from suite.records.record import Outcome, Steps, Timeline, TrialRecord
 from suite.records.usage import Conditions, Resources, Usage
 from suite.registries import WORKLOADS
-from suite.results.runs import summarise
 from suite.results.store import Run
+from suite.results.summary import summarise
 from suite.targets import TARGETS, VMS
 
 BEGUN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)

@@ -28,7 +28,7 @@ from provisioning import ledger
 from provisioning.paths import home
 from suite.errors import RequestError
 from suite.process_identity import ProcessIdentity
-from suite.results import runs as stored_runs
+from suite.results import summary
 from suite.results.store import LOG, StoreError, stop_requested
 from tests.commands.conftest import ended_well, refused
 
@@ -394,7 +394,7 @@ def test_what_could_not_be_read_once_is_read_again(results: Path, monkeypatch: p
     run = results / "synthetic-podman"
     times = states.written(run)
     with monkeypatch.context() as patch:
-        patch.setattr(stored_runs, "read_head", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        patch.setattr(summary, "read_head", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
         starved = states.facts(run, times)
     assert starved.done == 0
     assert states.facts(run, times).done == 6

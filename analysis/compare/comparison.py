@@ -310,9 +310,12 @@ def _over_models(
 def terms_by_job(trials: pd.DataFrame, margin: float | None = None) -> dict[ComparedJob, Terms]:
     """Return how each job is judged, by the plans of its runs unless a margin is given."""
     terms: dict[ComparedJob, Terms] = {}
-    for (job, *_), rows in grouped(trials, JOB):
-        runs = dict.fromkeys(Path(path).parents[1] for path in rows["path"])
-        terms[job] = terms_of(runs, margin)
+    paths = trials[[*JOB, "path"]]
+    for (job, *_), rows in grouped(paths, JOB):
+        # Of 100,000 records each has a path, and few have a run of their own.
+        directories = dict.fromkeys(path.rpartition("/")[0] for path in rows["path"])
+        runs = [Path(trials_of_run).parent for trials_of_run in directories]
+        terms[job] = terms_of(dict.fromkeys(runs), margin)
     return terms
 
 

@@ -155,8 +155,16 @@ def text(table: pd.DataFrame, form: Format, *, header: bool = True) -> str:
         guarded = table.assign(**texts)
         return guarded.to_csv(index=False, header=header, lineterminator="\n")
     present = table.astype(object).where(table.notna(), None)
-    lines = (json.dumps(row, separators=(",", ":"), default=str) for row in present.to_dict("records"))
-    return "".join(f"{line}\n" for line in lines)
+    names = [str(name) for name in table.columns]
+    # ``to_dict`` looks at each cell for types of numpy, which objects are not: twice the time of everything else.
+    columns = [present.iloc[:, place].tolist() for place in range(len(names))]
+    encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+    lines = []
+    for cells in zip(*columns, strict=True):
+        row = dict(zip(names, cells, strict=True))
+        lines.append(encode(row))
+        lines.append("\n")
+    return "".join(lines)
 
 
 def for_spreadsheets(cell: object) -> object:

@@ -22,7 +22,8 @@ from commands.run.options import latest
 from suite.errors import RequestError
 from suite.results.layout import results_directory
 from suite.results.notes import RunNotes, matches, read_notes, readable_notes, write_notes
-from suite.results.runs import SWEEP, RunSummary, find_run, find_runs, summarise
+from suite.results.runs import SWEEP, find_run, find_runs
+from suite.results.summary import RunSummary, summarise
 from suite.units import count
 from suite.untrusted.console import PlainConsole
 

@@ -20,8 +20,9 @@ from suite.records.reader import clean_record
 from suite.records.record import TrialRecord
 from suite.results.files import read_small
 from suite.results.notes import RunNotes, readable_notes
-from suite.results.runs import RunSummary, find_run, summarise
+from suite.results.runs import find_run
 from suite.results.store import TRIALS, stored_plan
+from suite.results.summary import RunSummary, summarise
 from suite.trial_names import record_file
 from suite.units import count
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from provisioning import ledger
 from suite.process_identity import ProcessIdentity
 from suite.results.files import open_regular
-from suite.results.runs import RunSummary, is_run, with_plan
+from suite.results.runs import is_run
 from suite.results.store import LOG, PLAN, TRIALS, stop_requested
+from suite.results.summary import RunSummary, with_plan
 
 WORDS = ("waiting", "running", "finished", "stopped", "cancelled", "refused", "failed")
 LOG_BYTES = 8 << 10

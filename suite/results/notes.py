@@ -13,8 +13,8 @@ from pydantic import Field, ValidationError
 from suite.errors import RequestError
 from suite.part import Part
 from suite.results import files
-from suite.results.runs import RunSummary
 from suite.results.store import write_atomic
+from suite.results.summary import RunSummary
 from suite.untrusted.parse import has_control_characters
 
 FILE = "notes.json"

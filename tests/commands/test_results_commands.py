@@ -18,8 +18,9 @@ from provisioning.ledger import LedgerEntry
 from suite.errors import RequestError
 from suite.records.environment import Environment
 from suite.records.record import Aggression, AggressorInstance, TrialRecord
-from suite.results.runs import find_runs, runs_and_sweeps, summarise
+from suite.results.runs import find_runs, runs_and_sweeps
 from suite.results.store import Run, stored_plan
+from suite.results.summary import summarise
 from suite.sweep.directory import Accepted
 from tests.commands.conftest import Bench, ended_well, refused
 from tests.jobs import identity

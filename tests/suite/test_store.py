@@ -19,8 +19,9 @@ from suite.records.reader import NewerRecordError, clean_record
 from suite.records.record import SCHEMA_VERSION, TrialRecord
 from suite.results import store
 from suite.results.layout import latest_run
-from suite.results.runs import find_run, find_runs, summarise
+from suite.results.runs import find_run, find_runs
 from suite.results.store import Run, StoreError, new_run_directory, stored_plan, write_atomic
+from suite.results.summary import summarise
 from suite.version import suite_version
 from tests.suite.conftest import FAILED, make_plan, make_record
 
