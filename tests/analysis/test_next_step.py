@@ -21,12 +21,15 @@ from analysis.compare.comparison import compare
 from analysis.compare.regression import regress
 from analysis.load.records import load
 from analysis.report.answers.answer import Answer, answer
+from analysis.report.answers.next_step import _can_take_turns
 from analysis.report.document import document
 from analysis.report.gate import answer as gate_answer
 from analysis.report.gate import gate_document
 from analysis.report.sweeps.by import by_answer, by_document
 from commands.run.command import run as run_command
 from commands.run.request_command import request_of
+from scenarios.command import Command
+from scenarios.shared import Shared
 from suite.records.usage import Conditions
 from suite.request.next_step import NextStep, bench
 from suite.request.repetitions import MARGIN
@@ -225,6 +228,13 @@ def test_what_no_number_of_blocks_decides_is_measured_in_turns(forged: Forged) -
     assert str(found).partition(", ")[0] == (
         "bench run --target bare-metal --target container  # until decided at 5 %"
     ), "turns, the budget and the margin are what a run chooses by itself"
+
+
+def test_turns_are_proposed_to_what_can_take_them() -> None:
+    command = RunRequest.of({"scenario": "command", "command": "python train.py"})
+    assert _can_take_turns(Command, command)
+    assert not _can_take_turns(Command, command.changed(throughput="auto")), "its own clock counts the stops"
+    assert not _can_take_turns(Shared, RunRequest.of({"scenario": "shared"}))
 
 
 def test_what_is_undecided_says_at_which_wider_margin_it_is_decided_as_a_comparison_there_does(forged: Forged) -> None:

@@ -13,12 +13,14 @@ from analysis.report.formatting import percent, reachable
 from analysis.statistics.ratios import Prospect
 from analysis.statistics.sequential import LEAST_BLOCKS
 from suite.errors import RequestError
+from suite.job.job import SEQUENTIAL
 from suite.job.profiles import PROFILES
 from suite.measurable import is_measured
 from suite.request.next_step import NextStep, bench
 from suite.request.repetitions import MARGIN
 from suite.request.request import DEFAULT_MARGIN, RunRequest, until_decided
-from suite.request.traits import traits_of
+from suite.request.scenario import PlannedScenario
+from suite.request.traits import Traits, traits_of
 from suite.results.runs import is_run, sweep_around
 from suite.targets import BASELINE, BASES, COMMANDS
 from suite.units import count, format_share
@@ -173,12 +175,22 @@ def _lacking(claim: Claim) -> float:
 
 def _in_turns(comparison: Comparison, still_open: Sequence[Claim], request: RunRequest | None) -> NextStep | None:
     """Return the command of the same run in turns, which are disturbed alike; None unless all jobs can take them."""
-    in_turns = {group.job for group in comparison.groups if group.turns}
+    if request is None:
+        return None
     for claim in still_open:
-        takes_turns = hasattr(claim.job.traits, "turn_taker")
-        if not takes_turns or claim.job in in_turns:
+        designs = comparison.of(claim.job).trials["design"]
+        if (designs != SEQUENTIAL).any() or not _can_take_turns(claim.job.traits, request):
             return None
     return _anew(comparison, request, still_open, design="alternating", steps=None)
+
+
+def _can_take_turns(traits: type[Traits], request: RunRequest) -> bool:
+    if not issubclass(traits, PlannedScenario) or not hasattr(traits, "turn_taker"):
+        return False
+    try:
+        return not traits.of(request).hinders_turns(request)
+    except RequestError:  # what it needs is not on this machine
+        return False
 
 
 def _last_run(comparison: Comparison, claim: Claim | None = None) -> Path | None:
