@@ -4,7 +4,7 @@ In turns it is stopped while the others run, so that what disturbs the machine f
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from suite.errors import MeasurementError, RequestError, option
 from suite.interfaces import Context, Instance, Measurement, Note, Observer, TurnTaker
 from suite.job.command import COMMAND, UNIT, CommandJob, DecimalMark, parse_command, parse_throughput, unit_of
 from suite.job.datasets import FILES, Dataset
-from suite.job.job import TimeSlices
+from suite.job.job import SEQUENTIAL, TimeSlices
 from suite.job.profiles import Profile
 from suite.plan import Trial, planned
 from suite.records.record import Timeline
@@ -33,9 +33,8 @@ MOST_IMPLIED_BYTES = 10 * 1000**3
 """A working directory of more is taken only if it is named: its files are read twice and copied."""
 SLICE_S = 0.5
 """The time of a turn: long beside what a switch costs, and short beside what disturbs a shared machine."""
-MOST_WAITING = 0.1
-"""The share of stops that may meet a command waiting: what it waits for goes on, and so none of its time is lost."""
-LEAST_STOPS = 10
+MOST_WAITING = 0.02
+"""The share of stops at which a command may be waiting. A wait continues during a stop, so part of it is not timed."""
 _NUMBER = re.compile(r"once|\d[\d.]*(?:e[-+]\d+)?(?: times)?")
 
 
@@ -162,6 +161,8 @@ class Command(PlannedScenario):
 
     def hinders_turns(self, request: RunRequest) -> tuple[str, str] | None:
         measurement = request.measurement
+        if measurement.design == SEQUENTIAL:
+            return "it was asked for in one piece", ""
         if request.options(CommandOptions).throughput:
             why = "its own clock, which makes the throughput, would count the time in which it is stopped"
             return why, f"leave {option('throughput')} or {option('design')} out"
@@ -190,7 +191,8 @@ class Command(PlannedScenario):
 
     def turn_taker(self, trial: Trial, instances: Sequence[Instance], observer: Observer) -> TurnTaker:
         (instance,) = instances
-        return CommandTurns(_attested(trial, instance, observer))
+        job = _attested(trial, instance, observer)
+        return CommandTurns(job, lambda notes: self._pass_on(notes, trial, observer))
 
     def _pass_on(self, notes: object, trial: Trial, observer: Observer) -> None:
         """Print each note of a trial, and those that differ from it in numbers alone, once for all trials."""
@@ -213,6 +215,11 @@ class CommandTurns(WorkerTurns[SliceMessage]):
     message = SliceMessage
     job: AttestedJob[EventLog]
 
+    def __init__(self, job: AttestedJob[EventLog], pass_on: Callable[[object], None]) -> None:
+        super().__init__(job)
+        self._pass_on = pass_on
+        """Prints the notes of the worker."""
+
     @property
     def finished(self) -> bool:
         return bool(self.bursts) and self.bursts[-1].ended
@@ -223,22 +230,24 @@ class CommandTurns(WorkerTurns[SliceMessage]):
     def end(self) -> Measurement:
         """See ``suite.interfaces.TurnTaker``. The usage is the command's own, and not also that of its worker."""
         measured = super().end()
+        self._pass_on(measured.details.get("notes"))
         with recordable(self.job.argv):
             return measured.changed(usage=self.job.log.usage())
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
-        """Return the measurement without the waiting. Raises MeasurementError for a command that mostly waits itself.
+        """Return the measurement without the turns of others. Raises MeasurementError for a command that waits itself.
 
-        A wait goes on while the command is stopped. Each that is so shortened is met by a stop.
+        Every wait that a stop has shortened was there when it began.
         """
         log = self.job.log
         measured = _measurement(self.job, elapsed_s)
         stops, waiting = (measured.details.get(name) for name in ("stops", "stops_waiting"))
         if not isinstance(stops, int) or not isinstance(waiting, int):
             raise MeasurementError("the worker did not count the stops of the command", kind="protocol")
-        if stops >= LEAST_STOPS and waiting > MOST_WAITING * stops:
+        if waiting > max(1, MOST_WAITING * stops):
             raise MeasurementError(
-                f"{waiting} of {stops} stops met the command waiting, and what it waits for goes on meanwhile",
+                f"the command was waiting at {waiting} of {stops} stops, and waits continue while it is stopped: its "
+                "time would be too short",
                 kind="waits",
                 remedy=f"give {option('design')} sequential, which measures it in one piece",
             )

@@ -185,15 +185,22 @@ class AttestedJob(Generic[Log]):
         if self.process:
             self.process.kill()
 
-    def follow(self) -> float:
-        """Hear the worker to its end. Returns the seconds since right before its launch."""
-        timeout_s = self.trial.trial_timeout_s
+    def follow(self, within_s: float | None = None) -> float:
+        """Hear the worker to its end. Returns the seconds since right before its launch.
+
+        ``within_s`` is what is left of the limit of a job that took turns.
+        """
         process = self.process or self.launch()
+        timeout_s: float = self.trial.trial_timeout_s
+        begun_s = self.log.begun_s
+        if within_s is not None:
+            timeout_s = within_s
+            begun_s = time.monotonic()
         try:
             with self.explained(process, "ended"):
                 for line in process.lines(timeout_s):
                     self.log.hear(line)
-                left_s = timeout_s - (time.monotonic() - self.log.begun_s)
+                left_s = timeout_s - (time.monotonic() - begun_s)
                 status = process.wait(max(1.0, left_s))
                 elapsed_s = time.monotonic() - self.log.begun_s
                 if status or "done" not in self.log.events:

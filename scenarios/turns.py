@@ -55,7 +55,7 @@ class WorkerTurns(Generic[_Said]):
         self.job = job
         self.bursts: list[_Said] = []
         self.last_order_s = math.nan
-        """The moment, on the host's clock, at which it was told to end."""
+        """The moment, on the host's clock, at which its input was closed."""
         self.left_s = float(job.trial.trial_timeout_s)
         """What is left of the trial's limit. The turns of others do not count."""
 
@@ -84,10 +84,10 @@ class WorkerTurns(Generic[_Said]):
                 span_s=burst.span_s,
                 heard_s=computed.arrived_s - begun_s,
                 steps=self.steps_of(burst),
-                own_cpu_s=burst.usage.cpu_s,
-                # What has ended is counted to the microsecond, and what has not by ticks.
+                # Of a command what has ended and nobody has waited for yet may be missing for a turn.
+                own_cpu_s=max(0.0, burst.usage.cpu_s),
                 own_waiting_cpu_s=max(0.0, burst.waited.cpu_s),
-                faults=burst.usage.minor_faults,
+                faults=max(0, burst.usage.minor_faults),
             )
         self.bursts.append(burst)
         return turn
@@ -96,7 +96,7 @@ class WorkerTurns(Generic[_Said]):
         """See ``suite.interfaces.TurnTaker``. The measured span is that of the bursts."""
         self.last_order_s = self.job.log.clock()
         self.job.end_orders()
-        elapsed_s = self.job.follow()
+        elapsed_s = self.job.follow(max(self.left_s, _LAST_WORDS_S))
         span_s = math.fsum(burst.span_s for burst in self.bursts)
         used = [burst.usage for burst in self.bursts]
         with recordable(self.job.argv):

@@ -65,6 +65,7 @@ def test_what_cannot_take_turns_is_refused_in_one_sentence(options: dict[str, An
     ("options", "why"),
     [
         ({"throughput": "auto"}, "its own clock, which makes the throughput, would count the time"),
+        ({"design": "both", "throughput": "auto"}, "its own clock"),
         ({"rounds": 3}, "a command takes a turn of 0.5 s until it has ended"),
         ({"device": "cuda"}, "its GPU would compute on while it is stopped"),
     ],
@@ -112,6 +113,9 @@ def test_instances_that_do_not_fit_take_turns_with_bare_metal_one_at_a_time_or_a
     assert len(set(names)) == len(names)
     assert names == [trial.trial_id for trial in plan.trials()]
     assert {settings(job)["partner"] for job in plan.jobs} == {"bare-metal", "container", "vm"}
+    alone = in_turns(targets=("bare-metal",), ablations=("pinning",))
+    with pytest.raises(RequestError, match=r"2 instances of 2\.0 GiB take 4\.0 GiB, and the machine has 3\.0 GiB"):
+        told(alone, 3 * GIB)
     with pytest.raises(RequestError, match=r"2 instances of 2\.0 GiB take 4\.0 GiB, and the machine has 3\.0 GiB"):
         fitted(in_turns(), 3 * GIB, pytest.fail)
 

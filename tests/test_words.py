@@ -76,7 +76,7 @@ class Weight(NamedTuple):
 
 WEIGHTS = {
     "suite": Weight(8.25, 1, 0.3, 0.025, 2),
-    "worker": Weight(9.05, 1, 0.3, 0.027, 2),
+    "worker": Weight(8.7, 1, 0.3, 0.027, 2),
     "scenarios": Weight(8.45, 1, 0.5, 0.03, 1),
     "provisioning": Weight(8.45, 1, 0.2, 0.02, 2),
     "analysis": Weight(8.9, 1, 0.3, 0.02, 3),

@@ -4,7 +4,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ LOOK_S = 0.0005
 _ENDED = ("Z", "X")
 _STOPPED = ("T", "t", *_ENDED)
 _RUNNABLE = "R"
+_IN_KERNEL = "D"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -37,7 +38,7 @@ def descendants() -> list[int]:
 
 
 def process_tree() -> list[int]:
-    """Return what ``descendants`` does, without a look at the processes of others where the kernel lists children."""
+    """Return the same as ``descendants``, without scanning other processes where the kernel lists children."""
     if not Path("/proc/thread-self/children").exists():
         return descendants()
     tree = [os.getpid()]
@@ -46,30 +47,33 @@ def process_tree() -> list[int]:
     return tree[1:]
 
 
-def stop(tree: Iterable[int]) -> None:
-    """Stop the processes, and those that they start meanwhile. Raises JobError if one runs on."""
-    begin_s = time.monotonic()
+def stop(tree: Iterable[int]) -> float:
+    """Stop the processes, and those that they start meanwhile. Returns the moment. Raises JobError if one runs on."""
+    begin_s = stopped_s = time.monotonic()
+    signalled = set[int]()
     running = list(tree)
     while running:
         _signal(running, signal.SIGSTOP)
-        if time.monotonic() - begin_s > STOPS_WITHIN_S:
+        stopped_s = time.monotonic()
+        signalled.update(running)
+        if stopped_s - begin_s > STOPS_WITHIN_S:
             raise JobError(f"{len(running)} processes of the command cannot be stopped", kind="command")
         time.sleep(LOOK_S)
-        running = [pid for pid in process_tree() if _state(f"proc/{pid}/stat") not in _STOPPED]
+        running = [pid for pid in process_tree() if not _is_stopped(pid, is_signalled=pid in signalled)]
+    return stopped_s
 
 
-def go_on() -> None:
-    """Let all processes run on."""
+def resume() -> None:
+    """Resume all processes."""
     _signal(process_tree(), signal.SIGCONT)
 
 
-def is_waiting(tree: Iterable[int]) -> bool:
-    """Return whether none of the processes' threads computes, or could if it had a CPU."""
-    for pid in tree:
-        for task in Path(f"/proc/{pid}/task").glob("*/stat"):
-            if _state(str(task)) == _RUNNABLE:
-                return False
-    return True
+def is_waiting(tree: Sequence[int]) -> bool:
+    """Return whether none of the processes' threads computes, or could if it had a CPU.
+
+    Two of them that take turns may each be read while the other computes, so it is looked at twice.
+    """
+    return not any(_is_runnable(tree) for _ in range(2))
 
 
 def usage() -> dict[str, float]:
@@ -88,6 +92,26 @@ def usage() -> dict[str, float]:
     return {"user_s": user_s, "system_s": system_s, "minor_faults": faults}
 
 
+def _is_runnable(tree: Sequence[int]) -> bool:
+    return any(_RUNNABLE in _states(pid) for pid in tree)
+
+
+def _is_stopped(pid: int, *, is_signalled: bool) -> bool:
+    """Return whether no thread of a process runs.
+
+    What sleeps in the kernel takes the signal when it wakes, before anything else. A parent in vfork does only after
+    its child has gone on, which may be stopped.
+    """
+    stopped = (*_STOPPED, _IN_KERNEL) if is_signalled else _STOPPED
+    return all(state in stopped for state in _states(pid))
+
+
+def _states(pid: int) -> set[str]:
+    """Return the states of the threads of a process; none if it has ended."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+    return {fields[0] for task in tasks if (fields := _fields(str(task)))}
+
+
 def _children(pid: int) -> Iterator[int]:
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         yield from map(int, (read(str(listed)) or "").split())
@@ -95,13 +119,8 @@ def _children(pid: int) -> Iterator[int]:
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):
+        with suppress(OSError):  # it has ended, or may not be signalled and will be found running
             os.kill(pid, number)
-
-
-def _state(stat: str) -> str:
-    fields = _fields(stat)
-    return fields[0] if fields else _ENDED[0]
 
 
 def _fields(stat: str) -> list[str]:

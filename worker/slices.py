@@ -1,7 +1,7 @@
 """A command that takes turns with others on the same CPUs: it runs for a slice of time, and is stopped until the next.
 
-Its processes are stopped by a signal that they do not see. So their own clocks count the stops, and what they wait for
-goes on meanwhile: its time is taken here, and how often a stop met it waiting is counted.
+Its processes are stopped by a signal that they cannot refuse. Their own clocks count the stops, and what they wait for
+goes on meanwhile: so its time is taken here, and how often it was waiting when it was stopped is counted.
 """
 
 import time
@@ -21,8 +21,9 @@ class Slices:
         self._orders = orders
         self._events = events
         self._before = process_tree.usage()
-        """What was used before the wait for the present turn, and in it."""
+        """What was used until the wait for the present turn."""
         self._begun = self._before
+        """What was used until the present turn."""
         self._begin_s = 0.0
         self._stops = 0
         self._stops_waiting = 0
@@ -37,14 +38,14 @@ class Slices:
     def run(self, program: ProgramRun) -> Ended:
         """Run a program, which was started in the first turn, to its end. Raises JobError.
 
-        It is left in its last turn: what it leaves behind is ended before the host gives others theirs.
+        Its last turn ends only after the processes that it leaves behind have ended.
         """
         try:
             while program.runs_until(self._begin_s + self._slice_s):
-                self._stop()
-                self._end_turn(time.monotonic(), ended=False)
+                stopped_s = self._stop()
+                self._end_turn(stopped_s, ended=False)
                 self._await_turn()
-                process_tree.go_on()
+                process_tree.resume()
             ended = program.to_its_end()
         except BaseException:
             program.end()
@@ -55,7 +56,7 @@ class Slices:
         return ended
 
     def counts(self) -> dict[str, int]:
-        """Return how often it was stopped, and how often none of its threads computed then or was about to."""
+        """Return how often it was stopped, and how often it was waiting then."""
         return {"stops": self._stops, "stops_waiting": self._stops_waiting}
 
     def _await_turn(self) -> None:
@@ -65,11 +66,11 @@ class Slices:
         self._begun = process_tree.usage()
         self._begin_s = time.monotonic()
 
-    def _stop(self) -> None:
+    def _stop(self) -> float:
         tree = process_tree.process_tree()
         self._stops += 1
         self._stops_waiting += process_tree.is_waiting(tree)
-        process_tree.stop(tree)
+        return process_tree.stop(tree)
 
     def _end_turn(self, end_s: float, *, ended: bool) -> None:
         self._events.emit("computed", t=end_s)

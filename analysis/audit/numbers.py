@@ -182,10 +182,11 @@ def _spans(trials: pd.DataFrame) -> Iterator[Finding]:
         elapsed,
     )
     interval = trials["interval_s"]
-    # The counters of turns enclose those of the others, too: the audit of turns judges them.
+    # In turns the counters cover those of the whole block, and no start: ``audit.turns`` checks them.
     alone = trials["alternation"].isna()
+    shorter = interval < elapsed * (1 - EXACT)
     longer = interval > elapsed * (1 + CLOCKS_SHARE) + COUNTING_S
-    wrong = (interval < elapsed * (1 - EXACT)) | (longer & alone)
+    wrong = alone & (shorter | longer)
     yield from _mismatches(
         INTERVAL,
         trials[wrong],

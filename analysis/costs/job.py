@@ -104,7 +104,7 @@ def with_job(
     if time_s[trials["ok"]].isna().all():
         raise _unusable(trials, amount)
     mean_watts = trials["energy_j"] / trials["interval_s"]
-    watts = mean_watts.where(trials["burst_s"].isna())
+    watts = mean_watts.where(trials["block_s"].isna())
     net_watts = watts - work["idle_w"]
     answered = work["answered"]
     serves = answered.notna()

@@ -154,8 +154,12 @@ def stolen_from_guests(trials: pd.DataFrame) -> "pd.Series[float]":
 
 
 def least_elapsed(trials: pd.DataFrame) -> "pd.Series[float]":
-    """Return the elapsed seconds without all CPU seconds of others: no job has waited longer for a CPU."""
-    taken_s = trials["other_cpu_s"].fillna(0) + trials["steal_s"].fillna(0)
+    """Return the elapsed seconds without all CPU seconds of others: no job has waited longer for a CPU.
+
+    In turns those were counted over the turns of all, and a job met its share.
+    """
+    share = (trials["elapsed_s"] / trials["interval_s"]).clip(upper=1.0).where(trials["block_s"].notna(), 1.0)
+    taken_s = (trials["other_cpu_s"].fillna(0) + trials["steal_s"].fillna(0)) * share
     return (trials["elapsed_s"] - taken_s).clip(lower=_SHORTEST_S)
 
 

@@ -1,4 +1,4 @@
-"""The default end of a run: until every comparison is decided at a margin, within a budget; trainings take turns."""
+"""The default end of a run: until every comparison is decided at a margin, within a budget; in turns if jobs can."""
 
 from dataclasses import replace
 

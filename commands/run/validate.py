@@ -148,7 +148,8 @@ def fitted(plan: Plan, host_memory_bytes: int, note: Note) -> Plan:
             turns = job.turns.model_copy(update={"partner": partner})
             pairs.append(job.model_copy(update={"turns": turns}))
     paired = plan.model_copy(update={"jobs": tuple(pairs)})
-    more = _lacking_memory(paired, host_memory_bytes) if BASELINE in plan.targets else why
+    can_pair = bool(partners) and BASELINE in plan.targets
+    more = _lacking_memory(paired, host_memory_bytes) if can_pair else why
     if more:
         raise RequestError(more, remedy=f"lower {option('memory')}, or name fewer with {option('target')}")
     note(f"{spelled(why)}: bare metal takes turns with one target at a time")

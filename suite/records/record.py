@@ -331,11 +331,12 @@ class Turn:
     """The worker's account of one of its turns; ``waiting`` is since the turn before, or since it was ready."""
 
     span_s: Positive
-    """From the begin of its first step to the end of its last, on the worker's clock; of several workers, the most."""
+    """From the begin of its first step to the end of its last, or of the slice of time, on the worker's clock; the most
+    of several workers."""
     heard_s: Seconds
-    """From giving the turn to hearing of the end of its last step, on the host's clock."""
+    """From giving the turn to hearing of the end of that, on the host's clock."""
     steps: Count
-    """0 of a slice of time."""
+    """0 for a slice of time."""
     own_cpu_s: Seconds
     own_waiting_cpu_s: Seconds
     faults: Count
@@ -459,8 +460,9 @@ class TrialNumbers(Part):
 
     throughput_per_s: Positive | None = None
     elapsed_s: Seconds | None = None
-    """The time from launching the job in the ready target until it has ended, on the host's monotonic clock. Null for
-    a job that takes turns, as are ``open_s`` and ``close_s``: while it waited, others had the machine."""
+    """The time from launching the job in the ready target until it has ended, on the host's monotonic clock. Of a
+    command in turns without those of others. Null for other jobs that take turns, and so are ``open_s`` and ``close_s``
+    of all: while it waited, others had the machine."""
     steps: Steps | None = None
     weights_sha256: Digest | None = None
     """The digest of the trained weights after the last step; of a distributed job the first worker's, as ``steps`` are,

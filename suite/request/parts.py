@@ -236,9 +236,10 @@ class MeasurementOptions(OptionGroup):
     design: Literal["sequential", "alternating", "both"] | None = about(
         None,
         "Order of the trials of a block. sequential: one after the other. alternating: all targets open at once, "
-        "their jobs taking short bursts of steps in turns; on a busy machine this needs a fraction of the blocks, "
-        "but gives no elapsed times of trainings. both: sequential trials, then alternating ones. Default: alternating "
-        f"for trainings and commands that are decided by default, see {option('blocks')}; else sequential.",
+        "their jobs taking short bursts of steps in turns, and commands half a second; on a busy machine this needs a "
+        "fraction of the blocks, but gives no elapsed times of trainings. both: sequential trials, then alternating "
+        "ones. Default: alternating for trainings and commands that are decided by default, see "
+        f"{option('blocks')}; else sequential.",
         excludes=(
             _takes_turns_with(given("inventory", why="its machines hold one job at a time")),
             _takes_turns_with(
@@ -248,7 +249,7 @@ class MeasurementOptions(OptionGroup):
     )
     rounds: Count | None = about(
         None,
-        f"Turns of each job per block, with {option('design')} alternating or both. Default: {ROUNDS}.",
+        f"Turns of each job of steps per block, with {option('design')} alternating or both. Default: {ROUNDS}.",
         needs=_IN_TURNS,
     )
     burst_steps: Count | None = about(

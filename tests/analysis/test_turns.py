@@ -355,6 +355,15 @@ def test_commands_in_turns_are_compared_by_the_time_in_which_they_ran(save: Save
     assert [str(finding) for finding in audit(load([save.path / "run"])).refused] == []
 
 
+def test_the_start_of_a_command_is_in_its_elapsed_time_and_not_between_its_counters(
+    save: Save, save_command: SaveTurns
+) -> None:
+    started_s = {"elapsed_s": 9.8, "timeline": timeline(2.2, elapsed_s=9.8)}
+    save_command(2.2, **started_s)
+    save_command(2.2, target="container", place=1, **started_s)
+    assert [str(finding) for finding in audit(load([save.path / "run"])).refused] == []
+
+
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
