@@ -248,8 +248,12 @@ def all_in(trials: pd.DataFrame) -> Iterator[Finding]:
     # Other kernels count by other clocks, which run on while they wait for a CPU.
     other = of_jobs(trials, lambda job: job.layers.oci_runtime or job.layers.runtime_class or job.machines)
     switched = {name: known_properties(name) for name in trials["ablation"].dropna().unique()}
-    runtimes = [name for name, properties in switched.items() if not properties or properties.oci_runtime]
-    same = ~(trials["target"].isin(VMS) | other.astype(bool) | trials["ablation"].isin(runtimes))
+    # Another engine may have a kernel of its own, too, as gVisor has.
+    replacing = []
+    for name, properties in switched.items():
+        if not properties or properties.oci_runtime or properties.engine:
+            replacing.append(name)
+    same = ~(trials["target"].isin(VMS) | other.astype(bool) | trials["ablation"].isin(replacing))
     inside = trials["worker_cpu_s"]
     below = trials[same & (trials["serving_cpu_s"] < inside * (1 - LIMIT_SHARE) - TICK_S)]
     yield from _mismatches(CPU, below, "serving_cpu_s", "CPU s all-in", "inside are", inside)
