@@ -4,7 +4,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from worker.protocol import JobError
 
 STOPS_WITHIN_S = 5.0
 LOOK_S = 0.0005
+LOOKS = 4
 _ENDED = ("Z", "X")
 _STOPPED = ("T", "t", *_ENDED)
 _RUNNABLE = "R"
@@ -47,11 +48,11 @@ def process_tree() -> list[int]:
     return tree[1:]
 
 
-def stop(tree: Iterable[int]) -> float:
+def stop() -> float:
     """Stop the processes, and those that they start meanwhile. Returns the moment. Raises JobError if one runs on."""
     begin_s = stopped_s = time.monotonic()
     signalled = set[int]()
-    running = list(tree)
+    running = process_tree()
     while running:
         _signal(running, signal.SIGSTOP)
         stopped_s = time.monotonic()
@@ -68,12 +69,13 @@ def resume() -> None:
     _signal(process_tree(), signal.SIGCONT)
 
 
-def is_waiting(tree: Sequence[int]) -> bool:
+def is_waiting() -> bool:
     """Return whether none of the processes' threads computes, or could if it had a CPU.
 
-    Two of them that take turns may each be read while the other computes, so it is looked at twice.
+    Two that take turns may each be read while the other computes, and one that starts another waits until it is listed:
+    so it is looked at several times.
     """
-    return not any(_is_runnable(tree) for _ in range(2))
+    return not any(_is_runnable(process_tree()) for _ in range(LOOKS))
 
 
 def usage() -> dict[str, float]:
@@ -92,7 +94,7 @@ def usage() -> dict[str, float]:
     return {"user_s": user_s, "system_s": system_s, "minor_faults": faults}
 
 
-def _is_runnable(tree: Sequence[int]) -> bool:
+def _is_runnable(tree: Iterable[int]) -> bool:
     return any(_RUNNABLE in _states(pid) for pid in tree)
 
 
@@ -108,13 +110,25 @@ def _is_stopped(pid: int, *, is_signalled: bool) -> bool:
 
 def _states(pid: int) -> set[str]:
     """Return the states of the threads of a process; none if it has ended."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
-    return {fields[0] for task in tasks if (fields := _fields(str(task)))}
+    states = set[str]()
+    for task in _tasks(pid):
+        fields = _fields(f"{task}/stat")
+        if fields:
+            states.add(fields[0])
+    return states
 
 
 def _children(pid: int) -> Iterator[int]:
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        yield from map(int, (read(str(listed)) or "").split())
+    for task in _tasks(pid):
+        yield from map(int, (read(f"{task}/children") or "").split())
+
+
+def _tasks(pid: int) -> list[str]:
+    """Return the directories of the threads of a process; none if it has ended."""
+    directory = f"/proc/{pid}/task"
+    with suppress(OSError):
+        return [f"{directory}/{name}" for name in os.listdir(directory)]
+    return []
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:

@@ -67,10 +67,9 @@ class Slices:
         self._begin_s = time.monotonic()
 
     def _stop(self) -> float:
-        tree = process_tree.process_tree()
         self._stops += 1
-        self._stops_waiting += process_tree.is_waiting(tree)
-        return process_tree.stop(tree)
+        self._stops_waiting += process_tree.is_waiting()
+        return process_tree.stop()
 
     def _end_turn(self, end_s: float, *, ended: bool) -> None:
         self._events.emit("computed", t=end_s)
