@@ -19,7 +19,6 @@ from commands.lazy import LazyGroup
 from suite.errors import REMEDY_LABEL, BenchError, RequestError, of_system
 from suite.interruption import ENDING, cleaning_up, interrupted
 from suite.untrusted.terminal import clean, clean_streams
-from suite.version import suite_version
 
 COMMANDS = {
     "doctor": "commands.machine:doctor",
@@ -143,6 +142,9 @@ def _print_error(ctx: click.Context, error: BenchError | OSError | UnicodeError 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
+        # Here: digests load a library, a tenth of the time in which the help is printed.
+        from suite.version import suite_version
+
         click.echo(f"bench, version {suite_version()}")
         context.exit()
 
