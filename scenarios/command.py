@@ -23,6 +23,7 @@ from suite.job.job import SEQUENTIAL, TimeSlices
 from suite.job.profiles import Profile
 from suite.plan import Trial, planned
 from suite.records.record import Timeline
+from suite.records.usage import Usage
 from suite.request.option import OptionGroup, Text, about, given
 from suite.request.request import RunRequest
 from suite.request.scenario import PlannedScenario
@@ -227,12 +228,9 @@ class CommandTurns(WorkerTurns[SliceMessage]):
     def steps_of(self, burst: SliceMessage) -> int:
         return 0
 
-    def end(self) -> Measurement:
-        """See ``suite.interfaces.TurnTaker``. The usage is the command's own, and not also that of its worker."""
-        measured = super().end()
-        self._pass_on(measured.details.get("notes"))
-        with recordable(self.job.argv):
-            return measured.changed(usage=self.job.log.usage())
+    def usage(self) -> Usage | None:
+        """Return what the command used itself: its bursts hold also what its worker did."""
+        return self.job.log.usage()
 
     def measurement(self, elapsed_s: float, span_s: float) -> Measurement:
         """Return the measurement without the turns of others. Raises MeasurementError for a command that waits itself.
@@ -251,6 +249,7 @@ class CommandTurns(WorkerTurns[SliceMessage]):
                 kind="waits",
                 remedy=f"give {option('design')} sequential, which measures it in one piece",
             )
+        self._pass_on(measured.details.get("notes"))
         ready_s = log.events["measuring"].arrived_s - log.begun_s
         ending_s = elapsed_s - (self.last_order_s - log.begun_s)
         return measured.changed(elapsed_s=ready_s + span_s + ending_s)

@@ -98,19 +98,21 @@ class WorkerTurns(Generic[_Said]):
         self.job.end_orders()
         elapsed_s = self.job.follow(max(self.left_s, _LAST_WORDS_S))
         span_s = math.fsum(burst.span_s for burst in self.bursts)
-        used = [burst.usage for burst in self.bursts]
         with recordable(self.job.argv):
             measured = self.measurement(elapsed_s, span_s)
-            return measured.changed(
-                timeline=replace(measured.timeline or Timeline(), measured_s=span_s),
-                usage=Usage(
-                    cpu_s=math.fsum(usage.cpu_s for usage in used),
-                    minor_faults=sum(usage.minor_faults for usage in used),
-                ),
-            )
+            timeline = replace(measured.timeline or Timeline(), measured_s=span_s)
+            return measured.changed(timeline=timeline, usage=self.usage())
 
     def kill(self) -> None:
         self.job.kill()
+
+    def usage(self) -> Usage | None:
+        """Return what was used in the turns."""
+        used = [burst.usage for burst in self.bursts]
+        return Usage(
+            cpu_s=math.fsum(usage.cpu_s for usage in used),
+            minor_faults=sum(usage.minor_faults for usage in used),
+        )
 
     def steps_of(self, burst: _Said) -> int:
         """Return the steps of a burst; 0 of a slice of time."""

@@ -28,9 +28,9 @@ def descendants() -> list[int]:
     """
     above: dict[int, set[str]] = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        fields = (read(f"proc/{pid}/stat") or "Z 0 0 0").rpartition(")")[2]
-        state, parent, _, session = fields.split()[:4]
-        if state not in ("Z", "X"):
+        fields = _fields(f"proc/{pid}/stat")
+        if fields and fields[0] not in _ENDED:
+            _, parent, _, session = fields[:4]
             above[int(pid)] = {parent, session}
     tree = [os.getpid()]
     for member in tree:
@@ -46,6 +46,16 @@ def process_tree() -> list[int]:
     for member in tree:
         tree += _children(member)
     return tree[1:]
+
+
+def live_children() -> set[int]:
+    """Return the processes that this one has started and that have not ended; none if the kernel lists no children."""
+    live = set[int]()
+    for child in _children(os.getpid()):
+        fields = _fields(f"proc/{child}/stat")
+        if fields and fields[0] not in _ENDED:
+            live.add(child)
+    return live
 
 
 def stop() -> float:

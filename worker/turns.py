@@ -10,10 +10,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TextIO
 
-from worker.environment import between, read, usage
+from worker.environment import between, usage
 from worker.protocol import BURST, Events, JobError
 
 RESTS_WITHIN_S = 1.0
@@ -73,13 +72,6 @@ def come_to_rest(started: Callable[[], bool] = lambda: False) -> float:
             break
         before_s = now_s
     return waited_s
-
-
-def live_children() -> set[str]:
-    """Return the processes that this one has started and that have not ended; none if the kernel lists no children."""
-    files = Path("/proc/self/task").glob("*/children")
-    listed = " ".join(filter(None, map(read, files))).split()
-    return {child for child in listed if ") Z" not in (read(f"proc/{child}/stat") or ") Z")}
 
 
 @contextmanager

@@ -315,7 +315,7 @@ def terms_by_job(trials: pd.DataFrame, margin: float | None = None) -> dict[Comp
         # Of 100,000 records each has a path, and few have a run of their own.
         directories = dict.fromkeys(path.rpartition("/")[0] for path in rows["path"])
         runs = [Path(trials_of_run).parent for trials_of_run in directories]
-        terms[job] = terms_of(dict.fromkeys(runs), margin)
+        terms[job] = terms_of(runs, margin)
     return terms
 
 

@@ -158,9 +158,11 @@ def least_elapsed(trials: pd.DataFrame) -> "pd.Series[float]":
 
     In turns those were counted over the turns of all, and a job met its share.
     """
-    share = (trials["elapsed_s"] / trials["interval_s"]).clip(upper=1.0).where(trials["block_s"].notna(), 1.0)
-    taken_s = (trials["other_cpu_s"].fillna(0) + trials["steal_s"].fillna(0)) * share
-    return (trials["elapsed_s"] - taken_s).clip(lower=_SHORTEST_S)
+    taken_s = trials["other_cpu_s"].fillna(0) + trials["steal_s"].fillna(0)
+    in_turns = trials["block_s"].notna()
+    share = (trials["elapsed_s"] / trials["interval_s"]).clip(upper=1.0)
+    met_s = taken_s * share.where(in_turns, 1.0)
+    return (trials["elapsed_s"] - met_s).clip(lower=_SHORTEST_S)
 
 
 def short_on_gpu(trials: pd.DataFrame) -> "pd.Series[float]":

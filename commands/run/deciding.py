@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from commands.run.resolve import Resolved
 from suite.errors import RequestError, option, spelled
-from suite.interfaces import Note, TurnScenario
+from suite.interfaces import Note
 from suite.request.repetitions import DECIDED, DECIDING_BUDGETS, DECIDING_MARGIN
 from suite.request.request import RunRequest, leaves_turns_to_the_run
+from suite.request.scenario import can_take_turns
 from suite.targets import BASELINE
 
 
@@ -55,7 +56,7 @@ def _fits_in_turns(resolved: Resolved, host_memory_bytes: int) -> bool:
     request = resolved.inputs.request
     if site.no_turns or not leaves_turns_to_the_run(request):
         return False
-    if not isinstance(scenario, TurnScenario) or scenario.hinders_turns(request):
+    if not can_take_turns(scenario, request):
         return False
     instances = len(site.targets) + request.repetitions.aa + len(scenario.arms(request))
     envelopes = site.envelopes(resolved.inputs)

@@ -266,7 +266,12 @@ def _plan(
     )
 
 
-def _job(resolved: Resolved, site: Mapping[str, Any], model: str, turns: Alternating | TimeSlices | None) -> Job:
+def _job(
+    resolved: Resolved,
+    site: Mapping[str, Any],
+    model: str,
+    turns: Alternating | TimeSlices | None,
+) -> Job:
     request = resolved.inputs.request
     scenario = resolved.inputs.scenario
     measurement = request.measurement

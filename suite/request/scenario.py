@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from suite.errors import RequestError, option
-from suite.interfaces import Context, Instance, Measurement, Note, Observer
+from suite.interfaces import Context, Instance, Measurement, Note, Observer, TurnScenario
 from suite.job.datasets import SYNTHETIC, Dataset
 from suite.job.distributed import Strategy
 from suite.job.envelope import Envelope
@@ -173,6 +173,11 @@ def scenario_of(request: RunRequest) -> PlannedScenario:
     """Return the scenario of a request. Raises RequestError for one that fails to load."""
     scenario: PlannedScenario = SCENARIOS.get(request.scenario).of(request)
     return scenario
+
+
+def can_take_turns(scenario: PlannedScenario, request: RunRequest) -> bool:
+    """Return whether the jobs of a request can take turns."""
+    return isinstance(scenario, TurnScenario) and not scenario.hinders_turns(request)
 
 
 def reading() -> list[str]:

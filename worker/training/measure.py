@@ -13,13 +13,14 @@ import torch
 
 from worker.environment import between, usage
 from worker.probes.probe import Reading, median
+from worker.process_tree import live_children
 from worker.protocol import Events, JobError
 from worker.serving.generator import model_content
 from worker.spec import Spec, Turns
 from worker.training.checkpoint import CheckpointStore
 from worker.training.step import ALL, Samples
 from worker.training.trainer import Trainer
-from worker.turns import come_to_rest, each_turn, live_children
+from worker.turns import come_to_rest, each_turn
 from worker.weights import weights_sha256
 from worker.workloads.workload import Workload
 

@@ -19,7 +19,7 @@ from suite.measurable import is_measured
 from suite.request.next_step import NextStep, bench
 from suite.request.repetitions import MARGIN
 from suite.request.request import DEFAULT_MARGIN, RunRequest, until_decided
-from suite.request.scenario import PlannedScenario
+from suite.request.scenario import PlannedScenario, can_take_turns
 from suite.request.traits import Traits, traits_of
 from suite.results.runs import is_run, sweep_around
 from suite.targets import BASELINE, BASES, COMMANDS
@@ -185,10 +185,10 @@ def _in_turns(comparison: Comparison, still_open: Sequence[Claim], request: RunR
 
 
 def _can_take_turns(traits: type[Traits], request: RunRequest) -> bool:
-    if not issubclass(traits, PlannedScenario) or not hasattr(traits, "turn_taker"):
+    if not issubclass(traits, PlannedScenario):
         return False
     try:
-        return not traits.of(request).hinders_turns(request)
+        return can_take_turns(traits.of(request), request)
     except RequestError:  # what it needs is not on this machine
         return False
 
